@@ -14,10 +14,10 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::Xdr;
 
-/// The identity in whose name a request is sent; `None` is the mount's own.
+/// The credentials of the user for whom the client sends a request; `None` stands for the mount's own credentials.
 pub(crate) type Caller = Option<Arc<Auth>>;
 
-/// The operations of one round trip, without the SEQUENCE in front.
+/// A COMPOUND under construction: the operations of one round trip, without the leading SEQUENCE.
 #[derive(Debug)]
 pub(crate) struct Compound {
     what: String,
@@ -27,15 +27,16 @@ pub(crate) struct Compound {
     checks: Checks,
 }
 
-/// Which operations of a COMPOUND check paths ([`crate::Mount::expecting`]): one bit for each, by position.
+/// The operations of a COMPOUND that check a path ([`crate::Mount::expecting`]): bit N is set if operation N checks
+/// one.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Checks(u64);
 
 impl Checks {
-    /// The operations of a check.
+    /// The operations that one path check consists of.
     const OPERATIONS: [nfs_opnum4; 3] = [OP_PUTFH, OP_LOOKUP, OP_VERIFY];
 
-    /// Returns whether the operation at this position checks a path.
+    /// Returns whether the operation at index `place` of the COMPOUND checks a path.
     fn has(self, place: usize) -> bool {
         place < u64::BITS as usize && self.0 >> place & 1 == 1
     }
@@ -43,17 +44,16 @@ impl Checks {
 
 const _: () = assert!(types::limits::COMPOUND_OPS_MAX <= u64::BITS);
 
-/// A COMPOUND that can be sent, as often as needed.
+/// An encoded COMPOUND that the client can send several times.
 #[derive(Debug)]
 pub(crate) struct Sealed {
-    /// The description of the request for messages.
+    /// What the request does, for error messages.
     pub(crate) what: String,
     pub(crate) request: Request,
-    /// Whether executing it twice differs from executing it once.
+    /// Whether the request is not idempotent: a second execution would have another effect than the first.
     pub(crate) once: bool,
-    /// The caller.
     pub(crate) caller: Caller,
-    /// The operations that check paths.
+    /// The operations of the COMPOUND that check a path.
     pub(crate) checks: Checks,
 }
 
@@ -63,37 +63,38 @@ impl Compound {
         Compound { what: what.into(), builder: Builder::new(), once: false, caller: None, checks: Checks::default() }
     }
 
-    /// Returns the description of the request for messages.
+    /// Returns what the request does, for error messages.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }
 
-    /// Sets the caller.
+    /// Sets the user whose credentials the request carries.
     pub(crate) fn by(mut self, caller: &Caller) -> Self {
         self.caller.clone_from(caller);
         self
     }
 
-    /// Asks the server to cache the reply, so that it answers a retransmission without executing it again.
+    /// Asks the mgr to keep the reply in its reply cache, so that it answers a retransmission without executing it
+    /// again.
     pub(crate) fn cached(mut self) -> Self {
         self.builder = self.builder.once();
         self
     }
 
-    /// Caches like [`Compound::cached`], for requests that must not be executed twice even if the mgr has forgotten the
-    /// reply.
+    /// Asks for the reply cache like [`Compound::cached`], and marks the request as not idempotent: the client must not
+    /// repeat it after the mgr has lost its reply cache.
     pub(crate) fn once(mut self) -> Self {
         self.once = true;
         self.cached()
     }
 
-    /// Marks that an OPEN in it may create a file.
+    /// Marks that an OPEN of this COMPOUND may create a file.
     pub(crate) fn makes(mut self) -> Self {
         self.builder = self.builder.makes();
         self
     }
 
-    /// Marks that from now on it must not be executed twice.
+    /// Marks the request as not idempotent, without asking the mgr to cache the reply.
     pub(crate) fn make_once(&mut self) {
         self.once = true;
     }
@@ -115,8 +116,8 @@ impl Compound {
         self.op(OP_PUTFH, &PUTFH4args { object: handle.clone() })
     }
 
-    /// Appends the check that a path from this directory leads to the file with this id; the current filehandle is then
-    /// that file.
+    /// Appends the check that `names`, looked up one after the other from directory `from`, lead to the file with this
+    /// id. The file becomes the current filehandle.
     pub(crate) fn check(&mut self, from: &Bytes, names: &[Bytes], id: FileId) -> &mut Self {
         let begin = self.builder.len();
         self.putfh(from);
@@ -128,12 +129,12 @@ impl Compound {
         self
     }
 
-    /// Appends a GETATTR of everything in [`Attrs`].
+    /// Appends a GETATTR for all attributes in [`Attrs`].
     pub(crate) fn getattr(&mut self) -> &mut Self {
         self.getattr_of(fattr::ATTRS)
     }
 
-    /// Appends a GETATTR of these attributes.
+    /// Appends a GETATTR for the attributes in `wanted`.
     pub(crate) fn getattr_of(&mut self, wanted: Mask) -> &mut Self {
         self.op(OP_GETATTR, &fattr::getattr_args(wanted))
     }
@@ -143,7 +144,7 @@ impl Compound {
         self.void(OP_GETFH)
     }
 
-    /// Builds the request.
+    /// Encodes the operations, so that the client can send the COMPOUND.
     pub(crate) fn seal(self) -> Sealed {
         let Compound { what, builder, once, caller, checks } = self;
         Sealed { what, request: builder.build(), once, caller, checks }
@@ -151,8 +152,8 @@ impl Compound {
 }
 
 impl Sealed {
-    /// Returns whether no operation before the failed one at `index` changed anything, so that all may be sent again as
-    /// new.
+    /// Returns whether all operations before the failed operation `index` are read-only. If so, the client may send the
+    /// whole COMPOUND again as a new request.
     pub(crate) fn harmless_before(&self, index: usize) -> bool {
         const HARMLESS: [nfs_opnum4; 9] =
             [OP_PUTFH, OP_PUTROOTFH, OP_SAVEFH, OP_RESTOREFH, OP_LOOKUP, OP_GETATTR, OP_GETFH, OP_ACCESS, OP_VERIFY];
@@ -160,19 +161,19 @@ impl Sealed {
     }
 }
 
-/// The results of a COMPOUND, taken in order.
+/// The results of a COMPOUND, which the caller takes in the order of the operations.
 #[derive(Debug)]
 pub(crate) struct Results {
     what: String,
-    /// The results, or the status if there are none.
+    /// The results, or the status of a COMPOUND that the mgr refused as a whole.
     inner: std::result::Result<Inner, nfsstat4>,
-    /// Where the queue delay of the mgr is recorded.
+    /// The record of the queue delay that the mgr reports.
     load: Arc<MgrLoad>,
-    /// The operations that check paths.
+    /// The operations of the COMPOUND that check a path.
     checks: Checks,
 }
 
-/// Why a result is missing.
+/// Why the caller gets no result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
     /// The operation returned this status.
@@ -191,17 +192,17 @@ impl From<Refusal> for Failed {
 }
 
 impl Results {
-    /// Creates the results of a request.
+    /// Creates the results from a reply to `compound`.
     pub(crate) fn new(compound: &Sealed, inner: Inner, load: &Arc<MgrLoad>) -> Self {
         Results { what: compound.what.clone(), inner: Ok(inner), load: load.clone(), checks: compound.checks }
     }
 
-    /// Creates empty results for a request that was refused as a whole.
+    /// Creates the results of a COMPOUND that the mgr refused as a whole, with this status.
     pub(crate) fn refused(compound: &Sealed, status: nfsstat4) -> Self {
         Results { what: compound.what.clone(), inner: Err(status), load: Arc::default(), checks: Checks::default() }
     }
 
-    /// Returns an error of this COMPOUND.
+    /// Turns a failure into an error whose message names this COMPOUND.
     pub(crate) fn error(&self, failed: &Failed) -> Error {
         match failed {
             Failed::Nfs(status) => nfs_error(*status, &self.what),
@@ -213,33 +214,37 @@ impl Results {
         self.inner.as_mut().map_err(|status| Failed::Nfs(*status))
     }
 
-    /// Takes the body of the next result, which must be a success of operation `number`.
+    /// Takes the body of the next result.
+    ///
+    /// # Errors
+    /// The next result is not a success of operation `number`.
     pub(crate) fn raw<T: Xdr>(&mut self, number: nfs_opnum4) -> std::result::Result<T, Failed> {
         Ok(self.inner()?.take(number)?)
     }
 
-    /// Returns the body behind the status of the operation that has just failed.
+    /// Decodes the body that follows the status of the failed operation, for operations that return one.
     pub(crate) fn behind_failure<T: Xdr>(&mut self) -> Result<T> {
         let body = self.inner().ok().and_then(|inner| inner.rest().body().ok());
         body.ok_or_else(|| self.error(&Failed::Malformed))
     }
 
-    /// Takes the body of the next result like [`Results::raw`], and turns a failure into an error of this COMPOUND.
+    /// Takes the body of the next result like [`Results::raw`], and turns a failure into an error that names this
+    /// COMPOUND.
     pub(crate) fn take<T: Xdr>(&mut self, number: nfs_opnum4) -> Result<T> {
         self.raw(number).map_err(|failed| self.error(&failed))
     }
 
-    /// Checks the success of operations whose results have no body.
+    /// Takes the next results, which have no body, and checks that the operations `numbers` succeeded.
     pub(crate) fn done(&mut self, numbers: &[nfs_opnum4]) -> Result<()> {
         let mut all = || numbers.iter().try_for_each(|n| Ok(self.inner()?.done(*n)?));
         all().map_err(|failed| self.error(&failed))
     }
 
-    /// Checks that the next file of [`Mount::arrive`](crate::Mount::arrive) was reached.
+    /// Takes the results of the path checks and of the PUTFH that [`Mount::arrive`](crate::Mount::arrive) appended.
     ///
     /// # Errors
-    /// An expected path leads elsewhere: [`Error::is_moved`], with [`Status::Access`] if the caller may not search it.
-    /// Otherwise as for [`Results::done`].
+    /// A path no longer leads to the expected file: [`Error::is_moved`], with [`Status::Access`] if the caller has no
+    /// search permission on it. Otherwise the errors of [`Results::done`].
     pub(crate) fn arrived(&mut self) -> Result<()> {
         let mut checked = false;
         while self.inner.as_ref().is_ok_and(|inner| self.checks.has(inner.taken())) {
@@ -257,13 +262,13 @@ impl Results {
         if checked { Ok(()) } else { self.done(&[OP_PUTFH]) }
     }
 
-    /// Takes the result of [`Compound::getattr`].
+    /// Takes the result of the GETATTR that [`Compound::getattr`] appended.
     pub(crate) fn attrs(&mut self) -> Result<Attrs> {
         self.attrs_and_policy().map(|(attrs, _)| attrs)
     }
 
-    /// Takes the result of a [`Compound::getattr_of`] that asked for attributes, and the policy if it asked for that
-    /// too.
+    /// Takes the result of a GETATTR for all attributes in [`Attrs`]. Also returns the policy, if the GETATTR asked for
+    /// it.
     pub(crate) fn attrs_and_policy(&mut self) -> Result<(Attrs, Option<Told>)> {
         let values = self.values()?;
         let attrs = values.attrs().ok_or("an attribute asked for is missing");
@@ -271,7 +276,7 @@ impl Results {
         Ok((attrs, values.weir_policy))
     }
 
-    /// Takes the result of [`Compound::getattr_of`].
+    /// Takes the result of the GETATTR that [`Compound::getattr_of`] appended.
     pub(crate) fn values(&mut self) -> Result<Values> {
         let got: GETATTR4resok = self.take(OP_GETATTR)?;
         let values = fattr::values_of(&got);
@@ -280,13 +285,14 @@ impl Results {
         Ok(values)
     }
 
-    /// Takes the result of [`Compound::getfh`].
+    /// Takes the filehandle that a GETFH returned.
     pub(crate) fn handle(&mut self) -> Result<Bytes> {
         self.take::<GETFH4resok>(OP_GETFH).map(|got| got.object)
     }
 }
 
-/// Returns whether the mgr has forgotten or revoked the state of a stateid, or has a newer one.
+/// Returns whether a status says that a stateid is no longer valid: the mgr has lost or revoked its state, or has a
+/// newer sequence number.
 pub(crate) fn is_state_lost(status: nfsstat4) -> bool {
     matches!(
         status,
@@ -299,7 +305,7 @@ pub(crate) fn is_state_lost(status: nfsstat4) -> bool {
     )
 }
 
-/// Returns the error for a refusal by the mgr.
+/// Returns the error for a status of the mgr, marked as lost state if [`is_state_lost`] says so.
 pub(crate) fn nfs_error(status: nfsstat4, what: &str) -> Error {
     let error = plain_error(status, what);
     if is_state_lost(status) { error.with_state_lost() } else { error }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use wire::native::Procedure;
 use wire::nfs4::compound::opnum;
 
-/// Counts since the mount was made.
+/// Counts of a mount's requests and payload bytes since the mount was created.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// RPCs sent, by name (`COMPOUND`, native procedures); each retransmission counts again.
@@ -17,37 +17,39 @@ pub struct Counters {
     pub read_direct: u64,
     /// Payload bytes of short-circuit reads, included in `read_direct`.
     pub read_short_circuit: u64,
-    /// Number of short-circuit reads, which needed no request to an iod.
+    /// Number of reads that the client made from lent files, without a request to an iod.
     pub short_circuit_reads: u64,
     /// Payload bytes read on the mgr path.
     pub read_via_mgr: u64,
-    /// Bytes that readers found in read-ahead pieces, also counted as read bytes.
+    /// Payload bytes that programs read from the client's read-ahead buffers. The counters of the path that fetched the
+    /// bytes include them.
     pub read_ahead: u64,
-    /// Payload bytes written on the direct path; bytes sent again count again.
+    /// Payload bytes written on the direct path; bytes that the client sends again count again.
     pub written_direct: u64,
-    /// Payload bytes that the mgr accepted; bytes that it accepted again count again.
+    /// Payload bytes that the mgr accepted on the mgr path; bytes that the client sends again count again.
     pub written_via_mgr: u64,
-    /// Lookups answered by the negative-lookup cache.
+    /// Number of lookups that the client answered from its negative-lookup cache.
     pub absent: u64,
-    /// Requests sent again: after a lost connection, a new verifier, an expired capability or a DELAY.
+    /// Number of requests that the client sent again: after a lost connection, a changed write verifier, an expired
+    /// capability or NFS4ERR_DELAY.
     pub retries: u64,
-    /// Connections made again after they broke.
+    /// Number of connections that the client established again after they broke.
     pub reconnects: u64,
 }
 
 impl Counters {
-    /// Returns how often the NFS operation of this name was sent.
+    /// Returns how often the client sent the NFS operation of this name.
     pub fn operation(&self, name: &str) -> u64 {
         self.operations.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count)
     }
 
-    /// Returns how often the RPC of this name was sent.
+    /// Returns how often the client sent the RPC of this name.
     pub fn rpc(&self, name: &str) -> u64 {
         self.rpcs.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count)
     }
 }
 
-/// The live counters.
+/// The counters of a running mount, which its tasks increment concurrently.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     compounds: AtomicU64,
@@ -65,7 +67,7 @@ pub(crate) struct Tally {
     pub(crate) reconnects: AtomicU64,
 }
 
-/// Adds to one counter.
+/// Adds `n` to a counter.
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Relaxed);
 }
@@ -78,12 +80,12 @@ impl Tally {
         operations.for_each(|number| *counts.entry(number).or_default() += 1);
     }
 
-    /// Counts one native request.
+    /// Counts one request of the native protocol.
     pub(crate) fn native(&self, procedure: Procedure) {
         *self.native.lock().unwrap_or_else(PoisonError::into_inner).entry(procedure).or_default() += 1;
     }
 
-    /// Returns the current counts.
+    /// Returns a copy of the counters.
     pub(crate) fn snapshot(&self) -> Counters {
         let name = |number: u32| match opnum(number) {
             Some(op) => format!("{op:?}").trim_start_matches("OP_").to_owned(),

@@ -26,26 +26,26 @@ use wire::native::{HelloArgs, HelloReply, Origin, PROGRAM, Procedure, ProveReply
 use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
 
-/// How long the client does not try an unreachable iod again.
+/// How long the client sends nothing to an iod after it was unreachable.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
-/// Pauses between attempts, doubling from the first to the last.
+/// Pauses between attempts to reach an iod: from the first to the last, each twice as long as the one before.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(1);
 
-/// The requests to the mgr that the table of devices needs.
+/// What the set of iods needs from the mgr: device addresses and the lease time.
 #[async_trait]
 pub(crate) trait DeviceSource: Send + Sync {
-    /// Returns the address of a device of this kind (`da_addr_body`).
+    /// Returns the device address (`da_addr_body` of RFC 8881 §3.3.14) of a device of this kind.
     async fn address(&self, kind: KindId, device: [u8; 16]) -> Result<Bytes>;
 
-    /// Returns the lease time, if known.
+    /// Returns the mgr's lease time, or the default if the client does not know it yet.
     fn lease(&self) -> Duration;
 }
 
-/// All iods that layouts of this mount have named.
+/// All iods that the layouts of this mount have named, and the client's connections to them.
 pub(crate) struct Devices {
     shared: Arc<Shared>,
     iods: Mutex<HashMap<IodId, Arc<Iod>>>,
-    /// The loans of these iods for short-circuit reads.
+    /// The loans for short-circuit reads that these iods have granted.
     loans: Arc<Loans>,
 }
 
@@ -55,25 +55,25 @@ struct Shared {
     tally: Arc<Tally>,
     net: NetCounters,
     boot_id: Option<[u8; 16]>,
-    /// Identifies this mount's connections to the iods.
+    /// A random identifier of this mount, which the client sends to iods in HELLO.
     owner: [u8; 16],
-    /// Grows with every attempt to connect.
+    /// The incarnation of the next connection; it increases with every attempt to connect.
     incarnation: AtomicU64,
 }
 
-/// Why an iod did not execute a request.
+/// Why a request to an iod failed.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// The iod is unreachable, and no request was sent.
+    /// The iod was unreachable, and the client did not send the request.
     Unreachable(Error),
-    /// The request was sent and never answered.
+    /// The client sent the request, and the iod never replied.
     Unanswered(Error),
-    /// The iod answered with this error.
+    /// The iod replied with this error.
     Answer(Error),
 }
 
 impl Devices {
-    /// Creates the set without iods; addresses are requested from `source`.
+    /// Creates an empty set of iods. It will request the iods' addresses from `source`.
     ///
     /// # Errors
     /// The system returns no random numbers.
@@ -90,12 +90,12 @@ impl Devices {
         Ok(Devices { shared, iods: Mutex::default(), loans: Arc::new(Loans::new()) })
     }
 
-    /// Returns the loans of these iods.
+    /// Returns the loans that these iods have granted.
     pub(crate) fn loans(&self) -> &Arc<Loans> {
         &self.loans
     }
 
-    /// Returns the iod with this id; sends nothing yet.
+    /// Returns the iod with this id, without connecting to it.
     pub(crate) fn iod(&self, id: IodId) -> Arc<Iod> {
         let mut iods = self.iods.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &self.shared;
@@ -113,24 +113,25 @@ impl Devices {
     }
 }
 
-/// One iod.
+/// One iod and the client's connection to it.
 pub(crate) struct Iod {
     id: IodId,
     shared: Arc<Shared>,
     link: AsyncMutex<Link>,
-    /// Whether the iod may lend files over the current connection.
+    /// Whether the iod may lend files: the current connection has a companion connection for loans, and the iod has not
+    /// refused to lend.
     lends: AtomicBool,
     places: Semaphore,
     waits: LongWaits,
 }
 
-/// A connection that has completed HELLO.
+/// An established connection to an iod: HELLO has succeeded.
 #[derive(Clone)]
 struct Line {
     connection: Connection,
-    /// Whether the bytes in its replies have checksums.
+    /// Whether the payloads on this connection carry checksums.
     checksums: bool,
-    /// The connection for loans, if the iod may lend files.
+    /// The companion connection for loans, if the iod may lend files.
     lender: Option<Arc<Lender>>,
 }
 
@@ -139,7 +140,8 @@ struct Link {
     line: Option<Line>,
     device: Option<native::Device>,
     ever: bool,
-    /// Set while the iod is not tried: until when, and why.
+    /// Set after the iod was unreachable: until when the client does not try it again, and the error to return until
+    /// then.
     gone: Option<(Instant, Error)>,
 }
 
@@ -150,9 +152,9 @@ impl Iod {
         self.device(&mut link, false).await.map(|device| device.tcp.clone())
     }
 
-    /// Sends a request; returns its result, and whether the bytes in it have checksums. `args` receives the same flag
-    /// for the bytes of the request. If the connection breaks, sends the request again, as every native request may be
-    /// repeated.
+    /// Sends a request; returns its result, and whether payloads on the connection carry checksums. `args` encodes the
+    /// arguments, given the same flag. If the connection breaks, sends the request again, because every native request
+    /// is idempotent.
     pub(crate) async fn call<T: Xdr>(
         &self,
         procedure: Procedure,
@@ -170,12 +172,12 @@ impl Iod {
         args: impl Fn(bool) -> Segments + Sync,
         what: &str,
     ) -> std::result::Result<(T, bool), Refused> {
-        // The semaphore is never closed.
+        // Acquiring cannot fail: the semaphore is never closed.
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
-        // An iod whose host lost power does not answer, and a recall may wait for the answer: the first tries fit into
-        // a lease. Later tries wait longer, for an iod with a slow disk.
+        // An iod whose host lost power does not reply, and a layout recall may wait for its reply. So the first
+        // attempts fit into a lease. Later attempts wait longer, for an iod with a slow disk.
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
@@ -212,7 +214,8 @@ impl Iod {
                 }
             };
             if Instant::now() + pause > deadline {
-                // Requests that wait for their turn need not each find this out.
+                // Mark the iod as unreachable, so that queued requests fail at once instead of each waiting for its own
+                // timeout.
                 self.leave_alone(&mut *self.link.lock().await, &error);
                 return Err(given_up(error));
             }
@@ -222,7 +225,7 @@ impl Iod {
         }
     }
 
-    /// Closes the connection, and tries no other one for a while.
+    /// Closes the connection to the iod, and makes the client fail requests to it for `LEFT_ALONE`.
     fn leave_alone(&self, link: &mut Link, why: &Error) {
         if let Some(line) = link.line.take() {
             line.connection.close();
@@ -230,8 +233,8 @@ impl Iod {
         link.gone = Some((Instant::now() + LEFT_ALONE, why.clone()));
     }
 
-    /// Ends a session that refuses capabilities. A session that was opened under an earlier client id refuses all
-    /// capabilities that the mgr grants to the current one. The next call opens another session with a new ticket.
+    /// Closes a session whose iod refuses capabilities. An iod refuses the capabilities of the client's current client
+    /// id in a session that was opened under an earlier one. The next call opens a session with a new ticket.
     async fn part(&self, connection: &Connection) {
         connection.close();
         let mut link = self.link.lock().await;
@@ -248,7 +251,7 @@ impl Iod {
         Error::connection(format!("iod {}: {why}", self.id)).with_iod()
     }
 
-    /// Returns the connection, and makes one if necessary.
+    /// Returns the connection to the iod, and connects if there is none.
     async fn line(&self) -> Result<Line> {
         let mut link = self.link.lock().await;
         if let Some(line) = link.line.as_ref().filter(|line| !line.connection.is_closed()) {
@@ -321,7 +324,8 @@ impl Iod {
         Err(last)
     }
 
-    /// Returns the connection for loans, if the iod is reached at an address that allows them.
+    /// Returns the companion connection for loans, if the client reaches the iod through a Unix socket and
+    /// short-circuit reads are enabled.
     fn lender(&self, address: Address, origin: Origin) -> Option<Arc<Lender>> {
         match address {
             Address::Unix(path) if self.shared.options.short_circuit => {
@@ -333,7 +337,8 @@ impl Iod {
 
     async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<Origin> {
         let bad = |e| Error::protocol(format!("the mgr sent a malformed ticket: {e}"));
-        // A higher incarnation: requests of earlier connections, which are sent again if needed, must not arrive later.
+        // A higher incarnation makes the iod refuse late requests of earlier connections. The client has sent these
+        // requests again where necessary.
         let incarnation = self.shared.incarnation.fetch_add(1, Relaxed);
         let origin = Origin { owner: self.shared.owner, incarnation };
         let ticket = Ticket::from_bytes(&device.ticket).map_err(bad)?;
@@ -345,7 +350,7 @@ impl Iod {
             let message = format!("{} answers as iod {} instead of {}", connection.peer(), reply.iod, self.id);
             return Err(Error::connection(message).with_iod());
         }
-        // Send nothing else, above all no capabilities, to a peer that cannot prove that it is this iod.
+        // Send nothing else to a peer that cannot prove that it is this iod, above all no capabilities.
         let proof = ticket.check(&args, &reply, origin).map_err(|_| {
             let message = format!("{} says that it is iod {} and cannot prove it", connection.peer(), self.id);
             Error::connection(message).with_iod()
@@ -363,7 +368,7 @@ impl Iod {
 }
 
 impl Iod {
-    /// Makes one of the calls that open a session.
+    /// Sends HELLO or PROVE, the calls that open a session with the iod.
     async fn greet<T: Xdr>(&self, connection: &Connection, procedure: Procedure, args: &impl Xdr) -> Result<T> {
         let mut out = Writer::new();
         args.encode(&mut out);
@@ -394,14 +399,15 @@ async fn exchange<T: Xdr>(
     Ok(result)
 }
 
-/// Returns whether bytes can be damaged on their way to an address. A Unix socket passes memory of this machine.
-/// Without checksums an iod can also send the page cache's bytes as they are.
+/// Returns whether payloads to this address need checksums: bytes on a network can be damaged, bytes on a Unix socket
+/// cannot. Without checksums an iod can also send bytes straight from the page cache.
 fn on_the_way(address: &Address) -> bool {
     !matches!(address, Address::Unix(_))
 }
 
-/// Returns the addresses of an iod, best first: its Unix socket if it runs on this boot of this machine, then TCP. The
-/// connect step skips the socket of an iod that runs as another user than root and this one.
+/// Returns the addresses of an iod, best first: its Unix socket if the iod runs on the current boot of this machine,
+/// then its TCP addresses. The connect step skips the Unix socket unless the iod runs as root or as this process's
+/// user.
 fn addresses(device: &native::Device, boot_id: Option<[u8; 16]>) -> Vec<Address> {
     let mut out = Vec::new();
     if let Some(local) = &device.local

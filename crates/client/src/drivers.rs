@@ -1,8 +1,8 @@
-//! The registry of layout drivers, which move bytes on the direct path under a layout.
+//! The registry of layout drivers, which read and write data on the direct path under a layout.
 //!
-//! A layout speaks of ranges of its file. Only the driver knows the objects and servers behind them. It divides ranges
-//! into shares, each of which is one request to one server. It numbers the servers of a layout as lanes: the write
-//! verifier of a lane covers the bytes of that lane alone.
+//! The client speaks to a layout in file ranges; only the driver knows the objects and servers behind them. The driver
+//! divides ranges into shares; each share is one request to one server. It numbers the servers of a layout as lanes:
+//! the write verifier of a lane covers only the bytes of that lane.
 
 #[cfg(test)]
 mod conformance;
@@ -25,22 +25,22 @@ use types::{ByteRange, Generation, Verifier};
 use wire::native::Crc32c;
 use xdr::{Segments, Xdr};
 
-/// Why a driver did not execute a request.
+/// Why a driver did not complete a request.
 #[derive(Debug)]
 pub(crate) enum NotDone {
-    /// Nothing was tried, or only a request that can be repeated without another effect: take the mgr path.
+    /// The driver sent nothing, or only an idempotent request. The client can use the mgr path instead.
     NotAttempted(Error),
-    /// As [`NotDone::NotAttempted`], for a change that was sent and never answered. It may still be executed, unless
-    /// the mgr makes the iod refuse it.
+    /// The driver sent a change and got no reply. An iod may still execute the change later, unless the mgr fences the
+    /// file on the iod.
     Unanswered(Error),
-    /// The layout is no longer valid: get it again, then try again.
+    /// The layout is no longer valid. The client must get another layout and repeat the request.
     Stale(Error),
-    /// The request was executed and failed.
+    /// The server executed the request, and it failed.
     Failed(Error),
 }
 
 impl NotDone {
-    /// Returns the error, for callers that have no other path.
+    /// Returns the error, for callers that have no other path to fall back to.
     pub(crate) fn into_error(self) -> Error {
         match self {
             NotDone::NotAttempted(error)
@@ -54,22 +54,22 @@ impl NotDone {
 /// The outcome of a driver's request.
 pub(crate) type Attempt<T> = std::result::Result<T, NotDone>;
 
-/// The payload of one request to the mgr, or of one share: the part of a request that goes to one iod.
+/// The data of one request to the mgr, or of one share (the part of a request that goes to one iod).
 #[derive(Clone, Debug)]
 pub(crate) struct Payload {
     pub(crate) data: Segments,
-    /// The CRC-32C of consecutive pieces, and the lengths of these pieces.
+    /// The CRC-32Cs of consecutive pieces of the data, and the lengths of the pieces; computed on first use.
     checksums: OnceLock<(Vec<u64>, Vec<u32>)>,
 }
 
 impl Payload {
-    /// Creates a payload.
+    /// Creates a payload without checksums.
     pub(crate) fn new(data: Segments) -> Self {
         Payload { data, checksums: OnceLock::new() }
     }
 
-    /// Returns the CRC-32C of consecutive pieces with these lengths. A driver asks for the same pieces whenever the
-    /// bytes are sent again, so the checksums are computed only once.
+    /// Returns the CRC-32C of each of the consecutive pieces of these lengths. The checksums are cached, because a
+    /// driver asks for the same pieces each time it sends the payload again.
     pub(crate) fn checksums(&self, lengths: &[u64]) -> Cow<'_, [u32]> {
         let (known, sums) = self.checksums.get_or_init(|| (lengths.to_vec(), piece_checksums(lengths, &self.data)));
         if known == lengths { Cow::Borrowed(sums) } else { Cow::Owned(piece_checksums(lengths, &self.data)) }
@@ -98,26 +98,27 @@ fn piece_checksums(lengths: &[u64], data: &Segments) -> Vec<u32> {
     lengths.iter().map(one).collect()
 }
 
-/// The outcome of a write.
+/// The outcome of a write to one server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
-    /// The verifier that a COMMIT must return for the bytes to be durable, unless they are already.
+    /// The verifier of the write. If the write is not stable, its bytes are durable once a COMMIT returns the same
+    /// verifier.
     pub(crate) verifier: Verifier,
-    /// Whether they are durable already.
+    /// Whether the written bytes are already durable.
     pub(crate) stable: bool,
 }
 
-/// A run of bytes of a file.
+/// A byte range in the answer to a read: data or zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
-    /// Data bytes.
+    /// Bytes that a server stores.
     Data(Bytes),
-    /// This many bytes that no server has: a hole, or beyond the end of the file.
+    /// A range of this many bytes that no server stores: a hole, or bytes beyond the end of the file.
     Nothing(u64),
 }
 
 impl Found {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Found::Data(data) => data.len() as u64,
@@ -125,7 +126,10 @@ impl Found {
         }
     }
 
-    /// Returns `len` bytes of the run from `from` on; the run must have them.
+    /// Returns `len` bytes, starting at byte `from` of this range.
+    ///
+    /// # Panics
+    /// The range contains data, and ends before byte `from + len`.
     pub(crate) fn part(&self, from: u64, len: u64) -> Found {
         match self {
             Found::Data(data) => Found::Data(data.slice(from as usize..(from + len) as usize)),
@@ -134,74 +138,75 @@ impl Found {
     }
 }
 
-/// The outcome of a read: together, runs and lost ranges cover the requested ranges.
+/// The outcome of a read. The ranges of `runs` and `lost` together cover the requested ranges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ReadDone {
-    /// Runs with their places in the file.
+    /// The ranges that the servers returned, each with its file offset.
     pub(crate) runs: Vec<(u64, Found)>,
-    /// Ranges that were durable on the server and are no longer there. The mgr knows whether the file was truncated
-    /// since, and whether there is another copy.
+    /// Ranges that were durable on a server and that the server no longer stores. The mgr knows whether the file was
+    /// truncated since then, and whether another copy exists.
     pub(crate) lost: Vec<ByteRange>,
 }
 
-/// The part of some file ranges that one request to one server moves.
+/// A share: the parts of the requested file ranges that one request to one server reads or writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Share {
-    /// The lane of the server.
+    /// The lane (index in the layout) of the server.
     pub(crate) lane: usize,
-    /// Ranges of the file, in the order of the payload. None is empty, and none continues the one before it.
+    /// File ranges in the order of the payload. No range is empty, and no range begins where the range before it ends.
     pub(crate) parts: Vec<ByteRange>,
 }
 
-/// A layout in use: the servers of one file, and the right to use them.
+/// A layout in use: the servers of one file, and the right to send them requests.
 #[async_trait]
 pub(crate) trait Layout: Send + Sync {
-    /// Returns the generation, which grows with every fence of the earlier layouts of the file.
+    /// Returns the file's generation at the time of the grant; every fence of the file increases the generation.
     fn generation(&self) -> Generation;
-    /// Returns whether it is time to get another layout: this one is still valid, but not for long.
+    /// Returns whether the client should get another layout soon: this layout is still valid, but expires before long.
     fn is_old(&self) -> bool;
-    /// Returns the number of lanes: servers that take requests at the same time.
+    /// Returns the number of lanes, which is the number of servers that can work on this file in parallel.
     fn lanes(&self) -> usize;
-    /// Divides file ranges, which do not overlap, into as few requests as the servers' limits allow.
+    /// Divides file ranges into as few requests as the servers' limits allow. The ranges must not overlap.
     ///
-    /// The shares cover the ranges exactly. They are in the order of their first byte, so that a sender that starts at
-    /// the front keeps every server busy.
+    /// The shares cover the ranges exactly. They are ordered by their first byte, so that a client that sends them in
+    /// this order keeps every server busy.
     fn shares(&self, ranges: &[ByteRange]) -> Vec<Share>;
-    /// Returns whether the servers durably have all bytes of a file of `size` bytes, according to the mgr and the
-    /// servers.
+    /// Returns whether the servers store all bytes of a file of `size` bytes durably, as far as the mgr and the servers
+    /// have reported.
     fn reaches(&self, size: u64) -> bool;
-    /// Prepares for a truncate by this client, which the mgr executes on the servers: reported lengths are no longer
-    /// true.
+    /// Prepares for a truncate by this client, which the mgr executes on the servers. The layout forgets the durable
+    /// lengths that the mgr and the servers have reported.
     fn truncating(&self);
-    /// Reads a share.
+    /// Reads the file ranges `parts`, which are a share of this lane.
     async fn read(&self, lane: usize, parts: &[ByteRange]) -> Attempt<ReadDone>;
-    /// Writes a share, durably when `stable`. The share may be from an earlier layout of the file; one that does not
-    /// fit this layout is not attempted.
+    /// Writes the file ranges `parts`, which are a share of this lane; durably if `stable`. The share may stem from an
+    /// earlier layout of the file. If it does not fit this layout, returns [`NotDone::NotAttempted`].
     async fn write(&self, lane: usize, parts: &[ByteRange], payload: &Payload, stable: bool) -> Attempt<Written>;
-    /// Makes all writes of a lane durable that have the verifier in the answer.
+    /// Commits the writes of one server (lane): all earlier writes that returned the same verifier are now durable.
     async fn commit(&self, lane: usize) -> Attempt<Verifier>;
-    /// Turns a range into a hole. Returns when no request to a server is left, unless it fails with
-    /// [`NotDone::Unanswered`].
+    /// Punches a hole. Returns after all servers have replied, except for [`NotDone::Unanswered`]: a server may still
+    /// execute the request.
     async fn punch(&self, range: ByteRange) -> Attempt<()>;
-    /// Returns the first run of data that ends after `offset`, from `offset` on; its end may lie beyond the end of the
-    /// file. `has_holes` says that holes may have been made since the layout was granted. Without them, bytes that are
-    /// known to be durable count as data even if a server has lost them: a program that copies only data must read them
-    /// and get an error.
+    /// Returns the first data range that ends after `offset`, cut to begin at `offset` or later. It may end beyond the
+    /// end of the file.
+    ///
+    /// `has_holes` says that the file may have got holes since the grant. If it is false, durable bytes count as data
+    /// even if a server has lost them, so that a program that copies only data reads them and gets an error.
     async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>>;
-    /// Returns where the bytes of the file of `file_size` bytes are stored, with the space that they use.
+    /// Returns the servers that store a file of `file_size` bytes, and the space that the file occupies on each.
     async fn placement(&self, file_size: u64) -> Attempt<Placement>;
 }
 
-/// A driver, which makes layouts of one kind usable.
+/// A layout driver for one kind of layout.
 #[async_trait]
 trait Driver: Send + Sync {
-    /// The kind of its layouts.
+    /// The kind of layout that the driver handles.
     type Kind: Kind;
-    /// Makes a layout usable.
+    /// Creates a usable layout from the body that the mgr sent.
     async fn attach(&self, body: <Self::Kind as Kind>::Body) -> Result<Arc<dyn Layout>>;
 }
 
-/// A driver of any kind, which takes the body of a layout as the mgr sent it.
+/// A driver of any kind (object-safe): it takes the encoded body of a layout as the mgr sent it.
 #[async_trait]
 trait AnyDriver: Send + Sync {
     fn kind(&self) -> KindId;
@@ -222,7 +227,7 @@ impl<D: Driver> AnyDriver for D {
 
 /// The drivers of a mount.
 pub(crate) struct Drivers {
-    /// In the order in which the client prefers their kinds.
+    /// All drivers, ordered by the client's preference for their kinds.
     all: Vec<Box<dyn AnyDriver>>,
 }
 
@@ -232,17 +237,17 @@ impl Drivers {
         Drivers { all: vec![Box::new(native::Native::new(devices, tally))] }
     }
 
-    /// Returns the kinds of layouts that the client can use, in the order of preference.
+    /// Returns the kinds of layouts that the client can use, in order of preference.
     pub(crate) fn kinds(&self) -> Vec<KindId> {
         self.all.iter().map(|driver| driver.kind()).collect()
     }
 
-    /// Returns the kind of layout that an OPEN asks for.
+    /// Returns the kind of layout that the client requests in OPEN.
     pub(crate) fn preferred(&self) -> KindId {
         self.all[0].kind()
     }
 
-    /// Makes a layout of the kind with this number usable.
+    /// Creates a usable layout of the kind with this number from its encoded body.
     pub(crate) async fn attach(&self, number: u32, body: &Bytes) -> Result<(KindId, Arc<dyn Layout>)> {
         let driver = self.all.iter().find(|driver| driver.kind().number() == number);
         let unknown = || Error::protocol(format!("the mgr sent a layout of unknown kind {number:#x}"));
@@ -256,7 +261,7 @@ mod tests {
     use super::*;
     use layout::kinds::PREFERRED;
 
-    /// Runs the conformance suite for the servers that `$make` makes.
+    /// Runs the conformance suite for the fixture that `$make` creates.
     macro_rules! conforms {
         ($name:ident, $make:expr) => {
             conforms!($name, $make; random_histories shares_cover_the_ranges verifiers_belong_to_lanes
@@ -302,7 +307,7 @@ mod tests {
         data.push(Bytes::from_static(b"12345"));
         data.push(Bytes::from_static(b"6789abc"));
         let payload = Payload::new(data);
-        // The check value of CRC-32C.
+        // The published check value of CRC-32C: the checksum of the text "123456789".
         let nine = 0xe306_9283;
         assert_eq!(payload.checksums(&[9, 3])[..], [nine, wire::native::crc32c(b"abc")]);
         assert_eq!(payload.checksums(&[9, 1, 2])[..], [nine, wire::native::crc32c(b"a"), wire::native::crc32c(b"bc")]);

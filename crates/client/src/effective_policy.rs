@@ -1,4 +1,5 @@
-//! The effective policy of each open file: merges the settings of all places, again after each change.
+//! The effective policy of open files: merges the policy settings of the server, directory, mount, environment, open
+//! and file, and merges them again after each change.
 
 use layout::policy::{Effective, Layers, LayoutWhen, Policy, Settings, merge};
 use layout::threshold::Rule;
@@ -8,22 +9,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::FileId;
 
-/// Number of directories whose settings are cached.
+/// Maximum number of directories whose policy settings the mount caches.
 const DIRECTORIES_MAX: usize = 1024;
 
-/// The policy settings that apply to all files of a mount.
+/// The policy settings that apply to all files of a mount, and the cached settings of directories.
 #[derive(Debug)]
 pub(crate) struct EffectivePolicy {
-    /// The policy where no place sets a part.
+    /// The default policy, for parts that no setting changes.
     driver: Policy,
     environment: Settings,
-    /// The current options of the mount.
+    /// The policy settings from the mount options.
     mount: Mutex<Settings>,
-    /// The server's last settings for files in no particular directory.
+    /// The server's policy settings, as the mgr last reported them for files without a directory policy.
     server: Mutex<Settings>,
-    /// The last known settings of directories, used only for guesses: every open receives the current ones.
+    /// The last reported policy settings of the server and of each directory. The client uses them only to predict the
+    /// policy of a new file, because every OPEN returns the current settings.
     directories: Mutex<HashMap<FileId, (Settings, Settings)>>,
-    /// Grows with every change of settings that may apply to open files.
+    /// A counter that increases with every change of settings that may apply to open files.
     generation: AtomicU64,
 }
 
@@ -31,30 +33,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The settings that apply to one open only.
+/// The policy settings that belong to one open of a file, as they were when the open began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Words {
     pub(crate) server: Settings,
     pub(crate) directory: Settings,
-    /// The caller's hint.
+    /// The settings that the caller passed to open.
     pub(crate) open: Settings,
 }
 
-/// The policy of an open file.
+/// The settings of an open file, and its effective policy.
 #[derive(Debug, Default)]
 pub(crate) struct Ruling {
     words: Words,
-    /// The policy at this generation; 0: none yet.
+    /// The effective policy, and the value of `EffectivePolicy::generation` for which it was computed; 0 before the
+    /// first computation.
     now: Mutex<(u64, Policy)>,
 }
 
-/// Parses a server's reply: its own settings, and those of a directory or file.
+/// Parses the policy settings that the mgr reports: those of the server, and those of a directory or file.
 pub(crate) fn heard(told: &Told, origin: layout::Origin) -> (Settings, Settings) {
     (Settings::of_peer(layout::Origin::Server, &told.server), Settings::of_peer(origin, &told.own))
 }
 
 impl EffectivePolicy {
-    /// Creates the policy state of a mount with these options.
+    /// Creates the policy settings of a mount with these mount options.
     pub(crate) fn new(driver: Policy, mount: Settings, environment: Settings) -> Self {
         EffectivePolicy {
             driver,
@@ -66,33 +69,33 @@ impl EffectivePolicy {
         }
     }
 
-    /// Records that settings of open files may have changed.
+    /// Records that settings of open files may have changed, so that their policies are computed again.
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Relaxed);
     }
 
-    /// Returns the options of the mount.
+    /// Returns the policy settings from the mount options.
     pub(crate) fn mount(&self) -> Settings {
         *lock(&self.mount)
     }
 
-    /// Changes the options of the mount.
+    /// Changes the policy settings from the mount options.
     pub(crate) fn set_mount(&self, change: impl FnOnce(&mut Settings)) {
         change(&mut lock(&self.mount));
         self.changed();
     }
 
-    /// Returns the server's settings, if known.
+    /// Returns the server's policy settings; empty before the mgr has reported them.
     pub(crate) fn server(&self) -> Settings {
         *lock(&self.server)
     }
 
-    /// Records the server's settings for all files.
+    /// Records the policy settings that the server has for all files.
     pub(crate) fn heard_server(&self, settings: Settings) {
         *lock(&self.server) = settings;
     }
 
-    /// Records the settings of a directory.
+    /// Records the policy settings of the server and of a directory.
     pub(crate) fn heard_directory(&self, dir: FileId, words: (Settings, Settings)) {
         let mut directories = lock(&self.directories);
         if directories.len() >= DIRECTORIES_MAX && !directories.contains_key(&dir) {
@@ -101,14 +104,14 @@ impl EffectivePolicy {
         directories.insert(dir, words);
     }
 
-    /// Returns the settings that a file in this directory will probably receive.
+    /// Predicts the settings of a file that is created in this directory.
     pub(crate) fn guess(&self, dir: Option<FileId>, open: Settings) -> Words {
         let known = dir.and_then(|dir| lock(&self.directories).get(&dir).copied());
         let (server, directory) = known.unwrap_or_else(|| (self.server(), Settings::default()));
         Words { server, directory, open }
     }
 
-    /// Returns the effective policy of a file under these settings and the file's own.
+    /// Merges the settings of an open, of the file and of the mount into the effective policy.
     pub(crate) fn effective(&self, words: &Words, file: Settings) -> Effective {
         let layers = Layers {
             server: words.server,
@@ -123,12 +126,12 @@ impl EffectivePolicy {
 }
 
 impl Ruling {
-    /// Creates the ruling of an open with these settings.
+    /// Creates the policy state of an open with these settings. The effective policy is computed at its first use.
     pub(crate) fn new(words: Words) -> Self {
         Ruling { words, ..Ruling::default() }
     }
 
-    /// Returns the current policy; `file` returns the file's own settings.
+    /// Returns the current effective policy. Calls `file` for the file's own settings if any settings may have changed.
     pub(crate) fn policy(&self, effective_policy: &EffectivePolicy, file: impl FnOnce() -> Settings) -> Policy {
         let generation = effective_policy.generation.load(Relaxed);
         let mut now = lock(&self.now);
@@ -138,13 +141,14 @@ impl Ruling {
         now.1
     }
 
-    /// Returns the current policy, with the place that each part comes from.
+    /// Computes the current effective policy, with the origin of each part.
     pub(crate) fn effective(&self, effective_policy: &EffectivePolicy, file: Settings) -> Effective {
         effective_policy.effective(&self.words, file)
     }
 }
 
-/// Returns whether a layout is requested at open, and not at the first direct I/O.
+/// Returns whether OPEN requests a layout. Otherwise the client requests the layout before the first I/O on the direct
+/// path.
 pub(crate) fn layout_at_open(policy: &Policy) -> bool {
     match policy.layout_when {
         LayoutWhen::Open => true,
@@ -170,7 +174,8 @@ mod tests {
             mount.write_threshold = Some(Rule::Auto);
         });
         assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
-        // The file's own settings are requested when they may have changed.
+        // The effective policy is computed again only after `changed`. Only then does the computation call the closure
+        // for the file's own settings.
         let own = Settings { access: Some(Access::Unbuffered), ..Settings::default() };
         assert_eq!(ruling.policy(&effective_policy, || own).access, Access::Direct);
         effective_policy.changed();

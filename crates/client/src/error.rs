@@ -1,45 +1,47 @@
-//! Errors of the client: what failed, why, and what to do; also the only place where a `Status` becomes an errno.
+//! Errors of the client: what failed, why, and what to do about it. Only this module converts a `Status` to an errno.
 
 use std::fmt;
 use types::Status;
 
-/// The origin of an error.
+/// The kind of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
-    /// A server refused the request or failed.
+    /// A server refused the request or failed, with this status.
     Status(Status),
-    /// A server is unreachable, or the connection broke and did not come back in time.
+    /// A server is unreachable, or its connection broke and could not be established again in time.
     Connection,
     /// A server violated its protocol.
     Protocol,
-    /// A byte-range lock was lost, and operations under it are refused.
+    /// The mgr granted a byte-range lock of this client to another client. The client refuses I/O that relies on the
+    /// lock.
     LockLost,
-    /// The caller's request is invalid, such as a bad target or a read of a file opened for writing.
+    /// The caller's request is invalid, such as an invalid target, or a read of a file that was opened only for
+    /// writing.
     Usage,
 }
 
-/// An error of the client: a kind for programs, a message for people.
+/// An error of the client: a kind for programs and a message for users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
-    /// See [`Error::is_state_lost`].
+    /// The value of [`Error::is_state_lost`].
     state_lost: bool,
-    /// See [`Error::is_in_doubt`].
+    /// The value of [`Error::is_in_doubt`].
     in_doubt: bool,
-    /// See [`Error::is_moved`].
+    /// The value of [`Error::is_moved`].
     moved: bool,
-    /// See [`Error::is_of_iod`].
+    /// The value of [`Error::is_of_iod`].
     of_iod: bool,
 }
 
 impl Error {
-    /// Creates an error of this kind; the message says what was tried, how it failed and what to do next.
+    /// Creates an error of this kind. The message says what the client tried, how it failed, and what the user can do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error { kind, message: message.into(), state_lost: false, in_doubt: false, moved: false, of_iod: false }
     }
 
-    /// Creates the error for a server's refusal of `what`.
+    /// Creates the error for a server that refused the operation `what` with this status.
     pub fn status(status: Status, what: impl fmt::Display) -> Self {
         Error::new(ErrorKind::Status(status), format!("{what}: {status}"))
     }
@@ -67,55 +69,57 @@ impl Error {
         }
     }
 
-    /// Marks the error of a request whose stateid the mgr does not know, or not any more.
+    /// Marks the error as a refusal of a stateid that the mgr does not know.
     pub(crate) fn with_state_lost(self) -> Self {
         Error { state_lost: true, ..self }
     }
 
-    /// Returns whether the mgr refused a stateid that it has forgotten, so it executed nothing.
+    /// Returns whether the mgr refused the request because it does not know the stateid, and so executed nothing.
     pub(crate) fn is_state_lost(&self) -> bool {
         self.state_lost
     }
 
-    /// Marks the error of a request that may have been executed.
+    /// Marks the error as in doubt: the mgr may have executed the request.
     pub(crate) fn with_doubt(self) -> Self {
         Error { in_doubt: true, ..self }
     }
 
-    /// Returns whether the outcome of a request is unknown. The mgr may have restarted and forgotten whether it
-    /// executed a request that must not simply be repeated. Or another client undid it before its result could be read.
-    /// The caller can look at the names, or try again and accept that it is done already.
+    /// Returns whether it is unknown if the mgr executed the request.
+    ///
+    /// The mgr restarted and lost its reply cache while the client waited for the reply to a non-idempotent request. Or
+    /// another client undid the change before this client could read its result. The caller can look up the names, or
+    /// repeat the request and accept that the change already exists.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    /// Marks the error of a request whose expected path leads elsewhere.
+    /// Marks the error as a failed path check: a path of the request now leads to another file.
     pub(crate) fn with_move(self) -> Self {
         Error { moved: true, ..self }
     }
 
-    /// Returns whether the mgr refused the request because an expected path
-    /// ([`Mount::expecting`](crate::Mount::expecting)) leads elsewhere, so it executed nothing.
+    /// Returns whether the mgr refused the request because a path in [`Mount::expecting`](crate::Mount::expecting) now
+    /// leads to another file. In that case the mgr executed nothing.
     pub fn is_moved(&self) -> bool {
         self.moved
     }
 
-    /// Marks the error of a request to an iod.
+    /// Marks the error as one about an iod.
     pub(crate) fn with_iod(self) -> Self {
         Error { of_iod: true, ..self }
     }
 
-    /// Returns whether the unreachable server is an iod, which the message names, and not the mgr.
+    /// Returns whether the unreachable server is an iod and not the mgr. The message names the iod.
     pub fn is_of_iod(&self) -> bool {
         self.of_iod
     }
 
-    /// Returns the origin of the error.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Returns the server's status, if a server answered.
+    /// Returns the status, if a server replied with one.
     pub fn as_status(&self) -> Option<Status> {
         match self.kind {
             ErrorKind::Status(status) => Some(status),
@@ -123,12 +127,12 @@ impl Error {
         }
     }
 
-    /// Returns whether a server answered exactly `status`.
+    /// Returns whether a server replied with exactly `status`.
     pub fn is(&self, status: Status) -> bool {
         self.as_status() == Some(status)
     }
 
-    /// Returns the error with `what` in front of its message.
+    /// Returns the error with `what: ` before its message.
     pub fn context(self, what: impl fmt::Display) -> Self {
         Error { message: format!("{what}: {}", self.message), ..self }
     }
@@ -206,8 +210,8 @@ fn status_errno(status: Status) -> i32 {
         Status::Symlink => ELOOP,
         Status::NoXattr => ENODATA,
         Status::XattrTooBig => E2BIG,
-        // `Delay`: the last answer of a server when the retries ended. EAGAIN would mean that the program asked for
-        // non-blocking I/O.
+        // The client returns `Delay` only when its retries have ended. EAGAIN would wrongly say that the program asked
+        // for non-blocking I/O.
         Status::Delay
         | Status::Io
         | Status::TooSmall
@@ -235,7 +239,7 @@ mod tests {
         for status in Status::ALL {
             assert!(Error::status(status, "x").errno() > 0);
         }
-        // The numbers of these NFS statuses are the errnos of Linux.
+        // For these statuses, the NFS status number equals the Linux errno.
         for status in
             [Status::Perm, Status::NoEnt, Status::Io, Status::Access, Status::Exist, Status::NoSpc, Status::Rofs]
         {

@@ -1,11 +1,13 @@
-//! The explorer of unit tests: walks every short history of calls on a pure state machine.
+//! The explorer of unit tests: executes every short sequence of calls (history) on a pure state machine.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Walks every history of up to `depth` calls from a small alphabet. `apply` returns `false` if the call is impossible
-/// in this state; the histories that continue with it are skipped. A panic in `apply` ends the walk and prints its
-/// history. Returns the number of possible histories.
+/// Executes every history of at most `depth` calls, where each call is one of `calls`, and returns the number of
+/// possible histories.
+///
+/// `apply` executes one call; it returns `false` if the call is impossible in this state, which excludes all histories
+/// that begin in this way. A panic in `apply` ends the walk, and prints the history.
 pub(crate) fn walk<W: Clone, C: Copy + Debug>(
     world: &W,
     calls: &[C],

@@ -1,11 +1,11 @@
-//! Non-overlapping extents of written bytes, by file offset.
+//! A set of non-overlapping extents of written bytes, ordered by file offset.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use types::ByteRange;
 use xdr::Segments;
 
-/// Extents by their first byte; a later write replaces the bytes that it covers.
+/// Written bytes as extents, keyed by file offset; a later write replaces the earlier bytes that it overlaps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
     map: BTreeMap<u64, Bytes>,
@@ -13,29 +13,30 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Returns the total number of bytes.
+    /// Returns the total number of bytes in the extents.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns one past the last byte, or 0 if there is none.
+    /// Returns the file offset just after the last byte, or 0 if there are no extents.
     pub(crate) fn end(&self) -> u64 {
         self.map.last_key_value().map_or(0, |(start, data)| start + data.len() as u64)
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns whether there are no extents.
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// Adds `data` at `offset`; returns how many older bytes it replaced. The end must not exceed `u64::MAX`.
+    /// Inserts `data` at `offset`, and returns the number of earlier bytes that it replaces. `offset` plus the length
+    /// must not exceed `u64::MAX`.
     pub(crate) fn insert(&mut self, offset: u64, data: Bytes) -> u64 {
         if data.is_empty() {
             return 0;
         }
         let end = offset + data.len() as u64;
         let mut replaced = 0;
-        // The extent that begins before `offset` and may overlap.
+        // The last extent that begins before `offset` may overlap the new data.
         let before = self.map.range(..offset).next_back().map(|(start, old)| (*start, old.clone()));
         if let Some((start, old)) = before {
             let old_end = start + old.len() as u64;
@@ -60,13 +61,13 @@ impl Extents {
         replaced
     }
 
-    /// Returns whether any byte of `range` is present.
+    /// Returns whether an extent overlaps `range`.
     pub(crate) fn overlaps(&self, range: ByteRange) -> bool {
         let last = self.map.range(..range.end()).next_back();
         last.is_some_and(|(start, data)| !range.is_empty() && start + data.len() as u64 > range.offset)
     }
 
-    /// Returns the extents that overlap `range`, in order, with their first byte.
+    /// Returns the extents that overlap `range`, ordered by file offset.
     pub(crate) fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (u64, &Bytes)> {
         let first = self.map.range(..=range.offset).next_back().map_or(range.offset, |(start, _)| *start);
         let touches = move |start: u64, data: &Bytes| start + data.len() as u64 > range.offset;
@@ -74,7 +75,7 @@ impl Extents {
         from_first.filter(move |(start, data)| touches(*start, data))
     }
 
-    /// Returns the ranges in order, with neighbours merged.
+    /// Returns the file ranges of the extents in order; adjacent extents form one range.
     pub(crate) fn ranges(&self) -> Vec<ByteRange> {
         let mut ranges: Vec<ByteRange> = Vec::new();
         for (start, data) in &self.map {
@@ -87,7 +88,8 @@ impl Extents {
         ranges
     }
 
-    /// Returns the bytes of these ranges, one after the other, without a copy. Missing bytes are left out.
+    /// Returns the stored bytes of these file ranges, concatenated, without copying them. Bytes that no extent stores
+    /// are left out.
     pub(crate) fn gather(&self, ranges: &[ByteRange]) -> Segments {
         let mut out = Segments::default();
         for range in ranges {

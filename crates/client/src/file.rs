@@ -1,4 +1,4 @@
-//! An open file: reads, asynchronous writes, and making the writes durable.
+//! An open file: reads, asynchronous writes, locks, and fsync.
 
 mod append;
 mod close;
@@ -21,16 +21,16 @@ use types::{Attrs, ByteRange, SetAttrs, Status};
 
 /// An open regular file.
 ///
-/// Several tasks may call its methods at the same time. A write is accepted before a server has its bytes. The next
-/// write, [`File::fsync`], [`File::close`] or [`File::finish`] reports a write error. Every open of the file in this
-/// client that can write reports the error exactly once, whichever open wrote the lost bytes. A file that is dropped
-/// without a close is closed in the background, and then no caller learns of errors.
+/// Several tasks may call its methods at the same time. A write returns before a server has received its bytes. The
+/// next write, [`File::fsync`], [`File::close`] or [`File::finish`] reports a write error. Each open for writing of the
+/// file in this client reports the error exactly once, even if another open wrote the lost bytes. A file that is
+/// dropped without a close is closed in the background; its errors are only logged.
 pub struct File {
     open: Option<Open>,
     opened_as: Attrs,
 }
 
-/// The state of an open file that a close ends.
+/// The state that [`File`] owns until it is closed.
 pub(crate) struct Open {
     inode: Arc<Inode>,
     key: u64,
@@ -38,18 +38,18 @@ pub(crate) struct Open {
     ahead: read_ahead::ReadAhead,
 }
 
-/// How the file was opened.
+/// How a caller opened the file, and the policy settings of the open.
 pub(crate) struct Origin {
-    /// The open owner.
+    /// The identifier of the open owner at the mgr.
     pub(crate) key: u64,
-    /// The caller that opened the file.
+    /// The credentials of the caller that opened the file.
     pub(crate) caller: Caller,
-    /// The node that the caller opened, if it opened the file by node.
+    /// The node that the caller opened; `None` if the caller opened the file by name.
     pub(crate) node: Option<Node>,
-    /// The name under which the file was created.
+    /// The name under which the open created the file; `None` if the open did not create the file.
     pub(crate) name: Option<Name>,
     pub(crate) flags: OpenFlags,
-    /// The policy settings that apply to this open.
+    /// The policy settings of this open, and its effective policy.
     pub(crate) ruling: Arc<Ruling>,
 }
 
@@ -59,17 +59,17 @@ pub(crate) struct Name {
     pub(crate) name: Bytes,
 }
 
-/// A run of bytes that was read.
+/// A part of the bytes that a read returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Segment {
-    /// Data bytes.
+    /// Bytes that a server stores.
     Data(Bytes),
-    /// This many zeros that occupy no storage.
+    /// A hole of this many zero bytes.
     Hole(u64),
 }
 
 impl Segment {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
         match self {
             Segment::Data(data) => data.len() as u64,
@@ -86,24 +86,24 @@ impl Segment {
 /// The result of a read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadResult {
-    /// The bytes in order; no segment is empty. The result is shorter than requested only at the end of the file.
+    /// The bytes in file order; no segment is empty. They are fewer than requested only at the end of the file.
     pub segments: Vec<Segment>,
     /// Whether the read reached the end of the file.
     pub eof: bool,
 }
 
 impl ReadResult {
-    /// Number of bytes, holes included.
+    /// Returns the number of bytes, including holes.
     pub fn len(&self) -> u64 {
         self.segments.iter().map(Segment::len).sum()
     }
 
-    /// Returns whether the result is empty.
+    /// Returns whether the read returned no bytes.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Returns everything in one buffer, holes as zeros.
+    /// Copies all segments into one buffer, with zeros for holes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len() as usize);
         for segment in &self.segments {
@@ -133,32 +133,36 @@ impl File {
         self.open().key
     }
 
-    /// Fails if locks that were requested through this file are lost.
+    /// Returns an error if locks that were requested through this file are lost.
     fn check_locks(&self) -> Result<()> {
         self.inode().all_locks_kept(self.key())
     }
 
-    /// Returns the outcome of an operation. If the operation failed and locks are lost, returns the loss as the reason.
+    /// Returns the outcome of an operation. If the operation failed and locks are lost, returns the error about the
+    /// lost locks.
     fn why<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| self.check_locks().err().unwrap_or(error))
     }
 
-    /// The file.
+    /// Returns the node (file id and file handle) of the file.
     pub fn node(&self) -> Node {
         self.inode().node.clone()
     }
 
-    /// Returns the attributes at open time, with the size that this client knows now, including its own writes.
+    /// Returns the attributes that the mgr sent at open, with the size that the client knows now, including unsent
+    /// writes.
     pub fn attrs(&self) -> Attrs {
         self.inode().shown(Attrs { size: self.size(), ..self.opened_as })
     }
 
-    /// Returns the size that this client knows now. Other clients may have changed it: see [`File::refresh`].
+    /// Returns the size that this client knows, including its own writes. Another client may have changed the size;
+    /// [`File::refresh`] asks the mgr.
     pub fn size(&self) -> u64 {
         self.inode().size()
     }
 
-    /// Returns the current size: the cached size if no other client can have changed it, otherwise the mgr's answer.
+    /// Returns the current size. The client asks the mgr if another client may have changed it, and otherwise returns
+    /// the cached size.
     ///
     /// # Errors
     /// The mgr cannot be reached.
@@ -166,13 +170,13 @@ impl File {
         self.inode().size_now().await
     }
 
-    /// Fetches the attributes from the mgr. The size includes this client's writes that the mgr does not know of yet.
+    /// Requests the attributes from the mgr. The client adds the effect of its own unreported writes to the size.
     pub async fn refresh(&self) -> Result<Attrs> {
         self.inode().learn_attrs().await
     }
 
-    /// Reads `len` bytes from `offset`, from all iods in parallel. Reads of several MiB keep many iods busy. For
-    /// sequential and strided readers that ask for less, the client reads ahead (`read_ahead` of the policy).
+    /// Reads `len` bytes at `offset`, from all iods in parallel. Requests of several MiB keep many iods busy. For
+    /// sequential and strided readers with smaller requests, the client reads ahead (`read_ahead` of the policy).
     pub async fn read_at(&self, offset: u64, len: usize) -> Result<ReadResult> {
         if !self.open().origin.flags.read {
             return Err(Error::usage("reading a file that was opened for writing only"));
@@ -181,126 +185,127 @@ impl File {
         self.why(self.open().ahead.read(self.inode(), self.policy(), offset, len).await)
     }
 
-    /// Writes `data` at `offset`, and returns as soon as the window has space for it. The client keeps `data`, without
-    /// a copy, until it is durable.
+    /// Writes `data` at `offset`. Returns as soon as the write window has space for the data. The client holds `data`,
+    /// without copying it, until the data are durable.
     ///
     /// # Errors
-    /// The error of an earlier write, if one failed in the meantime. In this case the client has not accepted this
-    /// write.
+    /// An earlier write failed. The client then has not accepted `data`.
     pub async fn write_at(&self, offset: u64, data: Bytes) -> Result<()> {
         self.for_writing()?;
         self.inode().write(Some(self.key()), &self.open().origin.ruling, [(offset, data)]).await
     }
 
-    /// Writes several runs of bytes, each at its own offset, like [`File::write_at`]. Runs that are not gathered are
-    /// sent together.
+    /// Writes several byte ranges, each at its own offset, like [`File::write_at`]. If the client does not gather the
+    /// writes, it sends all ranges together.
     ///
     /// # Errors
-    /// As for [`File::write_at`]; some of the runs may have been accepted.
+    /// The errors of [`File::write_at`]; the client may have accepted some of the ranges.
     pub async fn write_list(&self, runs: Vec<(u64, Bytes)>) -> Result<()> {
         self.for_writing()?;
         self.inode().write(Some(self.key()), &self.open().origin.ruling, runs).await
     }
 
-    /// Writes bytes like [`File::write_at`], on behalf of an earlier writer. An example is a kernel that writes back
-    /// its page cache. The call does not report the error of an earlier write: the error stays for the next `write_at`,
+    /// Writes like [`File::write_at`], for callers that cannot report the error of an earlier write to its writer. An
+    /// example is a kernel that writes back its page cache. The client keeps an earlier error for the next `write_at`,
     /// `fsync` or `close`.
     pub async fn write_behind(&self, offset: u64, data: Bytes) -> Result<()> {
         self.write_list_behind(vec![(offset, data)]).await
     }
 
-    /// Writes several runs of bytes like [`File::write_behind`].
+    /// Writes several byte ranges, each at its own offset, like [`File::write_behind`].
     pub async fn write_list_behind(&self, runs: Vec<(u64, Bytes)>) -> Result<()> {
         self.for_writing()?;
         self.inode().write(None, &self.open().origin.ruling, runs).await
     }
 
-    /// Extends the file to `end`, unless it is already that long. No written byte changes; the new bytes are a hole.
+    /// Extends the file to `end` bytes with a hole, unless the file is already that long. Never changes written bytes.
     pub async fn grow(&self, end: u64) -> Result<()> {
         self.for_writing()?;
         self.inode().grow(self.key(), &self.open().origin.ruling, end).await
     }
 
-    /// Returns whether this client has exclusive use of the file, which an open on this client has requested. While
-    /// this is true, no other client has the file open or waits for it. Other clients see writes of this client only
-    /// after [`crate::Keeper::hand_on`].
+    /// Returns whether this client holds a write delegation of the file that the mgr has not recalled. Until the
+    /// recall, no other client has the file open. Other clients see the writes of this client only after
+    /// [`crate::Keeper::hand_on`].
     pub fn is_alone(&self) -> bool {
         self.inode().is_alone()
     }
 
-    /// Returns whether the file was opened for reading, or for reading and writing.
+    /// Returns whether the file was opened for reading.
     pub fn is_readable(&self) -> bool {
         self.open().origin.flags.read
     }
 
-    /// Returns the number of the delegation under which the mgr promises that no other client writes the file, if there
-    /// is one. The first delegation since the file is open here has number 1. A delegation granted after a lost one has
-    /// a different number.
+    /// Returns the number of the delegation of the file, if the client holds one. Under a delegation, no other client
+    /// writes the file. The client numbers the delegations from 1 since the first open of the file, so a delegation
+    /// granted after a lost one has another number.
     pub fn delegation(&self) -> Option<u64> {
         self.inode().delegation_number()
     }
 
-    /// Returns whether bytes and attributes may be cached until [`crate::Keeper::hand_on`]. That is so if no other
-    /// client writes the file, or if no open here requested more than close-to-open.
+    /// Returns whether a cache above the client may keep bytes and attributes until [`crate::Keeper::hand_on`]: the
+    /// client holds a delegation, or all opens of the file on this client ask only for close-to-open consistency.
     pub fn may_be_cached(&self) -> bool {
         !self.inode().is_shared()
     }
 
-    /// Returns whether the file was created without waiting for the disk ([`crate::CreateOptions::unsynced`]), and
-    /// nothing has made the creation durable since.
+    /// Returns whether a crash of the mgr may still lose the creation of the file, because the client created it with
+    /// [`crate::CreateOptions::unsynced`].
     pub fn is_unsynced(&self) -> bool {
         self.inode().is_unsynced()
     }
 
-    /// Requests the delegation for exclusive use again; returns whether this client holds it.
+    /// Requests a write delegation again; returns whether this client now holds one.
     pub async fn ask_alone(&self) -> Result<bool> {
         self.inode().ask_delegation().await
     }
 
-    /// Returns the current policy: the settings of all places that apply to this open. A change of the mount's options
-    /// also applies here. A change of the directory's settings applies only to later opens.
+    /// Returns the effective policy of this open. It follows later changes of the mount options, but not of the
+    /// directory's settings.
     pub fn policy(&self) -> Policy {
         self.inode().policy_by(&self.open().origin.ruling)
     }
 
-    /// Returns the policy like [`File::policy`], with the place that each part comes from.
+    /// Returns the policy like [`File::policy`], with the origin of each part.
     pub fn effective_policy(&self) -> Effective {
         let inode = self.inode();
         self.open().origin.ruling.effective(&inode.mount.effective_policy, inode.own())
     }
 
-    /// Returns the first run of written bytes at or after `offset`, or `None` if there is none before the end of the
-    /// file. A run may be reported longer than it is, because storage keeps whole blocks. It is never reported shorter
-    /// than up to the next hole.
+    /// Returns the first data range at or after `offset`, or `None` if only a hole follows. The range may be longer
+    /// than what was written, because servers store whole blocks. It never ends before the next hole begins.
     pub async fn next_data(&self, offset: u64) -> Result<Option<ByteRange>> {
         self.inode().next_data(offset).await
     }
 
-    /// Turns a range into a hole; the size does not change. Earlier writes are made durable first.
+    /// Punches a hole into a range, after making earlier writes durable. The size does not change.
     pub async fn punch(&self, range: ByteRange) -> Result<()> {
         self.for_writing()?;
         self.inode().punch(self.key(), range).await
     }
 
-    /// Reserves space for a range on the iods, so that later writes to it find free space. Extends the file to the end
-    /// of the range if the file is shorter, as `posix_fallocate` does. No byte changes; new bytes are zeros.
+    /// Reserves space for a range on the iods, so that later writes to the range do not run out of space. Extends a
+    /// shorter file with zeros to the end of the range, as `posix_fallocate` does. Never changes written bytes.
     ///
     /// # Errors
-    /// `NoSpc` if an iod has no free space, `NotSupp` if the iod's file system cannot reserve space. The file may be
-    /// longer then.
+    /// `NoSpc` if an iod has no free space, `NotSupp` if the iod's file system cannot reserve space. The file may have
+    /// been extended nevertheless.
     pub async fn allocate(&self, range: ByteRange) -> Result<()> {
         self.for_writing()?;
         self.why(self.inode().allocate(range).await)
     }
 
-    /// Copies a range of another file of this mount to `target` in this file. The data moves from iod to iod without
-    /// passing this client, and holes stay holes. Earlier writes to both files are made durable first, and the copy is
-    /// durable. Returns the number of copied bytes: the whole range, or less if the source file ends inside it.
+    /// Copies a range of another file of this mount to offset `target` of this file. Returns the number of copied
+    /// bytes, which is less than requested only if the source file ends inside the range.
     ///
-    /// Within one file, where RFC 7862 §15.2.3 offers no COPY, the bytes pass this client, and holes become zeros.
+    /// The servers copy the data without sending it to the client, and holes stay holes. The client first makes earlier
+    /// writes to both files durable; the copied bytes are durable on return.
+    ///
+    /// RFC 7862 §15.2.3 has no COPY within one file. In this case the client reads and writes the bytes, and holes
+    /// become zeros.
     ///
     /// # Errors
-    /// `Inval` if both ranges are of one file and overlap. After any error parts may have been copied.
+    /// `Inval` if both ranges belong to one file and overlap. After any error, part of the range may have been copied.
     pub async fn copy_range(&self, target: u64, source: &File, range: ByteRange) -> Result<u64> {
         self.for_writing()?;
         if !source.open().origin.flags.read {
@@ -314,7 +319,7 @@ impl File {
         self.why(self.inode().copy_range(keys, target, source.inode(), range).await)
     }
 
-    /// Copies within one file, see [`File::copy_range`].
+    /// Copies within one file by reading and writing, see [`File::copy_range`].
     async fn copy_within(&self, target: u64, source: &File, range: ByteRange) -> Result<u64> {
         let to = ByteRange::new(target, range.len).ok_or_else(|| Error::status(Status::FBig, "copying"))?;
         if to.overlaps(range) {
@@ -335,49 +340,49 @@ impl File {
         Ok(done)
     }
 
-    /// Truncates or extends the file to `size` bytes; new bytes are a hole. Earlier writes are made durable first.
+    /// Truncates or extends the file to `size` bytes, after making earlier writes durable. An extension is a hole.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.for_writing()?;
         let changes = SetAttrs { size: Some(size), ..SetAttrs::default() };
         self.inode().set_attrs(Some(self.key()), &self.open().origin.caller, &changes).await.map(|_| ())
     }
 
-    /// Sets attributes, including the size, under the rights of this open; returns all attributes after the change.
-    /// Earlier writes are made durable first.
+    /// Sets attributes, including the size, under the stateid of this open, after making earlier writes durable.
+    /// Returns all attributes after the change.
     pub async fn set_attrs(&self, changes: &SetAttrs) -> Result<Attrs> {
         self.for_writing()?;
         self.inode().set_attrs(Some(self.key()), &self.open().origin.caller, changes).await
     }
 
-    /// Sets attributes like [`File::set_attrs`], but does not report the error of an earlier write. The error stays for
-    /// the next `write_at`, `fsync` or `close`.
+    /// Sets attributes like [`File::set_attrs`], but does not report the error of an earlier write. The client keeps
+    /// the error for the next `write_at`, `fsync` or `close`.
     pub async fn set_attrs_behind(&self, changes: &SetAttrs) -> Result<Attrs> {
         self.for_writing()?;
         self.inode().set_attrs(None, &self.open().origin.caller, changes).await
     }
 
-    /// Returns when servers have received every byte that was written before. The servers may still lose the bytes: see
-    /// [`File::fsync`]. Callers use it when their writes must not be gathered.
+    /// Sends all earlier writes to servers at once instead of gathering more, and waits until the servers have received
+    /// them. The servers may still lose the bytes until [`File::fsync`].
     pub async fn push(&self) -> Result<()> {
         self.check_locks()?;
         self.why(self.inode().push(self.key()).await)
     }
 
-    /// Returns when every byte written before and the size are durable.
+    /// Waits until all earlier writes and the size are durable.
     pub async fn fsync(&self) -> Result<()> {
         self.check_locks()?;
         self.why(self.inode().fsync(self.key()).await)
     }
 
     /// Makes writes durable like [`File::fsync`], for one of several users of this open file, such as a process that
-    /// inherited and closes it. The call reports a write error and keeps it, so that the next call reports it again.
+    /// closes an inherited descriptor. Reports a write error without clearing it, so that the next call reports it too.
     pub async fn flush(&self) -> Result<()> {
         self.check_locks()?;
         self.why(self.inode().flush(self.key()).await)
     }
 
-    /// Makes everything durable and closes the file at the mgr. If this fails, written bytes may not be durable; the
-    /// file is nevertheless closed.
+    /// Makes all writes durable, and closes the file at the mgr. On an error, written bytes may be lost, and the file
+    /// is closed nevertheless.
     pub async fn close(mut self) -> Result<()> {
         match self.open.take() {
             Some(open) => open.close().await,
@@ -385,8 +390,8 @@ impl File {
         }
     }
 
-    /// Closes the file like [`File::close`], but the mgr may receive the CLOSE a little later, together with other
-    /// deferred closes.
+    /// Closes the file like [`File::close`]. The client may send the CLOSE a little later, together with other deferred
+    /// closes.
     pub async fn leave(mut self) -> Result<()> {
         match self.open.take() {
             Some(open) => open.leave().await,
@@ -394,11 +399,12 @@ impl File {
         }
     }
 
-    /// Closes the file like [`File::close`], and in the same round trip sets attributes and renames the file. The new
-    /// name is `rename_to` (directory and name), so a copied file appears under its final name complete. Returns the
-    /// final attributes. On failure the file is closed, and not renamed, unless the failure came after the rename.
+    /// Closes the file like [`File::close`]; in the same round trip sets attributes and renames the file to `rename_to`
+    /// (directory and name). So a copied file appears under its final name only when it is complete. Returns the final
+    /// attributes.
     ///
-    /// Renaming requires a file made by [`Mount::create`](crate::Mount::create).
+    /// Only a file that [`Mount::create`](crate::Mount::create) created can be renamed. On an error the file is closed;
+    /// the rename has not happened, unless the error occurred after it.
     pub async fn finish(mut self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
         match self.open.take() {
             Some(open) => open.finish(changes, rename_to).await,
@@ -406,7 +412,7 @@ impl File {
         }
     }
 
-    /// Returns where the bytes of the file are stored.
+    /// Returns the servers that store the bytes of the file.
     pub async fn placement(&self) -> Result<Placement> {
         self.inode().placement().await
     }
@@ -425,7 +431,7 @@ impl Drop for File {
         let runtime = open.inode.mount.runtime.clone();
         let closing = open.inode.mount.dropped.clone().try_read_owned();
         net::task::spawn_on(&runtime, async move {
-            // The task holds this permit to its end, because the mount waits for it when it disconnects.
+            // The task holds this permit until it ends, because a mount that disconnects waits for all permits.
             let _closing = closing;
             let id = open.inode.node.id;
             if let Err(error) = open.close().await {

@@ -1,20 +1,21 @@
-//! Retries of requests that end in doubt: a restarted mgr has lost the answer, and only the file system shows whether
-//! it executed them.
+//! Retries of requests in doubt: the mgr restarted and lost its reply cache, so the client cannot know whether the mgr
+//! executed its request.
 //!
-//! If only the connection lost an answer, the client asks again, and the mgr executes nothing twice. A restarted mgr
-//! has forgotten its answers. A request that must not be repeated then ends in doubt ([`crate::Error::is_in_doubt`]).
-//! The functions here look at the names and try again if nothing was done. They report success if the names are as
-//! requested. Whether this client or another one with the same request was first cannot be known any more.
+//! After a lost connection the client sends the request again, and the reply cache keeps the mgr from executing it
+//! twice. After a restart of the mgr, a non-idempotent request fails in doubt ([`crate::Error::is_in_doubt`]). The
+//! functions of this module then look up the names, and repeat the request if the mgr did not execute it. They report
+//! success if the names are as requested, although another client with the same request may have been first.
 
 use crate::{File, Mount, Node, Result};
 use types::{Attrs, FileId, Renaming, SetAttrs, Status};
 
-/// How often one request may end in doubt before the error is returned.
+/// Maximum number of attempts that may end in doubt before the function returns the error.
 const TRIES: usize = 10;
 
 /// Creates a directory, symbolic link or special file with `attempt`, which is repeated while it ends in doubt.
-/// [`Mount`] recognizes a file that its own lost request created, and reports success. So an attempt that ends in doubt
-/// created nothing, and a name that exists belongs to another client.
+///
+/// [`Mount`] itself recognizes a file that its own request created, and reports success. So an attempt that still ends
+/// in doubt created nothing; if the name exists later, another client created it.
 pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
     for _ in 1..TRIES {
         match attempt().await {
@@ -25,7 +26,7 @@ pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() ->
     attempt().await
 }
 
-/// Looks up `name` in `dir`, without expectations about the path of `dir`; `None` if the name does not exist.
+/// Looks up `name` in `dir`, without path checks for `dir`; `None` if the name does not exist.
 async fn look(mount: &Mount, dir: &Node, name: &[u8]) -> Result<Option<(Node, Attrs)>> {
     match mount.expecting(Vec::new()).lookup(dir, name).await {
         Err(error) if error.is(Status::NoEnt) => Ok(None),
@@ -33,7 +34,7 @@ async fn look(mount: &Mount, dir: &Node, name: &[u8]) -> Result<Option<(Node, At
     }
 }
 
-/// Links like [`Mount::link`].
+/// Creates a hard link like [`Mount::link`], also if the mgr restarts meanwhile.
 pub async fn link(mount: &Mount, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
     for _ in 1..TRIES {
         match mount.link(node, dir, name).await {
@@ -47,7 +48,7 @@ pub async fn link(mount: &Mount, node: &Node, dir: &Node, name: &[u8]) -> Result
     mount.link(node, dir, name).await
 }
 
-/// Renames the file `id` like [`Mount::rename_as`].
+/// Renames the file `id` like [`Mount::rename_as`], also if the mgr restarts meanwhile.
 pub async fn rename(mount: &Mount, id: FileId, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) -> Result<()> {
     for _ in 1..TRIES {
         match mount.rename_as(from, to, how).await {
@@ -64,7 +65,8 @@ pub async fn rename(mount: &Mount, id: FileId, from: (&Node, &[u8]), to: (&Node,
     mount.rename_as(from, to, how).await
 }
 
-/// Removes a name of the file `id` like [`Mount::remove`]. Another file under this name afterwards is left alone.
+/// Removes a name of the file `id` like [`Mount::remove`], also if the mgr restarts meanwhile. Does not remove another
+/// file that has since got this name.
 pub async fn remove(mount: &Mount, id: FileId, dir: &Node, name: &[u8]) -> Result<()> {
     for _ in 1..TRIES {
         match mount.remove(dir, name).await {
@@ -79,11 +81,11 @@ pub async fn remove(mount: &Mount, id: FileId, dir: &Node, name: &[u8]) -> Resul
     mount.remove(dir, name).await
 }
 
-/// Closes a file like [`File::finish`]. The file was created as `temporary`, which no other client uses, and is renamed
-/// to `name`.
+/// Closes a file like [`File::finish`], also if the mgr restarts meanwhile. The file was created under the name
+/// `temporary`, which no other client uses, and is renamed to `name`.
 ///
-/// Its bytes are durable on the iods before the close sends anything to the mgr, so only size, attributes and name can
-/// be missing.
+/// The bytes are durable on the iods before the close sends anything to the mgr. So only the size, attributes and name
+/// can be lost.
 pub async fn finish(
     mount: &Mount,
     file: File,
@@ -96,8 +98,8 @@ pub async fn finish(
         Err(error) if error.is_in_doubt() => error,
         other => return other,
     };
-    // Set the attributes even if the mgr executed the whole request: the client may have reported its writes again to
-    // the restarted mgr, and such a report sets the modification time.
+    // Set the attributes even if the mgr executed the whole close. The client may have reported its writes to the
+    // restarted mgr, and such a report changes the modification time.
     let changes = SetAttrs { size: changes.size.or(Some(written)), ..changes };
     if look(mount, dir, temporary).await?.is_some_and(|(found, _)| found.id == node.id) {
         mount.setattr(&node, &changes).await?;

@@ -1,5 +1,4 @@
-//! One open file of a mount: the state that all opens of this file in the mount share, such as layout, size, and unsent
-//! bytes.
+//! The state of one open file that all its opens in a mount share, such as layout, size, and dirty data.
 
 mod abandoned_requests;
 mod commit;
@@ -46,48 +45,53 @@ use tokio::time::Instant;
 use types::{Attrs, ByteRange, Timestamp};
 use wire::nfs4::stateid4;
 
-/// One open file.
+/// An open file of a mount, shared by all its opens.
 pub(crate) struct Inode {
     pub(crate) mount: Arc<Inner>,
     pub(crate) node: Node,
     state: OrderedMutex<State>,
     /// The file's own policy settings, from its extended attributes.
     own: OrderedMutex<Settings>,
-    /// Number of lost changes already reported to fsync callers.
+    /// Number of lost changes that fsync has already reported to callers.
     losses: AtomicU64,
-    /// The delegation that the mgr has granted.
+    /// The delegation of the file that the client holds, if any.
     delegation: OrderedMutex<Delegation>,
-    /// Held while a revoked delegation is cleaned up.
+    /// Locked while a task cleans up after a revoked delegation.
     revoking: OrderedMutex<()>,
-    /// The layout, and the requests that use it.
+    /// The layout of the file, and the number of requests that use it.
     layouts: Arc<Layouts>,
-    /// Held during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN: it orders operations on the layout's stateid.
+    /// Locked during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN, so that these operations do not overlap on the layout
+    /// stateid.
     layout_turn: AsyncMutex<()>,
-    /// Held while an open is established again.
+    /// Locked while the client opens the file again at the mgr.
     reopening: AsyncMutex<()>,
-    /// Held during an append.
+    /// Locked during an append.
     appending: AsyncMutex<Appending>,
-    /// Held during a LOCK or LOCKU request, so that the state here matches the mgr's last action.
+    /// Locked during a LOCK or LOCKU request, so that the recorded locks match the mgr's last answer.
     locking: AsyncMutex<()>,
-    /// Notified when a refused lock may be available.
+    /// Notified when a lock that the mgr denied may be free.
     lock_free: Notify,
-    /// Held while bytes are sent to servers, so that overlapping writes are sent in the order of the calls.
+    /// Locked while a task sends pending bytes to servers, so that overlapping writes are sent in the order of the
+    /// calls.
     order: AsyncMutex<()>,
-    /// Held while bytes are sent under a layout and while the layout is returned: nothing may be sent under a returned
-    /// layout.
+    /// Locked while a task sends bytes under a layout, or returns the layout: the client must not send bytes under a
+    /// returned layout.
     leaving: AsyncMutex<()>,
-    /// Whether a truncate request is on its way to the mgr; [`Self::order`] is held meanwhile.
+    /// Whether the client has sent a truncate to the mgr and waits for the reply. The task holds [`Self::order`]
+    /// meanwhile.
     cutting: watch::Sender<bool>,
-    /// A close holds this for reading, from before its open ends until the mgr has its report. Setting attributes holds
-    /// it for writing: a later report would restore the earlier size and time.
+    /// The lock that keeps a size report from following a SETATTR whose size and time it would overwrite. A close holds
+    /// the lock for reading from before it removes its open until the mgr has its report. Setting attributes holds it
+    /// for writing.
     reporting: AsyncRwLock,
-    /// A request holds its lane's lock for reading; sending uncommitted bytes again holds the lock for writing.
+    /// The locks of each server that gets bytes of the file, created at its first use.
     lanes: OrderedMutex<BTreeMap<Lane, Arc<LaneLocks>>>,
-    /// Counts completed requests.
+    /// Counts completed write requests, and wakes tasks that wait for one.
     settled: watch::Sender<u64>,
 }
 
-/// The locks of one lane.
+/// The locks for the requests to one server (lane). A write request holds `sending` for reading; a task that sends
+/// uncommitted bytes again holds it for writing. A COMMIT holds `committing`.
 struct LaneLocks {
     sending: AsyncRwLock,
     committing: AsyncMutex<()>,
@@ -103,42 +107,43 @@ impl LaneLocks {
     }
 }
 
-/// What the inode's mutex guards.
+/// The state that the inode's mutex protects.
 #[derive(Default)]
 struct State {
-    /// The opens with their locks, and the errors that they have yet to report.
+    /// The opens with their locks, and the errors that the client has yet to report through each open.
     opens: OpenStates,
-    /// What is known of the size.
+    /// The size of the file, as far as the client knows it.
     size: KnownSize,
-    /// The written bytes that are not durable, or not reported to the mgr.
+    /// The written bytes that are not durable, or that the client has not reported to the mgr.
     dirty: DirtyData,
-    /// The sharing with other clients.
+    /// Which sharing the opens require, and the delegations that the client got and lost.
     sharing: SharingState,
-    /// How and when gathered bytes are sent.
+    /// How and when the client sends gathered bytes.
     sending: SendState,
-    /// Whether an abandoned request may still reach an iod.
+    /// Whether a request that the client has given up may still reach an iod.
     abandoned: bool,
-    /// Whether the file was created without waiting for durability, and nothing has made the creation durable since.
+    /// Whether the mgr may still lose the creation of the file in a crash.
     unsynced: bool,
 }
 
-/// How and when gathered bytes are sent, and the tasks that do this in the background.
+/// How and when the client sends gathered bytes, and which background tasks do so.
 #[derive(Default)]
 struct SendState {
-    /// The settings under which the gathered bytes are sent: those of the last writer.
+    /// The policy settings for sending gathered bytes: those of the last writer.
     ruling: Option<Arc<Ruling>>,
-    /// One past the last byte that took the direct path.
+    /// The file offset just after the last byte that took the direct path.
     streamed: Option<u64>,
-    /// When gathered bytes are sent by the timer, and when sent bytes are made durable.
+    /// When the timer sends gathered bytes, and when it commits sent bytes.
     times: Times,
-    /// Whether a task is making everything durable because the window is full.
+    /// Whether a background task is making all bytes durable because the window is full.
     relieving: bool,
-    /// Whether a task commits written bytes early, so that the window does not fill.
+    /// Whether a background task is committing bytes early, so that the window does not fill up.
     committing: bool,
 }
 
 impl Inode {
-    /// Creates the state of a file that is about to be opened. A size that was requested before `stamp` may be stale.
+    /// Creates the state of a file that is about to be opened. Sizes that the client requested before logical time
+    /// `stamp` may be outdated.
     pub(crate) fn new(mount: Arc<Inner>, node: Node, stamp: u64) -> Self {
         let losses = AtomicU64::new(mount.session.losses());
         let state = State { size: KnownSize::new(stamp), ..State::default() };
@@ -184,18 +189,18 @@ impl Inode {
         }
     }
 
-    /// Returns the effective policy of an open with this ruling.
+    /// Returns the effective policy of an open with these settings.
     pub(crate) fn policy_by(&self, ruling: &Ruling) -> Policy {
         ruling.policy(&self.mount.effective_policy, || self.own())
     }
 
-    /// Returns the policy of the last writer.
+    /// Returns the effective policy of the last writer.
     fn policy(&self) -> Policy {
         let ruling = self.state().sending.ruling.clone();
         ruling.map_or_else(|| usual(&self.mount), |ruling| self.policy_by(&ruling))
     }
 
-    /// Locks out other appenders of this mount until the guard is dropped.
+    /// Locks the append state: excludes other appenders of this mount until the guard is dropped.
     pub(crate) async fn appending(&self) -> tokio::sync::MutexGuard<'_, Appending> {
         self.appending.lock().await
     }
@@ -208,18 +213,19 @@ impl Inode {
         self.lanes.lock()
     }
 
-    /// Returns the size, including this client's unsent writes.
+    /// Returns the size that the client knows, including its own unsent writes.
     pub(crate) fn size(&self) -> u64 {
         self.state().size.get()
     }
 
-    /// Returns a stamp that grows with every change of a size in this mount. Take it before asking the mgr for a size.
+    /// Returns the mount's logical time, which increases with every change of a file size on this mount. Callers take
+    /// it before they request a size from the mgr, and so recognize an outdated answer.
     pub(crate) fn stamp(&self) -> u64 {
         self.mount.stamp()
     }
 
-    /// Takes over the size that the server reported, requested when the stamp was `stamp`; returns the size including
-    /// own bytes that the server does not know of yet.
+    /// Records the size that the mgr reported; the client requested it at logical time `stamp`. Returns the size
+    /// including this client's bytes that the mgr does not know of.
     pub(crate) fn learn_size(&self, size: u64, stamp: u64) -> u64 {
         let shared = self.is_shared();
         let mut state = self.state();
@@ -231,8 +237,8 @@ impl Inode {
         }
     }
 
-    /// Records attributes of this file that came with an answer to another request, sent when the stamp was `stamp`.
-    /// Returns them with the size that results from writes of this client.
+    /// Records attributes of this file that came in the answer to another request, which the client sent at logical
+    /// time `stamp`. Returns them with the size corrected for this client's writes.
     pub(crate) fn met(&self, mut attrs: Attrs, stamp: u64) -> Attrs {
         let known = {
             let shared = self.is_shared();
@@ -243,7 +249,8 @@ impl Inode {
         self.shown(attrs)
     }
 
-    /// Returns the version of bytes that are read from now on; `None` while other clients may have changed the size.
+    /// Returns the version of the contents that a read would return now; `None` if other clients may have changed the
+    /// size.
     pub(crate) fn version(&self) -> Option<Version> {
         let shared = self.is_shared();
         let state = self.state();
@@ -255,34 +262,34 @@ impl Inode {
         self.state().size.is_doubtful()
     }
 
-    /// Combines the server's attributes with the bytes that this client wrote, because the server does not know of all
-    /// these writes and their times yet.
+    /// Adds the effect of this client's writes to attributes from the mgr, which does not know all of these writes yet.
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
         let shared = self.is_shared();
         let state = self.state();
-        // The mgr knows the time of the writes that it received and may still lose.
+        // The mgr already knows the modification time of writes that it received, even if it may still lose their
+        // bytes.
         let told = shared && state.dirty.is_clean_but(Lane::Mgr);
         let written = state.dirty.written().filter(|_| !told && !state.dirty.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));
         let (mtime, ctime) = (later(attrs.mtime), later(attrs.ctime));
         let size = attrs.size.max(state.dirty.own_end_of(|lane| !shared || lane != Lane::Mgr));
-        // Programs that look for holes treat a file that uses no space as empty.
+        // Count unreported bytes as used space: programs that look for holes treat a file that uses no space as empty.
         let used = attrs.used.saturating_add(size - attrs.size).min(size).next_multiple_of(512);
         Attrs { size, used, mtime, ctime, ..attrs }
     }
 
-    /// Records the settings of a new open of the file.
+    /// Records the sharing that a new open of the file requires.
     pub(crate) fn opened_under(&self, ruling: &Ruling, exclusive: bool) {
         let coherent = self.policy_by(ruling).sharing == Sharing::Coherent;
         self.state().sharing.opened(coherent, exclusive);
     }
 
-    /// Adds an open with this owner.
+    /// Adds an open with this open owner.
     pub(crate) fn add_open(&self, key: u64, caller: Caller, stateid: stateid4, flags: OpenFlags) {
         self.state().opens.add(Open::new(key, caller, stateid, (flags.read, flags.write)));
     }
 
-    /// Removes an open from the list; returns its stateid, and whether it was the last open.
+    /// Removes an open from the list. Returns its stateid, and whether it was the last open.
     pub(crate) fn remove_open(&self, key: u64) -> (Option<stateid4>, bool) {
         let mut state = self.state();
         let stateid = state.opens.remove(key).map(|open| open.stateid);
@@ -294,37 +301,37 @@ impl Inode {
         self.state().opens.all().to_vec()
     }
 
-    /// Sets the new stateid of an open.
+    /// Sets the stateid of an open after the client opened the file again at the mgr.
     pub(crate) fn reopened(&self, key: u64, stateid: stateid4) {
         self.state().opens.reopened(key, stateid);
     }
 
-    /// Returns whether everything written here is reported to the mgr and durable.
+    /// Returns whether all bytes written on this client are durable, and the client has reported them to the mgr.
     pub(crate) fn is_clean(&self) -> bool {
         self.state().dirty.is_clean()
     }
 
-    /// Returns whether an open here allows reading.
+    /// Returns whether the client has the file open for reading.
     pub(crate) fn is_open_for_reading(&self) -> bool {
         self.state().opens.may_read()
     }
 
-    /// Returns whether an open here allows writing.
+    /// Returns whether the client has the file open for writing.
     pub(crate) fn is_open_for_writing(&self) -> bool {
         self.state().opens.may_write()
     }
 
-    /// Waits until no request that is in flight now touches `range`.
+    /// Waits until no write request that is in flight now overlaps `range`.
     async fn settle(&self, range: ByteRange) {
         let mut settled = self.settled.subscribe();
         let next = self.state().dirty.next_batch();
         while self.state().dirty.is_in_flight(range, next) {
-            // The sender lives as long as this inode.
+            // `changed` cannot fail: the sender lives as long as this inode.
             let _ = settled.changed().await;
         }
     }
 
-    /// Records that bytes were dropped, for every open that can write, until each has reported the error.
+    /// Records the loss of written bytes. Each open for writing will report the error once.
     pub(crate) fn fail(&self, error: Error) {
         tracing::debug!(file = %self.node.id, "{error}");
         let mut state = self.state();
@@ -332,18 +339,18 @@ impl Inode {
         state.opens.fail(&error);
     }
 
-    /// Returns whether everything written here is durable or was never sent, provided that nothing is left to be
-    /// committed.
+    /// Returns whether the client never dropped bytes that an iod may have received. If all other bytes are committed
+    /// too, the objects contain exactly what was written.
     pub(crate) fn is_sure(&self) -> bool {
         self.state().dirty.is_sure()
     }
 
-    /// Returns the error that an open has not reported yet, once.
+    /// Returns the error that an open has not reported yet, and clears it.
     pub(crate) fn take_error(&self, key: u64) -> Result<()> {
         self.state().opens.take_error(key)
     }
 
-    /// Returns the error like [`Inode::take_error`], and keeps it for the next call.
+    /// Returns the error like [`Inode::take_error`], but does not clear it.
     pub(crate) fn see_error(&self, key: u64) -> Result<()> {
         self.state().opens.see_error(key)
     }

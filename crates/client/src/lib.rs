@@ -1,7 +1,7 @@
 //! The client core: sessions, open files, layout drivers, and parallel requests to the iods under a bounded window.
 //!
-//! A [`Mount`] is a connection to a file system, made from a [`Target`] and [`Options`]. Callers look up and change
-//! names through the mount. The mount opens a [`File`], and callers read and write its bytes. All operations are
+//! A [`Mount`] is a connection to a file system, created from a [`Target`] and [`Options`]. Callers look up and change
+//! names through the mount, and read and write the bytes of a [`File`] that the mount opens. All operations are
 //! asynchronous and must run inside a tokio runtime.
 
 mod compound;

@@ -1,20 +1,21 @@
-//! The order of the client's locks, and its check in debug builds.
+//! The lock order of the client, which debug builds check.
 //!
-//! A task that holds a lock takes only locks that come later in [`Rank`]. First come the locks that a task holds while
-//! it waits for servers, then the mutexes. No lock is taken while another one of the same rank is held.
+//! A task that holds a lock acquires only locks with a later [`Rank`]. The locks that a task holds while it waits for
+//! servers come first, the mutexes come after them. A task never holds two locks of the same rank.
 //!
-//! A debug build keeps the ranks that each thread holds, and panics if a lock is taken out of order, whether or not
-//! another task holds the lock at that moment:
+//! A debug build records the ranks that each thread holds. It panics if a task acquires a lock out of order, even if no
+//! other task holds the lock at that moment:
 //!
-//! - A mutex counts as held from `lock` until its guard is dropped. The guard cannot leave its thread.
-//! - A lock across waits counts as held during `hold`, which runs a future under the lock. Each poll of the future begins
-//!   with the rank and ends without it. So the future may move between threads, and futures that one task polls in turn
-//!   do not see each other's locks.
-//! - A guard of a lock across waits (`lock`, `read`, `write`) is checked when it is taken. The check does not see locks
-//!   that are taken while such a guard exists: use `hold` where the guard would live to the end of a function.
+//! - A mutex counts as held from `lock` until its guard is dropped. The guard cannot move to another thread.
+//! - An async lock counts as held during `hold`, which runs a future under the lock. Each poll of the future begins by
+//!   recording the rank and ends by removing it. So the future may move between threads, and futures that one task
+//!   polls alternately do not see each other's locks.
+//! - A guard of an async lock (from `lock` or `read`) is checked only when the task acquires it. The check does not
+//!   know which locks the task acquires while the guard exists; use `hold` for a guard that would live to the end of a
+//!   function.
 //!
-//! The check does not see locks that are not in this list, such as the session's table of slots. They are leaves: no lock
-//! of the list is taken under them.
+//! The check does not know locks without a rank, such as the one of the session's slot table. No task acquires a lock
+//! with a rank while it holds one of them.
 
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
@@ -22,38 +23,40 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync;
 
-/// The locks of a mount, of its open files and of its session, in the order in which a task takes them.
+/// The ranks of the locks of a mount, its open files and its session, in the order in which a task may acquire the
+/// locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rank {
-    /// Held during an append, which locks the end of the file and writes.
+    /// Held during an append, which takes the append lock and writes.
     Append,
     /// Held during LOCK and LOCKU.
     ByteRangeLocks,
-    /// Held while gathered bytes are sent, and during SETATTR.
+    /// Held while a task sends gathered bytes, and during SETATTR.
     SendOrder,
-    /// Held while bytes are sent under a layout, and while the layout is returned.
+    /// Held while a task sends bytes under a layout, and while it returns the layout.
     SendUnderLayout,
-    /// Held during COMMIT to an iod. The bytes of an iod may move to the mgr and are committed there.
+    /// Held during COMMIT to an iod, including a move of the iod's bytes to the mgr and their COMMIT there.
     CommitIod,
     /// Held during COMMIT to the mgr.
     CommitMgr,
-    /// Held for reading during a WRITE to an iod, and for writing while its bytes are sent again or move to the mgr.
+    /// Held for reading during a WRITE to an iod. Held for writing while a task sends the iod's bytes again, or moves
+    /// them to the mgr.
     WriteIod,
-    /// Held for reading during a WRITE to the mgr, and for writing while its bytes are sent again.
+    /// Held for reading during a WRITE to the mgr. Held for writing while a task sends the mgr's bytes again.
     WriteMgr,
-    /// Held for reading by a close, and for writing by SETATTR, until the mgr has the report of earlier writes.
+    /// Held for reading by a close until the mgr has its size report, and for writing by SETATTR.
     Report,
     /// Held during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN.
     LayoutStateid,
-    /// Held while an open is established again.
+    /// Held while the client opens a file again at the mgr.
     Reopen,
-    /// Held while deferred closes are sent.
+    /// Held while the client sends deferred closes.
     CloseDeferred,
-    /// Held while a session is established. Reclaims of opens and locks run under it.
+    /// Held while the client establishes a session, including the reclaim of opens and locks.
     SessionLink,
-    /// Held while a revoked delegation is cleaned up.
+    /// Held while the client cleans up after a revoked delegation.
     Revocation,
-    /// The open files of a mount.
+    /// The table of the open files of a mount.
     InodeTable,
     /// The layout state of one open file.
     LayoutState,
@@ -63,35 +66,35 @@ pub(crate) enum Rank {
     Delegation,
     /// The opens whose CLOSE is deferred.
     DeferredCloses,
-    /// The time of the next flush.
+    /// The time of the next visit of the flush timer.
     FlushTimer,
-    /// The OPENs that the mgr has not answered.
+    /// The OPENs that the mgr has not answered yet.
     Opening,
     /// The policy settings of one open file.
     FileSettings,
-    /// The lanes of one open file.
+    /// The table of the locks for the requests to each server of one open file.
     Lanes,
 }
 
-/// A mutex with a place in the order.
+/// A mutex with a rank in the lock order.
 pub(crate) struct OrderedMutex<T> {
     place: Place,
     mutex: Mutex<T>,
 }
 
-/// The guard of an [`OrderedMutex`].
+/// The guard of an [`OrderedMutex`], which unlocks the mutex when it is dropped.
 pub(crate) struct OrderedGuard<'a, T> {
     guard: MutexGuard<'a, T>,
     _held: Held,
 }
 
 impl<T> OrderedMutex<T> {
-    /// Creates a mutex.
+    /// Creates an unlocked mutex with this rank.
     pub(crate) fn new(rank: Rank, value: T) -> Self {
         OrderedMutex { place: Place::new(rank), mutex: Mutex::new(value) }
     }
 
-    /// Locks the mutex. A panic of an earlier holder is ignored.
+    /// Locks the mutex, even if an earlier holder panicked.
     pub(crate) fn lock(&self) -> OrderedGuard<'_, T> {
         let held = self.place.take();
         OrderedGuard { guard: self.mutex.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
@@ -112,14 +115,14 @@ impl<T> DerefMut for OrderedGuard<'_, T> {
     }
 }
 
-/// A mutex with a place in the order that a task holds while it waits for servers.
+/// An async mutex with a rank in the lock order. A task may hold it while it waits for servers.
 pub(crate) struct AsyncMutex<T> {
     place: Place,
     mutex: sync::Mutex<T>,
 }
 
 impl<T> AsyncMutex<T> {
-    /// Creates a mutex.
+    /// Creates an unlocked mutex with this rank.
     pub(crate) fn new(rank: Rank, value: T) -> Self {
         AsyncMutex { place: Place::new(rank), mutex: sync::Mutex::new(value) }
     }
@@ -130,44 +133,44 @@ impl<T> AsyncMutex<T> {
         self.mutex.lock().await
     }
 
-    /// Locks the mutex if no task holds it. It does not wait, so any order is allowed.
+    /// Locks the mutex if it is free. This never waits, so it is allowed in any order.
     pub(crate) fn try_lock(&self) -> Option<sync::MutexGuard<'_, T>> {
         self.mutex.try_lock().ok()
     }
 
-    /// Runs a future while the mutex is locked. The future is pinned by the caller: a copy here would make every future
-    /// that holds a lock larger.
+    /// Runs a future while the mutex is locked. The caller pins the future, because moving it into this function would
+    /// enlarge the future of every caller.
     pub(crate) async fn hold<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         let _guard = self.lock().await;
         self.place.during(work).await
     }
 }
 
-/// A read-write lock with a place in the order that a task holds while it waits for servers.
+/// An async read-write lock with a rank in the lock order. A task may hold it while it waits for servers.
 pub(crate) struct AsyncRwLock {
     place: Place,
     lock: sync::RwLock<()>,
 }
 
 impl AsyncRwLock {
-    /// Creates a lock.
+    /// Creates an unlocked read-write lock with this rank.
     pub(crate) fn new(rank: Rank) -> Self {
         AsyncRwLock { place: Place::new(rank), lock: sync::RwLock::default() }
     }
 
-    /// Locks out writers until the guard is dropped.
+    /// Locks for reading until the guard is dropped.
     pub(crate) async fn read(&self) -> sync::RwLockReadGuard<'_, ()> {
         self.place.check();
         self.lock.read().await
     }
 
-    /// Runs a future while writers are locked out.
+    /// Runs a future while the lock is held for reading.
     pub(crate) async fn hold_read<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         let _guard = self.read().await;
         self.place.during(work).await
     }
 
-    /// Runs a future while no other task can take the lock.
+    /// Runs a future while the lock is held for writing.
     pub(crate) async fn hold_write<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         self.place.check();
         let _guard = self.lock.write().await;
@@ -192,10 +195,10 @@ mod checked {
         static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// The place of a lock in the order.
+    /// The rank of a lock.
     pub(super) struct Place(Rank);
 
-    /// A rank that this thread holds.
+    /// A rank that this thread holds, until this value is dropped.
     pub(super) struct Held(Rank);
 
     impl Place {
@@ -217,7 +220,7 @@ mod checked {
             Held::new(self.0)
         }
 
-        /// Runs a future that holds the rank.
+        /// Runs a future; the rank counts as held by the thread during each poll.
         pub(super) async fn during<R>(&self, mut work: Pin<&mut impl Future<Output = R>>) -> R {
             poll_fn(|task| {
                 let _held = Held::new(self.0);
@@ -251,7 +254,7 @@ mod unchecked {
     use std::future::Future;
     use std::pin::Pin;
 
-    /// The place of a lock in the order, which nothing checks.
+    /// The rank of a lock, which release builds neither store nor check.
     pub(super) struct Place;
 
     pub(super) struct Held;
@@ -272,7 +275,7 @@ mod unchecked {
         }
     }
 
-    // A release build pays nothing for the order.
+    // In a release build, the lock order costs no memory.
     const _: () = {
         use super::{AsyncMutex, OrderedGuard, OrderedMutex};
         use std::mem::size_of;

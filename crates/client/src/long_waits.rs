@@ -1,7 +1,7 @@
-//! Reports of long waits: a request that has waited for two seconds logs the server for which it waits.
+//! Log messages about long waits: a request that has waited for two seconds logs which server it waits for.
 //!
-//! A request waits for an unreachable server for as long as `retry_timeout` says, a minute or forever. A user who sees
-//! nothing in that time assumes that the program hangs.
+//! A request waits for an unreachable server for up to `retry_timeout`, a minute or forever. Without a message, a user
+//! would assume that the program hangs.
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 /// How long a request waits before it logs the wait.
 const SAID_AFTER: Duration = Duration::from_secs(2);
-/// How long one report covers all requests that wait for the same server.
+/// Minimum time between two messages about the same server.
 const SAID_FOR: Duration = Duration::from_secs(60);
 
-/// The waits for one server.
+/// The requests that wait for one server, and when one of them last logged a message.
 #[derive(Debug, Default)]
 pub(crate) struct LongWaits {
     report: Mutex<Report>,
@@ -24,12 +24,12 @@ pub(crate) struct LongWaits {
 struct Report {
     /// The address at which the client last tried to reach the server.
     address: Option<String>,
-    /// When a request last logged its wait.
+    /// When a request last logged a message.
     said: Option<Instant>,
 }
 
 impl LongWaits {
-    /// Creates the waits for a server with one address.
+    /// Creates the state for a server with a single address.
     pub(crate) fn of(address: &impl ToString) -> Self {
         let waits = LongWaits::default();
         waits.at(address);
@@ -41,7 +41,8 @@ impl LongWaits {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).address = Some(address.to_string());
     }
 
-    /// Returns the outcome of `request`; if it takes long, logs that it waits for `server`, and for how long at most.
+    /// Returns the outcome of `request`. If `request` takes long, logs that it waits for `server`, and that it waits at
+    /// most `patience`.
     pub(crate) async fn watch<F: Future>(
         &self,
         request: F,
@@ -61,7 +62,7 @@ impl LongWaits {
         }
     }
 
-    /// Returns the address to log, if no request has logged its wait recently.
+    /// Returns the address to log, or `None` if another request has logged a message recently.
     fn is_to_say(&self) -> Option<Option<String>> {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         if report.said.is_some_and(|said| said.elapsed() < SAID_FOR) {

@@ -1,17 +1,18 @@
-//! The queue delay that the mgr reports, kept for the choice of the path of writes.
+//! The queue delay that the mgr reports: how long requests wait at the mgr. The client uses it to choose the path of
+//! writes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// No delay was reported since the last call of `news`.
+/// The value of `news` if the mgr has reported no delay since the last call of [`MgrLoad::news`].
 const NO_NEWS: u64 = u64::MAX;
 
-/// The queue delay that the mgr reported last.
+/// The last queue delay that the mgr reported.
 #[derive(Debug)]
 pub(crate) struct MgrLoad {
-    /// Whether the delay is wanted; then requests ask for it that otherwise would not.
+    /// Whether the client uses the delay. If so, the client also asks for it in requests that need no attributes.
     wanted: AtomicBool,
-    /// The delay in nanoseconds.
+    /// The last reported delay in nanoseconds, or `NO_NEWS`.
     news: AtomicU64,
 }
 
@@ -22,26 +23,26 @@ impl Default for MgrLoad {
 }
 
 impl MgrLoad {
-    /// Requests the delay from now on.
+    /// Makes requests ask the mgr for the delay from now on.
     pub(crate) fn want(&self) {
         if !self.is_wanted() {
             self.wanted.store(true, Relaxed);
         }
     }
 
-    /// Returns whether the delay is wanted.
+    /// Returns whether requests should ask the mgr for the delay.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Relaxed)
     }
 
-    /// Records a reported delay in nanoseconds, if there is one.
+    /// Records the delay in nanoseconds that the mgr reported, if it reported one.
     pub(crate) fn told(&self, nanos: Option<u64>) {
         if let Some(nanos) = nanos {
             self.news.store(nanos.min(NO_NEWS - 1), Relaxed);
         }
     }
 
-    /// Takes the delay reported since the last call.
+    /// Returns the delay that the mgr reported since the last call, and clears it.
     pub(crate) fn news(&self) -> Option<Duration> {
         if self.news.load(Relaxed) == NO_NEWS {
             return None;

@@ -1,4 +1,4 @@
-//! A mounted file system: the connection, its open files, and the state that they share.
+//! A mounted file system: its session, its open files, and the state that they share.
 
 mod attrs;
 mod deferred_close;
@@ -45,77 +45,78 @@ use types::limits::{PAYLOAD_MAX, READ_AHEAD_BYTES};
 use types::{Cred, FileId, StatFs};
 use wire::nfs4::*;
 
-/// A mounted file system. Clones share everything.
+/// A mounted file system. Clones share one session and all open files.
 #[derive(Clone)]
 pub struct Mount {
     pub(crate) inner: Arc<Inner>,
-    /// The caller in whose name this mount sends requests.
+    /// The credentials of the user for whom this mount sends requests.
     pub(crate) caller: Caller,
-    /// The path expectations of operations by name.
+    /// The path expectations that the mgr checks before operations by name.
     walks: Option<Arc<[PathExpectation]>>,
 }
 
-/// A file of any kind, by identity: the node stays valid after a rename, and becomes stale when the file is removed.
+/// A file of any type, identified by its filehandle. The node stays valid after a rename, and is stale after the
+/// removal of the file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Node {
-    /// Inode number.
+    /// The inode number.
     pub id: FileId,
-    /// The server's filehandle.
+    /// The filehandle that the mgr issued.
     pub handle: Bytes,
 }
 
-/// The shared state of a mount.
+/// The state that all clones of a mount share.
 pub(crate) struct Inner {
     pub(crate) session: Session,
     pub(crate) options: Options,
     pub(crate) tally: Arc<Tally>,
     pub(crate) window: WriteWindow,
-    /// Buffer space for read-ahead.
+    /// The free buffer space for read-ahead, in bytes.
     pub(crate) read_ahead: Arc<Semaphore>,
     /// The policy settings that apply to all files.
     pub(crate) effective_policy: EffectivePolicy,
-    /// The measured service times, for a write threshold that depends on them.
+    /// Measured service times of servers, which the automatic write threshold depends on.
     timing: Mutex<Timing>,
     pub(crate) drivers: Drivers,
-    /// The runtime in which dropped files are closed.
+    /// The runtime for background tasks, such as the close of a dropped file.
     pub(crate) runtime: Handle,
     root: Node,
     pub(crate) inodes: Arc<Inodes>,
-    /// The cache of files above this mount.
+    /// The cache above this mount, if any.
     pub(crate) keeper: OnceLock<Arc<dyn Keeper>>,
-    /// Distinguishes the open owners of this mount.
+    /// The number of the next open owner of this mount.
     owners: AtomicU64,
-    /// Grows with every change of a file's size in this mount.
+    /// A counter that increases with every change of a file size on this mount.
     stamps: AtomicU64,
     opening: OrderedMutex<Opening>,
     behind: FlushTimer,
-    /// Held for reading by the tasks that close dropped files.
+    /// Held for reading by the tasks that close dropped files, so that a disconnect can wait for them.
     pub(crate) dropped: Arc<RwLock<()>>,
-    /// Number of lost changes already reported to callers that sync names.
+    /// Number of lost changes that [`Mount::sync_names`] has already reported.
     losses: AtomicU64,
 }
 
-/// OPENs that the mgr has not answered yet, and files that were closed in the meantime.
+/// The OPENs that the mgr has not answered yet, and the files that were closed meanwhile.
 #[derive(Default)]
 struct Opening {
-    /// Number of OPENs sent, and the numbers of the unanswered ones.
+    /// Number of OPENs that the client has sent, and the numbers of the unanswered ones.
     asked: u64,
     unanswered: BTreeSet<u64>,
-    /// The stamps of the unanswered OPENs, and how many were sent at each.
+    /// For each logical time at which the client sent an unanswered OPEN, the number of these OPENs.
     sent: BTreeMap<u64, usize>,
-    /// Files that this mount closed since the oldest unanswered OPEN was sent, with the stamps of their last size
-    /// changes. The size in the answer to that OPEN may be older than the close.
+    /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of its
+    /// last size change. The size in the answer to that OPEN may be older than the close.
     closed: HashMap<FileId, u64>,
 }
 
-/// An OPEN that the mgr has not answered yet.
+/// An OPEN that the mgr has not answered yet, until this value is dropped.
 pub(crate) struct Asking<'a> {
     mount: &'a Inner,
-    /// The stamp when the OPEN was sent.
+    /// The mount's logical time when the client sent the OPEN.
     pub(crate) stamp: u64,
-    /// The epoch of the session when the OPEN was sent.
+    /// The epoch of the session when the client sent the OPEN.
     pub(crate) epoch: u64,
-    /// Number of OPENs sent before.
+    /// Number of OPENs that the client sent before this one.
     pub(crate) number: u64,
 }
 
@@ -135,7 +136,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// The open files of a mount, and its cached knowledge of directories.
+/// The open files of a mount, its negative-lookup cache, and its deferred closes.
 pub(crate) struct Inodes {
     table: OrderedMutex<HashMap<FileId, Weak<Inode>>>,
     /// The negative-lookup cache.
@@ -173,14 +174,14 @@ impl Inodes {
 }
 
 impl Mount {
-    /// Returns whether both are the same mount: then [`File::copy_range`](crate::File::copy_range) works between files
-    /// of both.
+    /// Returns whether both belong to the same mount, so that [`File::copy_range`](crate::File::copy_range) can copy
+    /// between their files.
     pub fn is_same(&self, other: &Mount) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Mounts the file system of `target`; the path in `target` is ignored. The mount's tasks run in the current
-    /// runtime; its methods may be awaited in another.
+    /// Mounts the file system of `target`; ignores the path in `target`. The background tasks of the mount run in the
+    /// current tokio runtime. Its methods may be awaited in another runtime.
     pub async fn connect(target: &Target, options: Options) -> Result<Mount> {
         let tally = Arc::new(Tally::default());
         let inodes = Arc::new(Inodes::default());
@@ -232,23 +233,24 @@ impl Mount {
         Ok(Mount { inner, caller: None, walks: None })
     }
 
-    /// Returns the same mount, with requests in another user's name. All users of a file that it opens read and write
-    /// in that name; the server alone checks permissions. Of more than 16 groups only the first 16 are sent (RFC 5531
-    /// §8.2).
+    /// Returns the same mount, with requests in the name of another user. All I/O on a file that it opens carries this
+    /// user's credentials, whoever uses the file. Only the servers check permissions. At most 16 groups are sent (RFC
+    /// 5531 §8.2).
     pub fn acting_as(&self, cred: &Cred) -> Mount {
         let auth = crate::session::auth_of(&self.inner.options, cred);
         Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)), walks: None }
     }
 
-    /// Begins a COMPOUND in the name of this mount's caller.
+    /// Begins a COMPOUND with the credentials of this mount's caller.
     pub(crate) fn compound(&self, what: impl Into<String>) -> Compound {
         Compound::new(what).by(&self.caller)
     }
 
-    /// Ends the session, after the closes of dropped files. Close all written files before: bytes that are not durable
-    /// by then are lost.
+    /// Closes dropped files and ends the session. The caller should close all written files before: bytes that are not
+    /// durable by then are lost.
     pub async fn disconnect(self) -> Result<()> {
-        // An open that is not closed keeps a removed file, and its space, until the lease expires.
+        // Wait for the closes. Otherwise the mgr would keep removed files that are still open, and their space, until
+        // the lease expires.
         drop(self.inner.dropped.write().await);
         self.inner.close_left().await;
         self.inner.leave_names().await;
@@ -261,7 +263,7 @@ impl Mount {
         self.inner.root.clone()
     }
 
-    /// Returns the capacity of the file system.
+    /// Returns the capacity and the free space of the file system.
     pub async fn statfs(&self) -> Result<StatFs> {
         let what = "asking for the capacity";
         let mut compound = Compound::new(what);
@@ -279,14 +281,14 @@ impl Mount {
         self.inner.session.status().await
     }
 
-    /// Returns the counters of this mount.
+    /// Returns a copy of this mount's counters.
     pub fn counters(&self) -> Counters {
         self.inner.tally.snapshot()
     }
 }
 
 impl Inner {
-    /// Returns open files that were created here and may not be durable yet.
+    /// Returns the open files whose creation the mgr may still lose, see [`crate::CreateOptions::unsynced`].
     pub(crate) fn unsynced(&self) -> Vec<Arc<Inode>> {
         let all = self.inodes.all();
         all.into_iter().filter(|inode| inode.is_unsynced()).collect()
@@ -296,7 +298,7 @@ impl Inner {
         self.opening.lock()
     }
 
-    /// Registers an OPEN that is about to be sent.
+    /// Registers an OPEN that the client is about to send.
     pub(crate) fn ask(&self) -> Asking<'_> {
         let stamp = self.stamp();
         let mut opening = self.opening();
@@ -307,15 +309,15 @@ impl Inner {
         Asking { mount: self, stamp, epoch: self.session.epoch(), number }
     }
 
-    /// Returns the number of OPENs sent, and the number of OPENs before the first unanswered one. An OPEN that was sent
-    /// before the client returned a delegation may still grant it. None can once the second number has reached the
-    /// value that the first one had at the return.
+    /// Returns the number of OPENs that the client has sent, and the number of the first unanswered one (the same if
+    /// there is none). An OPEN that the client sent before it returned a delegation may still grant this delegation. No
+    /// OPEN can once the second number has reached the first number at the time of the return.
     pub(crate) fn opens_asked(&self) -> (u64, u64) {
         let opening = self.opening();
         (opening.asked, opening.unanswered.first().copied().unwrap_or(opening.asked))
     }
 
-    /// Records that the last open of a file ended; this mount last changed its size at `stamp`.
+    /// Records that the last open of a file ended. This mount last changed the file's size at logical time `stamp`.
     pub(crate) fn closed(&self, id: FileId, stamp: u64) {
         let mut opening = self.opening();
         if opening.sent.first_key_value().is_some_and(|(oldest, _)| *oldest < stamp) {
@@ -323,22 +325,22 @@ impl Inner {
         }
     }
 
-    /// Returns a new open owner.
+    /// Returns the number of a new open owner.
     pub(crate) fn next_owner(&self) -> u64 {
         self.owners.fetch_add(1, Relaxed)
     }
 
-    /// Returns the current stamp; see [`Inode::stamp`].
+    /// Returns the current logical time, see [`Inode::stamp`].
     pub(crate) fn stamp(&self) -> u64 {
         self.stamps.load(SeqCst)
     }
 
-    /// Returns a new stamp.
+    /// Increases the logical time and returns it.
     pub(crate) fn next_stamp(&self) -> u64 {
         self.stamps.fetch_add(1, SeqCst) + 1
     }
 
-    /// Returns the state of an open file, and creates it if the file is not open yet.
+    /// Returns the state of a file; creates it if the file is not open on this mount.
     pub(crate) fn inode(self: &Arc<Self>, node: &Node) -> Arc<Inode> {
         let mut table = self.inodes.table();
         if let Some(inode) = table.get(&node.id).and_then(Weak::upgrade) {
@@ -353,12 +355,12 @@ impl Inner {
         inode
     }
 
-    /// Returns the state of a file if it is open here.
+    /// Returns the state of a file if it is open on this mount.
     pub(crate) fn open_inode(&self, id: FileId) -> Option<Arc<Inode>> {
         self.inodes.table().get(&id).and_then(Weak::upgrade)
     }
 
-    /// Removes a file without opens from the table.
+    /// Removes a file from the table, if it has no opens.
     pub(crate) fn forget(&self, id: FileId) {
         let mut table = self.inodes.table();
         if table.get(&id).is_some_and(|inode| inode.strong_count() == 0) {
@@ -366,12 +368,12 @@ impl Inner {
         }
     }
 
-    /// Makes everything durable, because the window is full.
+    /// Starts to make the bytes of all files durable in the background, because the write window is full.
     pub(crate) fn relieve(&self) {
         self.inodes.all().iter().for_each(Inode::relieve);
     }
 
-    /// Acts like [`Inner::relieve`], if the window still has no space for a payload.
+    /// Starts [`Inner::relieve`] if the write window has no space for a payload.
     pub(crate) fn relieve_if_full(&self) {
         if self.window.try_take(PAYLOAD_MAX) {
             self.window.release(PAYLOAD_MAX as u64);

@@ -1,10 +1,10 @@
-//! The negative-lookup cache: directories whose names are all known, under delegations that the mgr recalls before
-//! other clients change names.
+//! The negative-lookup cache: it knows all names of some directories, under directory delegations. The mgr recalls a
+//! delegation before another client changes a name.
 //!
-//! If lookups in a directory often fail, the mount requests a delegation of its names (GET_DIR_DELEGATION, RFC 8881
-//! §18.39) and reads them all. From then on a name that is not among them does not exist. Creates and removes by this
-//! mount do not end the delegation. A name counts as possibly existing from before its create request is sent until its
-//! removal is answered. The mount asks the mgr for names that possibly exist.
+//! If lookups in a directory often fail, the mount requests a directory delegation (GET_DIR_DELEGATION, RFC 8881
+//! §18.39) and reads all names. From then on, a name that the cache does not contain does not exist. Creates and
+//! removes by this mount do not end the delegation. The cache contains a name from before the mount sends its create
+//! request until the mgr answers its removal. For names in the cache, the mount still asks the mgr.
 
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -12,33 +12,36 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::stateid4;
 
-/// Failed lookups count together if each comes within this time of the one before.
+/// Misses in a directory count together if each occurs within this time of the one before.
 const MISSES_WITHIN: Duration = Duration::from_secs(2);
-/// How long a directory is not tried again after its names were refused or too many.
+/// How long the client requests no delegation of a directory after the mgr refused or recalled one, or after the
+/// directory had too many names.
 const ALONE_FOR: Duration = Duration::from_secs(30);
 /// Maximum number of directories in the cache.
 const DIRS: usize = 1024;
-/// Maximum number of names of one directory, and of all directories together.
+/// Maximum number of cached names of one directory; `NAMES` is the maximum of all directories together.
 const NAMES_OF_DIR: usize = 1 << 16;
 const NAMES: usize = 1 << 18;
-/// Maximum number of callers per directory that are known to have lookup permission.
+/// Maximum number of callers per directory of which the cache records that they have lookup permission.
 const CALLERS: usize = 16;
-/// Number of unanswered requests that may still create a name, at which the cache is switched off.
+/// The cache is switched off when this many requests that may create a name were never answered, because the mgr may
+/// still execute them.
 const DOUBTS: usize = 4096;
-/// The longest name; the mgr refuses longer ones.
+/// The length of the longest name that the mgr accepts, in bytes.
 const NAME_MAX: usize = 255;
 
 type Name = Box<[u8]>;
 
-/// A delegation to return to the mgr.
+/// A delegation that the client has to return to the mgr.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gone {
-    /// The filehandle of its directory.
+    /// The filehandle of the directory.
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
 }
 
-/// A name that is about to be removed, as the cache knew it before.
+/// A removal or rename of a name in flight, and the clock value of the name in the cache when the client sent the
+/// request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Removal {
     dir: FileId,
@@ -46,18 +49,18 @@ pub(crate) struct Removal {
     stamp: u64,
 }
 
-/// The cache state of a directory.
+/// The stage of the cache for one directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// This many lookups failed; the last one failed at this time.
+    /// The number of failed lookups, and the time of the last one. The client holds no delegation.
     Missed(u32, Timestamp),
     /// The client does not request a delegation before this time.
     Alone(Timestamp),
-    /// The delegation was requested. The number identifies the requesting task.
+    /// The client has requested a delegation. The number identifies the requesting task.
     Asking(u64),
-    /// The delegation is held, and the names are being read.
+    /// The client holds a delegation, and the task with this number is reading the names.
     Reading(u64, stateid4),
-    /// Every name that may exist is known.
+    /// The client holds a delegation, and the cache contains every name that may exist.
     Known(stateid4),
 }
 
@@ -66,24 +69,24 @@ struct Dir<C> {
     handle: Bytes,
     /// The session epoch in which the delegation was granted.
     epoch: u64,
-    /// Names that may exist, and when each was last about to be created.
+    /// The names that may exist, each with the clock value of the last create request or READDIR that added it.
     may_be: HashMap<Name, u64>,
-    /// Callers that may look up names in the directory.
+    /// The callers that have lookup permission in the directory.
     callers: Vec<C>,
-    /// When the entry was last used.
+    /// The clock value of the last use of this entry.
     used: u64,
 }
 
-/// The negative-lookup cache. `C` identifies callers.
+/// The negative-lookup cache; the type `C` identifies callers.
 pub(crate) struct Negative<C> {
     dirs: HashMap<FileId, Dir<C>>,
-    /// Names that are being created, and by how many requests.
+    /// The names in create requests without an answer, with the number of these requests.
     making: HashMap<(FileId, Name), usize>,
-    /// How many of these requests will never be answered.
+    /// Number of create requests that will never be answered.
     doubts: usize,
-    /// Number of names that may exist, of all directories.
+    /// Number of cached names of all directories.
     names: usize,
-    /// A logical clock: the number of events so far.
+    /// The logical clock: the number of events so far.
     clock: u64,
 }
 
@@ -105,7 +108,7 @@ impl<C: Clone + PartialEq> Dir<C> {
         matches!(self.stage, Stage::Asking(n) | Stage::Reading(n, _) if n == number)
     }
 
-    /// Returns whether created names must be recorded.
+    /// Returns whether the cache must record names that this mount creates in the directory.
     fn notes(&self) -> bool {
         matches!(self.stage, Stage::Asking(_) | Stage::Reading(..) | Stage::Known(_))
     }
@@ -121,7 +124,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         self.clock
     }
 
-    /// Forgets a directory; with `until` it is not tried again before that time.
+    /// Removes a directory from the cache; returns its delegation. With `until`, the client requests no other
+    /// delegation before that time.
     fn forget(&mut self, dir: FileId, until: Option<Timestamp>) -> Option<Gone> {
         let known = self.dirs.remove(&dir)?;
         self.names -= known.may_be.len();
@@ -132,7 +136,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.gone()
     }
 
-    /// Returns whether the cache shows a caller, in the session of this epoch, that a name does not exist.
+    /// Returns whether the cache proves to a caller that a name does not exist. `epoch` is the current session epoch; a
+    /// delegation from an earlier session proves nothing.
     pub(crate) fn is_absent(&mut self, dir: FileId, name: &[u8], caller: &C, epoch: u64) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir) else { return false };
@@ -148,10 +153,9 @@ impl<C: Clone + PartialEq> Negative<C> {
         is_absent
     }
 
-    /// Records the mgr's answer that a name does not exist. After `wanted` failed lookups the names of the directory
-    /// are to be read.
+    /// Records that the mgr did not find a name in a directory. After `wanted` such misses, a task must read all names.
     ///
-    /// Returns the number of the task that must read them, if any, and delegations to return.
+    /// Returns the number of this task if one must start, and delegations to return.
     pub(crate) fn missed(
         &mut self,
         (dir, handle): (FileId, &Bytes),
@@ -171,7 +175,7 @@ impl<C: Clone + PartialEq> Negative<C> {
             back.extend(self.make_room());
             let stage = Stage::Missed(0, now);
             let (may_be, callers) = (HashMap::new(), Vec::new());
-            // The filehandle is a slice of a network buffer and would keep the whole buffer in memory.
+            // Copy the filehandle: it is a slice of a network buffer, and would keep the whole buffer in memory.
             let handle = Bytes::copy_from_slice(handle);
             let new = Dir { stage, handle: handle.clone(), epoch, may_be, callers, used: clock };
             self.dirs.insert(dir, new);
@@ -190,7 +194,8 @@ impl<C: Clone + PartialEq> Negative<C> {
                 known.handle = Bytes::copy_from_slice(handle);
                 known.epoch = epoch;
                 known.callers = vec![caller.clone()];
-                // A request in flight may be executed after the names were read.
+                // The mgr may execute a create request in flight after it has sent the names. So the cache contains
+                // these names already.
                 let making = self.making.keys().filter(|(of, _)| *of == dir);
                 known.may_be = making.map(|(_, name)| (name.clone(), clock)).collect();
                 self.names += known.may_be.len();
@@ -204,17 +209,18 @@ impl<C: Clone + PartialEq> Negative<C> {
         (None, back)
     }
 
-    /// Frees space for one more directory.
+    /// Removes the least recently used directory if the cache has no space for one more. Returns its delegation.
     fn make_room(&mut self) -> Option<Gone> {
         if self.dirs.len() < DIRS {
             return None;
         }
-        // A task that reads the names of this directory then finds that they are not wanted any more.
+        // A task that reads the names of this directory will find that its entry is gone, and stop.
         let oldest = self.dirs.iter().min_by_key(|(_, known)| known.used).map(|(dir, _)| *dir)?;
         self.forget(oldest, None)
     }
 
-    /// Records the granted delegation; returns it as an error if it is not wanted any more and must be returned.
+    /// Records a granted delegation. Returns the delegation as an error if the client must return it, because the cache
+    /// no longer needs it.
     pub(crate) fn granted(&mut self, dir: FileId, number: u64, gone: Gone, epoch: u64) -> Result<(), Gone> {
         match self.dirs.get_mut(&dir) {
             Some(known) if known.is_read_by(number) && known.epoch == epoch => {
@@ -225,7 +231,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Adds names that exist; returns false if no more are wanted.
+    /// Adds names that exist. Returns false if the task may stop, because the cache no longer needs the names.
     pub(crate) fn read(&mut self, dir: FileId, number: u64, names: impl Iterator<Item = Bytes>) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir).filter(|known| known.is_read_by(number)) else { return false };
@@ -237,8 +243,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.may_be.len() <= NAMES_OF_DIR && self.names <= NAMES
     }
 
-    /// Records that all names were read, or that reading failed: then the directory is not tried again for a while.
-    /// Returns a delegation to return.
+    /// Records that a task has read all names (`all`), or has failed. After a failure, the client requests no
+    /// delegation of the directory for a while. Returns a delegation to return.
     pub(crate) fn finished(&mut self, dir: FileId, number: u64, all: bool, now: Timestamp) -> Option<Gone> {
         let known = self.dirs.get_mut(&dir).filter(|known| known.is_read_by(number))?;
         match known.stage {
@@ -250,7 +256,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Handles a recalled or revoked delegation: forgets its directory, and returns the delegation if it was known.
+    /// Drops the directory of a recalled or revoked delegation. Returns the delegation if the cache contained it.
     pub(crate) fn lose(&mut self, stateid: &stateid4, now: Timestamp) -> Option<Gone> {
         let held = |known: &Dir<C>| known.stateid().is_some_and(|held| held.other == stateid.other);
         let dir = self.dirs.iter().find(|(_, known)| held(known)).map(|(dir, _)| *dir)?;
@@ -264,20 +270,20 @@ impl<C: Clone + PartialEq> Negative<C> {
         all.into_iter().filter_map(|dir| self.forget(dir, None)).collect()
     }
 
-    /// Records that the mount has changed the permissions of a directory.
+    /// Records that this mount has changed the permissions of a directory, so that callers must ask the mgr again.
     pub(crate) fn permissions_changed(&mut self, dir: FileId) {
         if let Some(known) = self.dirs.get_mut(&dir) {
             known.callers.clear();
         }
     }
 
-    /// Returns the stateids of all delegations.
+    /// Returns the stateids of all delegations in the cache.
     pub(crate) fn held(&self) -> Vec<stateid4> {
         self.dirs.values().filter_map(Dir::stateid).collect()
     }
 
-    /// Registers a request that may create a name and is about to be sent. Returns a delegation to return, if there are
-    /// too many names.
+    /// Registers a create request before the client sends it. If the directory then has too many names, drops it and
+    /// returns its delegation.
     pub(crate) fn makes(&mut self, dir: FileId, name: &[u8], now: Timestamp) -> Option<Gone> {
         let clock = self.tick();
         *self.making.entry((dir, name.into())).or_default() += 1;
@@ -291,8 +297,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Records that the mgr has answered such a request, or that it will never be answered and may still be executed.
-    /// Returns delegations to return, if there are too many unanswered requests.
+    /// Records that the mgr has answered a create request (`answered`), or never will and may still execute it. Returns
+    /// delegations to return if too many requests will never be answered.
     pub(crate) fn made(&mut self, dir: FileId, name: &[u8], answered: bool) -> Vec<Gone> {
         if !answered {
             self.doubts += 1;
@@ -308,7 +314,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         Vec::new()
     }
 
-    /// Registers a request that removes or renames a name and is about to be sent.
+    /// Registers a request that removes or renames a name, before the client sends it.
     pub(crate) fn removes(&self, dir: FileId, name: &[u8]) -> Option<Removal> {
         let name: Name = name.into();
         let stamp = *self.dirs.get(&dir)?.may_be.get(&name)?;
@@ -316,10 +322,10 @@ impl<C: Clone + PartialEq> Negative<C> {
         (!self.making.contains_key(&key)).then_some(Removal { dir, name: key.1, stamp })
     }
 
-    /// Records that the mgr has executed the removal.
+    /// Records that the mgr has executed a removal, and removes the name from the cache.
     pub(crate) fn removed(&mut self, removal: Removal) {
         let Removal { dir, name, stamp } = removal;
-        // A later create has set another stamp.
+        // If a create request has changed the clock value of the name since then, the name may exist again.
         if let Some(known) = self.dirs.get_mut(&dir)
             && known.may_be.get(&name) == Some(&stamp)
         {

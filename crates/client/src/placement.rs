@@ -3,34 +3,34 @@
 use layout::{Distribution, Piece};
 use types::{ByteRange, IodId, ObjectId};
 
-/// The object of a file on one iod.
+/// The object on one iod that stores a part of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlacedObject {
-    /// The iod.
+    /// The id of the iod.
     pub iod: IodId,
     /// The addresses of the iod, `host:port`.
     pub addresses: Vec<String>,
-    /// Length of the object in bytes.
+    /// Size of the object in bytes.
     pub size: u64,
-    /// Allocated bytes on the iod's disk.
+    /// Number of bytes that the object occupies on the iod's disk.
     pub allocated: u64,
 }
 
-/// Where a file's bytes are stored.
+/// The iods and objects that store the bytes of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// The distribution, whose indices are those of `objects`.
+    /// The distribution, which maps file ranges to indices into `objects`.
     pub distribution: Distribution,
-    /// The object id, the same on every iod.
+    /// The object id, which is the same on every iod.
     pub object: ObjectId,
-    /// The objects in index order.
+    /// The objects, in the order of the distribution's indices.
     pub objects: Vec<PlacedObject>,
     /// Size of the file in bytes.
     pub file_size: u64,
 }
 
 impl Placement {
-    /// Returns the pieces of a file range in file order, each with its object's index and range.
+    /// Returns the pieces of a file range in file order, each with the index of its object and the range in the object.
     pub fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> + '_ {
         self.distribution.pieces(range)
     }

@@ -1,4 +1,4 @@
-//! The NFSv4.1 session with the mgr: sends COMPOUNDs over slots, repeats them after a lost connection, and replaces a
+//! The NFSv4.1 session with the mgr: sends COMPOUNDs in slots, sends them again after a lost connection, and replaces a
 //! lost session.
 
 mod callbacks;
@@ -40,14 +40,14 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Segments, Xdr};
 
-/// The minor version in use: the first with extended attributes, SEEK and DEALLOCATE.
+/// The minor version of NFSv4: the first one with extended attributes, SEEK and DEALLOCATE.
 const MINOR: u32 = 2;
-/// The procedure that carries COMPOUNDs (RFC 8881 §16.2).
+/// The RPC procedure for COMPOUNDs (RFC 8881 §16.2).
 const COMPOUND: u32 = 1;
-/// How long an answer shows that the mgr is reachable.
+/// How long the client treats the mgr as reachable after a reply.
 const LATELY: Duration = Duration::from_secs(1);
 
-/// A session. Clones share it.
+/// A session with the mgr; clones share it.
 #[derive(Clone)]
 pub(crate) struct Session {
     shared: Arc<Shared>,
@@ -63,7 +63,7 @@ struct Shared {
     owner: client_owner4,
     link: AsyncMutex<Link>,
     table: Arc<Mutex<Epoch>>,
-    /// Notified when a slot becomes free or the epoch changes.
+    /// Notified when a slot becomes free or another session replaces this one.
     freed: Notify,
     callbacks: Arc<Callbacks>,
     held: Arc<dyn HeldState>,
@@ -73,12 +73,12 @@ struct Shared {
     waits: LongWaits,
 }
 
-/// The current session; each session of this client is an epoch.
+/// The current session, and its number among all sessions of this client (the epoch).
 #[derive(Default)]
 struct Epoch {
     number: u64,
     session: Option<Table>,
-    /// The lease time, once the client has asked the mgr for it.
+    /// The lease time, once the mgr has reported it.
     lease: Option<Duration>,
 }
 
@@ -90,26 +90,26 @@ fn now() -> Timestamp {
     Timestamp::from(net::clock::now())
 }
 
-/// What to do next with a COMPOUND that was sent.
+/// What to do with a COMPOUND after an attempt to send it.
 enum Next {
     Done(Results),
-    /// Send it again on the same slot under the same number.
+    /// Send the request again in the same slot with the same sequence number.
     Repeat(Error),
-    /// Send it as a new request: nothing of it was executed, or nothing that matters.
+    /// Send the request again as a new request: the mgr has executed none of it, or only read-only operations.
     Anew(Error),
-    /// As `Anew`; the mgr has restarted and accepts it after the grace period.
+    /// Send the request again as a new request after the grace period: the mgr has restarted.
     Grace(Error),
-    /// The session is gone.
+    /// Replace the session, which the mgr no longer knows.
     Dead(Error),
 }
 
 impl Session {
-    /// Returns a random number, chosen when this session object was made. No other client has a number near it.
+    /// Returns the random verifier of this session object, which is unique among clients.
     pub(crate) fn verifier(&self) -> u64 {
         u64::from_be_bytes(self.shared.owner.co_verifier)
     }
 
-    /// Connects to the mgr and makes a session. `held` is the holder of the state that the mgr will grant in it.
+    /// Connects to the mgr and creates a session. `held` will hold the state that the mgr grants in the session.
     pub(crate) async fn connect(
         target: &Target,
         options: Options,
@@ -144,12 +144,12 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns how long requests wait at the mgr.
+    /// Returns the queue delay that the mgr last reported.
     pub(crate) fn load(&self) -> &MgrLoad {
         &self.shared.load
     }
 
-    /// Returns the counters of bytes and connections, to share with the connections to iods.
+    /// Returns the counters of bytes and connections, which the connections to iods share.
     pub(crate) fn net_counters(&self) -> net::Counters {
         self.shared.net.clone()
     }
@@ -169,7 +169,7 @@ impl Session {
         Ok(Duration::from_secs(u64::from(seconds.max(1))))
     }
 
-    /// Asks the mgr for the status of itself and its cluster.
+    /// Asks the mgr for its status and the status of its cluster.
     pub(crate) async fn status(&self) -> Result<wire::admin::Status> {
         let what = format!("asking mgr {} for its status", self.shared.address);
         let (connection, _) = self.shared.ready(self.shared.options.retry_timeout).await?;
@@ -182,10 +182,11 @@ impl Session {
         wire::admin::Status::decode(&mut reply.body).map_err(malformed)
     }
 
-    /// Sends a COMPOUND and returns the results, whatever their status. Lost requests are sent again, and the mgr's
-    /// reply cache ensures that it executes them once.
+    /// Sends a COMPOUND and returns its results, whatever their status. Sends it again if the request or reply is lost;
+    /// the mgr's reply cache ensures that the mgr executes it only once.
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
-        // Boxed, so that operations without a request, such as most reads and writes of files, need no memory for one.
+        // Box the future, so that operations without a request to the mgr, such as most reads and writes, need no
+        // memory for it.
         let shared = &self.shared;
         let what = compound.what();
         tracing::debug!(mgr = %shared.address, what, "request");
@@ -194,7 +195,7 @@ impl Session {
         shared.waits.watch(request, patience, server).await
     }
 
-    /// Returns when the mgr has answered a request recently, or answers now.
+    /// Returns at once if the mgr has replied recently; otherwise sends a request and waits for the reply.
     ///
     /// # Errors
     /// The mgr is unreachable.
@@ -207,7 +208,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns when the mgr has heard from this client within a lease: at once, or after a request.
+    /// Ensures that the lease is valid: if it may have expired, sends a request and waits for the reply.
     pub(crate) async fn ensure_lease(&self) -> Result<()> {
         let over = lock(&self.shared.table).session.as_ref().is_some_and(|session| session.lease_over(now()));
         if over {
@@ -216,18 +217,18 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the lease time, if known.
+    /// Returns the lease time, or a default before the mgr has reported it.
     pub(crate) fn lease(&self) -> Duration {
         self.shared.lease()
     }
 
-    /// Returns the number of the current session among those of this client.
+    /// Returns the epoch: the number of the current session among all sessions of this client.
     pub(crate) fn epoch(&self) -> u64 {
         lock(&self.shared.table).number
     }
 
-    /// Returns the number of the current session, if the mgr has heard from this client recently enough. Then the mgr
-    /// lets no other client change names in directories delegated to this client without a recall.
+    /// Returns the epoch, if the mgr has recently received a request of this client. In that case the mgr recalls a
+    /// directory delegation of this client before another client changes names in the directory.
     pub(crate) fn epoch_of_names(&self) -> Option<u64> {
         let table = lock(&self.shared.table);
         let session = table.session.as_ref()?;
@@ -286,7 +287,8 @@ impl Shared {
                 Next::Done(results) => return Ok(results),
                 Next::Anew(error) | Next::Repeat(error) => error,
                 Next::Grace(error) => {
-                    // The mgr is reachable, and waits a lease for clients that may never come back.
+                    // The mgr is reachable, and in its grace period. It waits up to a lease time for clients that may
+                    // never return.
                     deadline = begun + self.options.retry_timeout + self.lease();
                     error
                 }
@@ -301,7 +303,7 @@ impl Shared {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// Waits before a retry; fails if the deadline is too near.
+    /// Waits before the next attempt. Fails if the deadline would pass meanwhile.
     async fn pause(&self, attempt: u32, deadline: Instant) -> std::result::Result<(), ()> {
         let pause = recovery::pause(attempt).min(Duration::from_secs(1));
         if Instant::now() + pause > deadline {
@@ -312,7 +314,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends on one slot until the slot has an answer or is lost.
+    /// Sends a request in one slot until the mgr replies or the slot is lost.
     async fn on_slot(
         self: &Arc<Self>,
         slot: &mut Slot<'_>,
@@ -343,7 +345,7 @@ impl Shared {
                 }
                 next => return Ok(next),
             };
-            // From here on only the mgr knows whether it executed the request.
+            // From here on, only the mgr knows whether it has executed the request.
             let given_up = |error| if compound.once && slot.sent { unknown(compound, &error) } else { error };
             if self.pause(attempt, deadline).await.is_err() {
                 return Err(given_up(error));
@@ -351,7 +353,8 @@ impl Shared {
             let again = self.ready(deadline.saturating_duration_since(Instant::now())).await;
             let (fresh, epoch) = again.map_err(given_up)?;
             if epoch != slot.epoch {
-                // The mgr has forgotten the slot, so nothing shows whether it executed the request.
+                // The slot belongs to a session that the mgr does not know any more, so nothing shows whether the mgr
+                // executed the request.
                 return if compound.once { Err(unknown(compound, &error)) } else { Ok(Next::Anew(error)) };
             }
             connection = fresh;
@@ -377,7 +380,7 @@ impl Shared {
             Outcome::Wait => Next::Repeat(because("the mgr is still executing the request")),
             Outcome::Bind => Next::Repeat(because("the connection is not bound to the session")),
             Outcome::Again => Next::Anew(because("the slot has another sequence number at the mgr")),
-            // Executed or refused: the result is lost.
+            // The mgr executed or refused the request, and did not cache the reply.
             Outcome::Executed if compound.once => return Err(unknown(compound, &because("the reply was lost"))),
             Outcome::Executed => Next::Anew(because("the reply was lost")),
             Outcome::Refused(status) => Next::Done(Results::refused(compound, status)),
@@ -388,7 +391,7 @@ impl Shared {
         })
     }
 
-    /// Sends the request once.
+    /// Sends the request in the slot once.
     async fn send(
         &self,
         connection: &Connection,
@@ -407,7 +410,7 @@ impl Shared {
         let body = compound.request.encode(&sequence, MINOR, soon);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
-        // An answer from the reply cache reflects the mgr's state when the request was first sent.
+        // A reply from the reply cache reflects the mgr's state at the time of the first transmission.
         let sent = *slot.first.get_or_insert_with(now);
         let timeout = self.attempt_timeout();
         slot.sent = true;
@@ -429,8 +432,8 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// Returns a free slot of this epoch. Returns `None` if the epoch is over, or useless because too many answers were
-    /// abandoned.
+    /// Waits for a free slot in the session of this epoch. Returns `None` if the session was replaced, or if all its
+    /// slots are unusable because their requests were abandoned.
     async fn slot(&self, epoch: u64) -> Option<Ticket> {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -451,19 +454,19 @@ impl Shared {
     }
 }
 
-/// Returns the error for a request that must not be executed twice and may have been executed once.
+/// Returns the error in doubt for a non-idempotent request that the mgr may have executed.
 fn unknown(compound: &Sealed, error: &Error) -> Error {
     let hint = "the mgr may have executed the request: check the result, and repeat it if necessary";
     Error::connection(format!("{error}; {hint} ({})", compound.what)).with_doubt()
 }
 
-/// A slot in use. If it is dropped before its request was answered, it is given up.
+/// A slot in use. If the value is dropped before the mgr has replied, the session gives up the slot.
 struct Slot<'a> {
     shared: &'a Shared,
     epoch: u64,
     ticket: Ticket,
     sent: bool,
-    /// When the request was first sent.
+    /// When the client first sent the request.
     first: Option<Timestamp>,
     settled: bool,
 }

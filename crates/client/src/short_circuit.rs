@@ -1,6 +1,6 @@
-//! Short-circuit reads: the client reads cached bytes directly from files that local iods lend.
+//! Short-circuit reads: the client reads cached bytes directly from the files that local iods lend.
 //!
-//! `docs/decisions/local-reads.md` explains why such a read shows nothing that a READ would not show.
+//! `docs/decisions/local-reads.md` explains why a short-circuit read never returns bytes that a READ would not return.
 
 mod buffers;
 mod loan;

@@ -1,4 +1,4 @@
-//! Targets: parses and formats `weir://host[:port]/path`, the names of file systems and files.
+//! Targets `weir://host[:port]/path`, which name a file system and a file: parser and formatter.
 
 use std::fmt;
 use types::limits::{NAME_MAX, PATH_MAX};
@@ -6,11 +6,11 @@ use types::limits::{NAME_MAX, PATH_MAX};
 /// The port of NFS (RFC 8881 §2.9.3).
 pub const DEFAULT_PORT: u16 = 2049;
 
-/// A parsed `weir://host[:port]/path`.
+/// A parsed target `weir://host[:port]/path`.
 ///
-/// `%` and two hexadecimal digits stand for a byte. Every other character of the path stands for itself, including `?`
-/// and `#`, because file names may contain them. Empty and `.` components are dropped, and `..` removes the component
-/// before it, without a look at the file system.
+/// In the path, `%` and two hexadecimal digits stand for one byte. Every other character stands for itself, including
+/// `?` and `#`, because file names may contain them. Empty components and `.` are dropped. `..` removes the component
+/// before it, without looking at the file system.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Target {
     host: String,
@@ -18,18 +18,18 @@ pub struct Target {
     path: Vec<Vec<u8>>,
 }
 
-/// The error for a text that is not a target.
+/// The error for a text that is not a valid target.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not a name on a Weir file system: {why} (expected weir://HOST[:PORT]/PATH)")]
 pub struct BadTarget {
-    /// The text.
+    /// The text that was parsed.
     pub text: String,
-    /// What is wrong with it.
+    /// Why the text is not a valid target.
     pub why: &'static str,
 }
 
 impl Target {
-    /// Returns whether the text claims to be a target, valid or not: it begins with `weir:`.
+    /// Returns whether the text begins with `weir:`, so that it is meant as a target, valid or not.
     pub fn is_target(text: &str) -> bool {
         text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("weir:"))
     }
@@ -47,7 +47,7 @@ impl Target {
         Ok(Target { host: host.to_owned(), port, path })
     }
 
-    /// Returns the host name or address, IPv6 without brackets.
+    /// Returns the host name or IP address; an IPv6 address has no brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -57,35 +57,36 @@ impl Target {
         self.port
     }
 
-    /// Returns the components of the path below the root, in order; none is empty, `.` or `..`.
+    /// Returns the path components below the root, in order. None of them is empty, `.` or `..`.
     pub fn path(&self) -> &[Vec<u8>] {
         &self.path
     }
 
-    /// Returns the last component, or `None` for the root.
+    /// Returns the last path component, or `None` for the root.
     pub fn name(&self) -> Option<&[u8]> {
         self.path.last().map(Vec::as_slice)
     }
 
-    /// Returns the parent directory, or `None` for the root.
+    /// Returns the target of the parent directory, or `None` for the root.
     pub fn parent(&self) -> Option<Target> {
         let (_, parents) = self.path.split_last()?;
         Some(Target { path: parents.to_vec(), ..self.clone() })
     }
 
-    /// Returns the entry `name` of this directory. `name` must be one component, neither `.` nor `..`.
+    /// Returns the target of the entry `name` in this directory. `name` must be one component, and neither `.` nor
+    /// `..`.
     pub fn join(&self, name: &[u8]) -> Target {
         let mut joined = self.clone();
         joined.path.push(name.to_vec());
         joined
     }
 
-    /// Returns whether both are on the same file system.
+    /// Returns whether both targets name the same host and port.
     pub fn same_server(&self, other: &Target) -> bool {
         (&self.host, self.port) == (&other.host, other.port)
     }
 
-    /// Returns `host:port`, with brackets around an IPv6 address.
+    /// Returns `host:port`; an IPv6 address has brackets.
     pub fn address(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -168,7 +169,7 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// Formats a text that [`Target::parse`] parses to the same target; unprintable characters are percent-encoded.
+/// Formats the target so that [`Target::parse`] returns the same target; percent-encodes unprintable characters.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("weir://")?;

@@ -1,4 +1,4 @@
-//! The mgr path: moves bytes of a file with NFS READ, WRITE and COMMIT when no layout driver moves them.
+//! The mgr path: reads, writes and commits file data through the mgr with the NFS operations READ, WRITE and COMMIT.
 
 use crate::compound::{Caller, Compound, Results};
 use crate::counters::{Tally, add};
@@ -11,14 +11,14 @@ use types::limits::PAYLOAD_MAX;
 use types::{ByteRange, Status, Verifier};
 use wire::nfs4::*;
 
-/// The data that operations on an open file need.
+/// An open of a file, as the operations of the mgr path need it.
 pub(crate) struct Opened<'a> {
     pub(crate) session: &'a Session,
     pub(crate) tally: &'a Tally,
     pub(crate) handle: &'a Bytes,
-    /// The stateid of any open of the file that allows the operation.
+    /// The stateid of an open, lock or delegation that allows the operation.
     pub(crate) stateid: stateid4,
-    /// The caller that opened the file.
+    /// The credentials of the caller that opened the file.
     pub(crate) caller: Caller,
 }
 
@@ -29,22 +29,22 @@ impl Opened<'_> {
         compound
     }
 
-    /// Asks for the queue delay of the mgr, if it is wanted.
+    /// Asks for the queue delay of the mgr, if the client uses the delay.
     fn ask_load(&self, compound: &mut Compound) {
         if self.session.load().is_wanted() {
             compound.getattr_of(fattr::LOAD);
         }
     }
 
-    /// Records the queue delay in the answer; nothing here depends on it.
+    /// Takes the queue delay from the reply. Errors are ignored, because the operation does not depend on the delay.
     fn hear_load(&self, results: &mut Results) {
         if self.session.load().is_wanted() {
             let _ = results.values();
         }
     }
 
-    /// Reads up to `len` bytes (at most one payload). Returns fewer only at the end of the file or by the server's
-    /// choice.
+    /// Reads up to `len` bytes, at most one payload. Returns the bytes, and whether the read reached the end of the
+    /// file. The server may return fewer bytes than requested.
     pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<(Bytes, bool)> {
         let mut compound = self.begin("reading");
         let count = len.min(PAYLOAD_MAX) as u32;
@@ -61,7 +61,7 @@ impl Opened<'_> {
         Ok((got.data, got.eof))
     }
 
-    /// Writes all of `data`, at most one payload; the server may need several requests.
+    /// Writes all of `data`, at most one payload. Sends several requests if the server writes only a part at a time.
     pub(crate) async fn write(&self, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let how = if stable { FILE_SYNC4 } else { UNSTABLE4 };
         let mut done = 0;
@@ -75,14 +75,15 @@ impl Opened<'_> {
             let mut results = self.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: WRITE4resok = results.take(OP_WRITE)?;
-            // Count the bytes only now: a write that was refused for its stateid is sent again.
+            // Count the bytes only after a success, because the client sends a write again whose stateid the mgr
+            // refused.
             add(&self.tally.written_via_mgr, got.count.into());
             self.hear_load(&mut results);
             let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };
             if let Some(before) = written
                 && (before.verifier, before.stable) != (now.verifier, now.stable)
             {
-                // The server restarted between two parts, and may have lost the earlier bytes.
+                // The server restarted between two parts of the write, and may have lost the earlier part.
                 (done, written) = (0, None);
                 continue;
             }
@@ -97,7 +98,7 @@ impl Opened<'_> {
         }
     }
 
-    /// Makes all writes durable that have the verifier in the answer.
+    /// Commits the file: all earlier writes that returned the same verifier are now durable.
     pub(crate) async fn commit(&self) -> Result<Verifier> {
         let mut compound = self.begin("committing");
         compound.op(OP_COMMIT, &COMMIT4args { offset: 0, count: 0 });
@@ -109,7 +110,7 @@ impl Opened<'_> {
         Ok(Verifier(got.writeverf))
     }
 
-    /// Turns a range into a hole.
+    /// Punches a hole (DEALLOCATE).
     pub(crate) async fn punch(&self, range: ByteRange) -> Result<()> {
         let mut compound = self.begin("punching a hole");
         let args = DEALLOCATE4args { da_stateid: self.stateid, da_offset: range.offset, da_length: range.len };
@@ -118,7 +119,7 @@ impl Opened<'_> {
         results.done(&[OP_PUTFH, OP_DEALLOCATE])
     }
 
-    /// Makes the mgr reserve space for a range and extend the file to its end.
+    /// Reserves space for a range, and extends the file to the end of the range (ALLOCATE).
     pub(crate) async fn allocate(&self, range: ByteRange) -> Result<()> {
         let mut compound = self.begin("allocating");
         let args = ALLOCATE4args { aa_stateid: self.stateid, aa_offset: range.offset, aa_length: range.len };
@@ -127,8 +128,8 @@ impl Opened<'_> {
         results.done(&[OP_PUTFH, OP_ALLOCATE])
     }
 
-    /// Copies the front of a range of another open file to `target`; returns the number of bytes, and the verifier that
-    /// a COMMIT must return.
+    /// Copies the beginning of a range of another open file to offset `target`. Returns the number of copied bytes, and
+    /// the verifier that a later COMMIT must return.
     pub(crate) async fn copy(&self, target: u64, from: &Opened<'_>, range: ByteRange) -> Result<(u64, Verifier)> {
         let mut compound = Compound::new("copying").cached();
         compound.putfh(from.handle).void(OP_SAVEFH).putfh(self.handle);
@@ -149,8 +150,8 @@ impl Opened<'_> {
         Ok((got.cr_response.wr_count, Verifier(got.cr_response.wr_writeverf)))
     }
 
-    /// Returns the next data or hole at or after `offset`; `None` if `offset` is at or beyond the end, or no data
-    /// follow.
+    /// Returns the offset of the first data or hole byte at or after `offset`. Returns `None` if `offset` is at or
+    /// beyond the end of the file, or if no data follow.
     pub(crate) async fn seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
         let mut compound = self.begin("seeking");
         compound.op(OP_SEEK, &SEEK4args { sa_stateid: self.stateid, sa_offset: offset, sa_what: what });

@@ -1,8 +1,8 @@
-//! The write window: how many written bytes a mount may hold that are not durable yet.
+//! The write window: limits the number of written bytes of a mount that are not durable yet.
 
 use tokio::sync::Semaphore;
 
-/// Free space for bytes; writers wait when there is none.
+/// The free space of the window; writers wait for space.
 #[derive(Debug)]
 pub(crate) struct WriteWindow {
     room: Semaphore,
@@ -10,7 +10,7 @@ pub(crate) struct WriteWindow {
 }
 
 impl WriteWindow {
-    /// Creates a window of `size` bytes.
+    /// Creates an empty window of `size` bytes.
     pub(crate) fn new(size: usize) -> Self {
         WriteWindow { room: Semaphore::new(size), size }
     }
@@ -20,22 +20,22 @@ impl WriteWindow {
         self.size
     }
 
-    /// Takes space for `bytes` if it is free.
+    /// Reserves space for `bytes` if the window has enough; returns whether it did.
     pub(crate) fn try_take(&self, bytes: usize) -> bool {
         let permits = u32::try_from(bytes).ok().and_then(|n| self.room.try_acquire_many(n).ok());
         permits.map(|p| p.forget()).is_some()
     }
 
-    /// Waits for space for `bytes`, which must be at most one payload.
+    /// Waits until the window has space for `bytes`, at most one payload, and reserves it.
     pub(crate) async fn take(&self, bytes: usize) {
         let wanted = u32::try_from(bytes.min(self.size)).unwrap_or(u32::MAX);
-        // The semaphore is never closed, so waiting cannot fail.
+        // `acquire_many` cannot fail: the semaphore is never closed.
         if let Ok(permits) = self.room.acquire_many(wanted).await {
             permits.forget();
         }
     }
 
-    /// Returns space to the window.
+    /// Releases space for `bytes`.
     pub(crate) fn release(&self, bytes: u64) {
         self.room.add_permits(bytes as usize);
     }

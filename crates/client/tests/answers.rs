@@ -1,4 +1,5 @@
-//! Rare answers of the mgr: NFS4ERR_DELAY, a file removed in between, a request executed without a cached reply.
+//! Rare replies of the mgr: NFS4ERR_DELAY, a file that is removed between two operations, and a request whose reply the
+//! mgr did not cache.
 
 #[path = "support/memory_mgr.rs"]
 mod memory_mgr;
@@ -17,7 +18,7 @@ async fn mounted() -> (MemoryMgr, Mount) {
 }
 
 /// Makes the first GETATTR after a LOOKUP, CREATE or LINK fail with NFS4ERR_STALE, as if another client had removed the
-/// file in between.
+/// file between the two operations.
 fn remove_in_between(mgr: &MemoryMgr) {
     let mut done = false;
     mgr.meddle(move |_, answer| {
@@ -87,7 +88,7 @@ async fn an_executed_request_without_cached_reply_is_in_doubt_and_not_repeated()
 #[tokio::test]
 async fn a_reclaim_answered_with_delay_is_retried() {
     let (mgr, mount) = mounted().await;
-    // Without a delegation: the client reclaims delegations separately.
+    // Use no delegation, because the client reclaims delegations in separate requests.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let root = mount.root();
     let file = mount.create(&root, b"f", CreateOptions::default()).await.unwrap();
@@ -116,8 +117,8 @@ async fn a_reclaim_answered_with_delay_is_retried() {
     file.close().await.unwrap();
 }
 
-/// Answers the `nth` SETATTR, CLOSE, RENAME or GETATTR of a request with NFS4ERR_DELAY, once. Returns the names of
-/// these operations in each request.
+/// Delays once, with NFS4ERR_DELAY, the `nth` operation among the SETATTR, CLOSE, RENAME and GETATTR of a request.
+/// Returns a list that records the names of these operations in each request.
 fn delay_closing_at(mgr: &MemoryMgr, nth: usize) -> Arc<Mutex<Vec<Vec<&'static str>>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
@@ -153,7 +154,7 @@ async fn closing_resumes_at_the_operation_answered_with_delay() {
         let changes = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
         let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap_or_else(|e| panic!("step {nth}: {e}"));
         assert_eq!((attrs.mode, attrs.size), (0o600, 5), "step {nth}");
-        // The retry contains exactly the operations from the delayed one on.
+        // The second request contains exactly the operations from the delayed one on.
         let expected = if nth < STEPS.len() { vec![&STEPS[..], &STEPS[nth..]] } else { vec![&STEPS[..]] };
         assert_eq!(*asked.lock().unwrap(), expected, "step {nth}");
         assert_eq!(mount.lookup(&root, b"final").await.unwrap().1.mode, 0o600);
@@ -175,7 +176,7 @@ async fn each_delegation_is_returned_once() {
             if let nfs_argop4::OP_DELEGRETURN(args) = op {
                 noted.lock().unwrap().push(args.deleg_stateid.other);
                 if closes {
-                    // Gives the task that returned the previous delegation time to check the file again.
+                    // Give the task that returned the previous delegation time to check the file again.
                     std::thread::sleep(4 * nfs::client::recovery::pause(0));
                 }
             }
@@ -187,8 +188,8 @@ async fn each_delegation_is_returned_once() {
         let theirs = other.open(&mine.node(), OpenFlags::READ).await.unwrap();
         assert!(!mine.is_alone());
         theirs.close().await.unwrap();
-        // The other client's open continued as soon as the mgr had the returned delegation. The answer to DELEGRETURN
-        // may still be in flight, and this client asks for no new delegation before the answer arrives.
+        // The other client's open continues when the mgr receives the DELEGRETURN. The reply to DELEGRETURN may still
+        // be in flight, and this client requests no new delegation before the reply arrives.
         while !mine.ask_alone().await.unwrap() {
             tokio::task::yield_now().await;
         }

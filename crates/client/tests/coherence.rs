@@ -1,4 +1,5 @@
-//! Several clients use one file: with `sharing=coherent` each sees every write and truncate that has returned.
+//! Several clients use one file. With `sharing=coherent`, each client sees every write and truncate that has returned
+//! on any client.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -48,7 +49,7 @@ async fn an_older_write_does_not_land_over_a_newer_one() {
     assert_eq!(read(&open(&one, OpenFlags::READ).await, 0, 9).await, b"new.");
 }
 
-/// A client does not send its bytes of a shared file again just because it has a new layout.
+/// A client does not send its earlier bytes of a shared file again because it gets a new layout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_write_is_not_sent_again_after_the_layout_was_lost() {
     let mut cluster = Cluster::start(2).await;
@@ -56,7 +57,7 @@ async fn an_older_write_is_not_sent_again_after_the_layout_was_lost() {
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ_WRITE).await);
     mine.write_at(0, text("OLD! and")).await.unwrap();
     cluster.restart_mgr().await;
-    // The restarted mgr does not know the layout, and grants another one.
+    // The restarted mgr does not know the old layout, and grants another one.
     let (refreshed, cut) = tokio::join!(mine.refresh(), theirs.set_len(6));
     refreshed.and(cut).unwrap();
     theirs.write_at(0, text("new.")).await.unwrap();
@@ -81,8 +82,8 @@ async fn bytes_buffered_under_a_delegation_are_seen_by_the_next_client() {
     assert_eq!(attrs.size, 100_000);
     let theirs = open(&other, OpenFlags::READ).await;
     assert!(read(&theirs, 0, 200_000).await == vec![7; 100_000]);
-    // From here on a write returns when a server has its bytes, and a read asks for the file size where it meets the
-    // end.
+    // From here on the file is shared: a write returns after a server has received its bytes, and a read up to the end
+    // of the file asks the mgr for the size.
     mine.write_at(100_000, text("more")).await.unwrap();
     assert_eq!(read(&theirs, 99_999, 9).await, b"\x07more");
     assert_eq!(theirs.refresh().await.unwrap().size, 100_004);
@@ -140,7 +141,7 @@ async fn appenders_on_two_clients_always_find_the_current_end() {
         assert_eq!(file.append(Bytes::from(vec![round as u8; 7])).await.unwrap(), end);
         end += 7;
         if round == 9 {
-            // A plain write may extend the file, too.
+            // A plain write may also extend the file.
             mine.write_at(end, text("between")).await.unwrap();
             end += 7;
         }
@@ -156,7 +157,7 @@ async fn the_last_client_of_a_file_gets_a_delegation_and_buffers_again() {
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ).await);
     assert!(!mine.is_alone() && mine.delegation().is_none() && theirs.delegation().is_none());
     theirs.close().await.unwrap();
-    // Using the file makes the client request the delegation again, one second after the last refusal.
+    // While a program uses the file, the client requests the delegation again one second after the last refusal.
     while !mine.is_alone() {
         mine.write_at(0, text("x")).await.unwrap();
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -167,7 +168,7 @@ async fn the_last_client_of_a_file_gets_a_delegation_and_buffers_again() {
         mine.write_at(at, text("y")).await.unwrap();
     }
     assert_eq!(one.counters().operation("WRITE"), before.operation("WRITE"));
-    // Several readers hold read delegations at the same time.
+    // Several readers may hold read delegations at the same time.
     mine.close().await.unwrap();
     let (mine, theirs) = (open(&one, OpenFlags::READ).await, open(&other, OpenFlags::READ).await);
     assert!(mine.delegation().is_some() && theirs.delegation().is_some());
@@ -185,7 +186,8 @@ async fn a_file_reopened_at_once_keeps_its_delegation() {
         assert!(file.is_alone(), "round {round}");
         file.leave().await.unwrap();
     }
-    // Another client does not wait for the deferred close.
+    // An open on another client does not wait for the deferred close: the recall makes the client close the file at
+    // once.
     let other = cluster.mount(options()).await;
     assert!(open(&other, OpenFlags::READ_WRITE).await.is_alone());
 }
@@ -209,7 +211,7 @@ fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// One file that several clients use in turns, and its expected content.
+/// A file that several clients use alternately, and its expected contents.
 struct Turns {
     mounts: Vec<Mount>,
     files: Vec<File>,
@@ -261,7 +263,7 @@ impl Turns {
             }
             17 => self.files[who].fsync().await.unwrap(),
             18 => {
-                // Another client may hold the delegation by then.
+                // The other client may hold the delegation when the file is opened again.
                 let (mount, node) = (self.mounts[who].clone(), self.files[who].node());
                 let again = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
                 std::mem::replace(&mut self.files[who], again).close().await.unwrap();
@@ -290,7 +292,8 @@ async fn clients_that_take_turns_behave_like_one_client() {
     }
 }
 
-/// Clients write and read a few registers concurrently. The history of all calls must be linearizable.
+/// Clients concurrently write and read a few registers, which are places in a file. The history of all calls must be
+/// linearizable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_at_the_same_time_have_an_order() {
     let seed = seed();

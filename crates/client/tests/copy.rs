@@ -1,4 +1,5 @@
-//! Copies within the file system: the content is right, and no byte passes the mgr where iods can copy.
+//! Copies within the file system: the target has the right contents, and the bytes bypass the mgr where iods can copy
+//! directly.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -11,7 +12,7 @@ use proptest::test_runner::TestRunner;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use types::{ByteRange, Status};
 
-/// Creates a file with this stripe unit, stripe count and number of copies.
+/// Creates a file with this stripe unit, stripe count and number of mirrors.
 async fn striped(mount: &Mount, unit: u64, count: usize, mirrors: u32) -> File {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("dir{}", NEXT.fetch_add(1, Relaxed));
@@ -40,13 +41,13 @@ async fn content(file: &File) -> Vec<u8> {
     all
 }
 
-/// Returns the bytes that passed the mgr, and the bytes that iods copied without it.
+/// Returns the number of bytes that passed through the mgr, and the number of bytes that iods copied directly.
 fn moved(cluster: &Cluster) -> (u64, u64) {
     let counters = cluster.mgr.as_ref().unwrap().counters();
     (counters.proxy_read_bytes + counters.proxy_write_bytes, counters.iod_copied_bytes)
 }
 
-/// Returns the number of bytes in runs of data, as the file systems of the iods report them.
+/// Returns the number of bytes in data ranges, as the file systems of the iods report them.
 async fn data_bytes(file: &File) -> u64 {
     let (mut at, mut sum) = (0, 0);
     while let Some(run) = file.next_data(at).await.unwrap() {
@@ -60,7 +61,8 @@ async fn data_bytes(file: &File) -> u64 {
 async fn no_byte_of_a_copy_passes_the_mgr() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
-    // Stripe unit and stripe count of the source and of the target, number of copies of the target, target offset.
+    // Each case: (stripe unit, stripe count) of the source, (stripe unit, stripe count) of the target, number of
+    // mirrors of the target, target offset.
     for (source, target, mirrors, at) in [
         ((1 << 20, 4), (1 << 20, 4), 1, 0),
         ((65536, 4), (65536, 4), 1, 65536),
@@ -83,7 +85,7 @@ async fn no_byte_of_a_copy_passes_the_mgr() {
         let got = content(&to).await;
         assert!(got[..at as usize].iter().all(|b| *b == 0) && got[at as usize..] == data, "{source:?} {target:?}");
         let before = moved(&cluster);
-        // A mount that uses only the mgr path reads the same bytes.
+        // A mount that uses only the mgr path must read the same bytes.
         let other = cluster.mount(client::Options { direct: false, ..options() }).await;
         let file = other.open(&to.node(), OpenFlags::READ).await.unwrap();
         assert!(content(&file).await == got);
@@ -111,18 +113,18 @@ async fn copies_keep_holes_and_stop_at_the_end_of_the_source() {
     assert_eq!(moved(&cluster).0, before.0);
     assert!(content(&to).await == model);
     assert_eq!(data_bytes(&to).await, data_bytes(&from).await);
-    // No bytes are copied from behind the end of the source.
+    // A range beyond the end of the source copies only the bytes before the end.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: (6 << 20) - 5, len: 100 }).await.unwrap(), 5);
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 6 << 20, len: 100 }).await.unwrap(), 0);
     let other = cluster.mount(options()).await;
     let same = other.open(&from.node(), OpenFlags::READ_WRITE).await.unwrap();
     same.set_len(2 << 20).await.unwrap();
-    // Another client has truncated the source, which this mount does not know.
+    // Another client has truncated the source, and this mount has not noticed yet.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 1 << 20, len: 5 << 20 }).await.unwrap(), 1 << 20);
     assert!(content(&to).await[..1 << 20] == fill(1, 1 << 20));
     let error = from.copy_range(9, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
     assert!(error.is(Status::Inval), "{error}");
-    // A copy within one file.
+    // Copy a range within one file.
     let mut expected = content(&to).await;
     assert_eq!(to.copy_range(5 << 20, &to, ByteRange { offset: 7, len: 3 << 20 }).await.unwrap(), 3 << 20);
     expected.resize(8 << 20, 0);
@@ -192,8 +194,8 @@ fn any_sequence_of_copies_matches_the_flat_models() {
     outcome.unwrap();
 }
 
-/// Parts of one file are copied concurrently. A copied hole at the front must not truncate the file that the copy of
-/// another part has extended.
+/// Parts of one file are copied concurrently. The copy of a hole at the front must not truncate the target, which the
+/// copy of another part may have extended already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     const PART: u64 = 1 << 20;
@@ -212,7 +214,7 @@ async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     }
 }
 
-/// Iods stop and start again during copies. In the end each copy is complete and right.
+/// Iods stop and start again during copies. Each copy completes with the right contents.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_survive_restarts_of_iods() {
     let mut cluster = Cluster::start(3).await;
@@ -230,7 +232,7 @@ async fn copies_survive_restarts_of_iods() {
                 async move { to.copy_range(round * 1000, &from, ByteRange { offset: 0, len: 24 << 20 }).await },
             )
         };
-        // In odd rounds, waits until iods have copied some bytes.
+        // In odd rounds, wait until iods have copied some bytes.
         while moved(&cluster).1 == begun && !copying.is_finished() && round % 2 == 1 {
             tokio::task::yield_now().await;
         }

@@ -1,7 +1,7 @@
-//! Damage to any file of a cluster: no read returns wrong bytes, and checks and scrubs report lost bytes.
+//! Damage to any file in the stores of a cluster: no read returns wrong bytes, and checks and scrubs report lost bytes.
 //!
-//! Each case removes or truncates a file, replaces it by an older copy, or flips a bit. `WEIR_TEST_SCALE=full` runs
-//! 10,000 cases. `WEIR_TEST_CASES` sets the number of cases for each test, and `WEIR_TEST_SEED` the seed.
+//! Each case removes or truncates a file, replaces it by an older copy, or flips a bit. With `WEIR_TEST_SCALE=full`,
+//! the tests run 10,000 cases. `WEIR_TEST_CASES` sets the number of cases of each test, and `WEIR_TEST_SEED` the seed.
 
 #[path = "support/dice.rs"]
 mod dice;
@@ -16,16 +16,16 @@ use types::Cred;
 use wire::admin::{CheckReply, Finding, Mended};
 use wreck::{Files, Yard};
 
-/// The result of a read after the damage.
+/// The result of a read of one file after the damage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Read {
-    /// The written bytes.
+    /// The read returned the written bytes.
     Right,
-    /// The written bytes, and further bytes behind them.
+    /// The read returned the written bytes, and more bytes after them.
     Longer,
-    /// An error, or the name does not exist.
+    /// The read failed with this error, or the name does not exist.
     Refused(String),
-    /// Other bytes, without an error.
+    /// The read returned other bytes, without an error.
     Wrong,
 }
 
@@ -50,7 +50,7 @@ async fn read(mount: &Mount, name: &str, content: &[u8]) -> Read {
     }
 }
 
-/// Reads all files. If an iod is down, reads take long, so this reads only one file of each kind.
+/// Reads all files. If an iod is down, reads take long; then this function reads only one file of each kind.
 async fn read_all(mount: &Mount, files: &Files, all_up: bool) -> BTreeMap<String, Read> {
     let mut all = BTreeMap::new();
     for (name, content) in files.iter().filter(|(name, _)| all_up || ["long", "sparse", "tiny"].contains(&&name[..])) {
@@ -59,12 +59,12 @@ async fn read_all(mount: &Mount, files: &Files, all_up: bool) -> BTreeMap<String
     all
 }
 
-/// Returns whether a check reports a problem.
+/// Returns whether the result of a check contains a problem.
 fn tells(check: &CheckReply) -> bool {
     !check.findings.is_empty() || check.broken_off.is_some() || check.refused.is_some()
 }
 
-/// Runs one case, and returns a word about its outcome for the summary.
+/// Runs one case of damage. Returns a short description of the outcome for the summary.
 async fn case(yard: &Yard, dice: &mut Dice) -> &'static str {
     let wreck = yard.restore();
     let Some(damage) = wreck.damage(yard, dice) else { return "nothing to do" };
@@ -97,14 +97,14 @@ async fn case(yard: &Yard, dice: &mut Dice) -> &'static str {
     let repaired = running.check(true).await;
     let again = read_all(&mount, yard.files(), running.all_up()).await;
     for (name, read) in &again {
-        // If there is no other copy, a check takes an older object that was truncated later for one that grew.
+        // Without mirrors, the check cannot tell an older copy of a later truncated object from an object that grew.
         let grew = |finding: &Finding| finding.code == "object-beyond" && finding.mended == Mended::Yes;
         let longer = *read == Read::Longer && !(yard.mirrors() == 1 && repaired.findings.iter().any(grew));
         let wrong = longer || *read == Read::Wrong;
         assert!(!wrong || damage.excuses(yard), "{about}: {name} has other bytes after the repair");
     }
     if whole && running.all_up() {
-        // The check repairs the damage, or the background repair does it before.
+        // Either this check or the background repair repairs the damage.
         running.until_clean(&about).await;
         assert!(again.values().all(|read| *read == Read::Right || damage.excuses(yard)), "{about}: {again:?}");
         assert!(

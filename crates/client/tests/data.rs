@@ -1,4 +1,4 @@
-//! File data through a client, a mgr and iods, compared with a flat byte array (the model).
+//! File data through a client, an mgr and iods, compared with a byte array in memory (the model).
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -21,7 +21,7 @@ async fn striped(mount: &Mount, unit: u64, count: usize) -> Node {
     dir
 }
 
-/// Returns bytes that depend on their position and on `seed`, so that a test recognises which write they belong to.
+/// Returns bytes that depend on their position and on `seed`, so that a test recognizes which write they belong to.
 fn fill(seed: u64, len: usize) -> Bytes {
     (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
 }
@@ -54,8 +54,8 @@ enum Step {
         len: usize,
     },
     Fsync,
-    /// Closes the file and opens it again. With `swap`, the other mount opens it, which uses the other path (direct or
-    /// mgr).
+    /// Close the file and open it again. With `swap`, the other mount opens the file; one mount uses the direct path,
+    /// the other the mgr path.
     Reopen {
         swap: bool,
     },
@@ -80,7 +80,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..25)
 }
 
-/// An open file and the bytes that it must hold.
+/// An open file and its expected contents.
 struct Checked {
     file: Option<File>,
     model: Vec<u8>,
@@ -170,7 +170,7 @@ fn any_sequence_of_operations_matches_the_flat_model() {
             prop_assert_eq!(&read_all(&file).await, &checked.model);
             let node = file.node();
             file.close().await.unwrap();
-            // Both paths return the same bytes.
+            // Reads through both mounts, one on the direct path and one on the mgr path, return the same bytes.
             for mount in &mounts {
                 let file = mount.open(&node, OpenFlags::READ).await.unwrap();
                 prop_assert_eq!(&read_all(&file).await, &checked.model);
@@ -189,7 +189,7 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
     let root = mount.root();
-    // The first files also cost the requests for the iods' addresses and connections.
+    // The first files need additional requests, for the addresses of the iods and for connections.
     for name in ["first", "second", "third", "fourth"] {
         let file = mount.create(&root, name.as_bytes(), CreateOptions::default()).await.unwrap();
         file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
@@ -226,7 +226,7 @@ async fn unsent_writes_are_included_in_every_reported_size() {
         let other = format!("also with {len}").into_bytes();
         assert_eq!(mount.link(&file.node(), &root, &other).await.unwrap().size, len);
     }
-    // Another client truncates the file in the meantime.
+    // Another client truncates the file meanwhile.
     file.fsync().await.unwrap();
     let others = cluster.mount(options()).await;
     let (node, _) = others.lookup(&others.root(), b"f").await.unwrap();
@@ -235,7 +235,8 @@ async fn unsent_writes_are_included_in_every_reported_size() {
     assert_eq!(read_all(&file).await.len(), 10);
 }
 
-/// Scattered short writes: a few take the mgr path, one request each. Many take the direct path as list I/O.
+/// Scattered short writes: if there are few, each takes the mgr path as one request. If there are many, they take the
+/// direct path as list I/O.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_scattered_short_writes_are_sent_as_list_io() {
     let cluster = Cluster::start(4).await;
@@ -248,7 +249,7 @@ async fn many_scattered_short_writes_are_sent_as_list_io() {
     for (name, count, requests, through) in [("few", 16u64, 16, 16 * 4096), ("many", 256, 4, 0)] {
         let file = mount.create(&dir, name.as_bytes(), CreateOptions::default()).await.unwrap();
         let before = mount.counters();
-        // Scattered order, and no two writes are adjacent.
+        // The writes are in scattered order, and no two are adjacent.
         for i in (0..count).map(|i| i * 7 % count) {
             file.write_at(i * 3 * 4096, fill(i, 4096)).await.unwrap();
         }
@@ -320,7 +321,7 @@ async fn a_truncate_by_another_client_applies_after_earlier_writes() {
         let other = if proxied { cluster.mount(Options { direct: false, ..options() }).await } else { other.clone() };
         let file = writer.create(&dir, format!("f{proxied}").as_bytes(), CreateOptions::default()).await.unwrap();
         let data = fill(1, 3 << 20);
-        // When the mgr recalls the layout, some bytes are committed, some are sent, and some are not sent yet.
+        // When the mgr recalls the layout, some bytes are committed, some are in flight, and some are pending.
         file.write_at(0, data.slice(..1 << 20)).await.unwrap();
         file.fsync().await.unwrap();
         file.write_at(1 << 20, data.slice(1 << 20..)).await.unwrap();
@@ -382,7 +383,7 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
         }
         writer.close().await.unwrap();
     }
-    // The mode restricts the owner, too, but not through the open that created the file.
+    // The mode also restricts the owner, except through the open that created the file.
     let dir = root.mkdir(&root.root(), b"free", 0o777).await.unwrap().0;
     let own = user.create(&dir, b"sealed", CreateOptions { mode: 0, ..Default::default() }).await.unwrap();
     own.write_at(0, fill(3, 100)).await.unwrap();
@@ -396,7 +397,8 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
     assert_eq!((counters.written_via_mgr, counters.read_via_mgr, counters.reconnects), (0, 0, 0), "{counters:?}");
 }
 
-/// One program appends to a log while another program reads it. The mgr permits reads only through an open for reading.
+/// One program appends to a log while another program reads the log. The mgr permits reads only under an open for
+/// reading.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_can_be_opened_for_reading_while_a_writer_has_it_write_only() {
     let cluster = Cluster::start(2).await;
@@ -421,14 +423,14 @@ async fn a_file_can_be_opened_for_reading_while_a_writer_has_it_write_only() {
             model.extend_from_slice(&fill(8, 50));
             assert_eq!(read_all(&reader).await, model, "{name}");
             reader.close().await.unwrap();
-            // A write-only open may query where data is.
+            // The mgr permits a seek to data under a write-only open.
             assert_eq!(writer.next_data(0).await.unwrap().unwrap().offset, 0);
             writer.close().await.unwrap();
         }
     }
 }
 
-/// Each client waits for the mgr, and the mgr waits for the layouts of both clients.
+/// Each client waits for the mgr to execute its truncate, and the mgr waits for the layouts of both clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clients_truncate_one_file_concurrently() {
     let cluster = Cluster::start(2).await;

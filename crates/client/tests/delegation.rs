@@ -1,4 +1,5 @@
-//! Write delegations: the cache above a client hands over its bytes before another client uses the file.
+//! Write delegations: before another client uses a file, the cache above the client passes its dirty bytes to the
+//! client.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -13,7 +14,7 @@ use types::FileId;
 
 type Handing = futures_util::future::BoxFuture<'static, ()>;
 
-/// A cache that keeps the bytes of a file and writes them when the client calls `hand_on`.
+/// A cache that holds the bytes of a file, and writes them when the client calls `hand_on`.
 #[derive(Default)]
 struct Late {
     kept: Mutex<Option<(Arc<File>, Bytes)>>,
@@ -67,12 +68,12 @@ async fn cached_bytes_are_handed_over_before_another_client_reads() {
     assert!(theirs.read_at(0, 400_000).await.unwrap().to_vec() == data);
     assert!(!mine.is_alone());
     assert_eq!(late.asked.load(SeqCst), 1);
-    // The mgr grants no write delegation while the other client has the file open.
+    // The mgr grants no write delegation while another client has the file open.
     assert!(!mine.ask_alone().await.unwrap());
     theirs.close().await.unwrap();
     assert!(mine.ask_alone().await.unwrap());
     assert!(mine.ask_alone().await.unwrap(), "the mount holds the delegation already");
-    // A second open on the same mount changes nothing. The last close returns the delegation.
+    // A second open on the same mount shares the delegation. The last close returns it.
     let again = open(&one, OpenFlags::READ_WRITE, true).await;
     assert!(again.is_alone());
     Arc::try_unwrap(mine).ok().unwrap().close().await.unwrap();
@@ -115,7 +116,7 @@ async fn a_write_delegation_is_reclaimed_after_a_restart_of_the_mgr() {
     Arc::try_unwrap(mine).ok().unwrap().close().await.unwrap();
 }
 
-/// The state of a cache whose `hand_on` ends only after a call of `give_up`.
+/// The state of a cache whose `hand_on` completes only after a call of `give_up`.
 struct Stuck {
     end: tokio::sync::Semaphore,
     given_up: Mutex<u32>,
@@ -134,8 +135,7 @@ impl Keeper for Sticks {
         let mut given_up = self.0.given_up.lock().unwrap();
         *given_up += 1;
         self.0.again.notify_all();
-        // Waits as long as a busy machine would take, so that a second request that detects the revocation could call
-        // this, too.
+        // Wait for a while, so that a second request that detects the revocation has time to call this function too.
         drop(self.0.again.wait_timeout_while(given_up, Duration::from_millis(300), |given_up| *given_up < 2).unwrap());
         self.0.end.add_permits(1);
         Box::pin(std::future::ready(()))
@@ -154,7 +154,7 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         one.keep_with(Arc::new(Sticks(stuck.clone()))).unwrap();
         let mine = create(&one, true).await;
         mine.write_at(0, Bytes::from(vec![1; len])).await.unwrap();
-        // The mgr grants this open after it has waited long enough and revoked the delegation.
+        // The mgr grants this open after it has revoked the delegation, whose return took too long.
         let theirs = open(&other, OpenFlags::READ_WRITE, false).await;
         let newer = Bytes::from(vec![2; len]);
         theirs.write_at(0, newer.clone()).await.unwrap();
@@ -163,7 +163,7 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         assert_eq!(*stuck.given_up.lock().unwrap(), 1, "the bytes of the cache above are lost too");
         assert!(!mine.is_alone());
         assert!(theirs.read_at(0, 2 * len).await.unwrap().to_vec() == newer);
-        // Bytes written after the error are new, and are not lost.
+        // The client keeps bytes that the program writes after the error.
         mine.write_at(0, Bytes::from_static(b"new")).await.unwrap();
         mine.close().await.unwrap();
         assert_eq!(theirs.read_at(0, 4).await.unwrap().to_vec(), [b'n', b'e', b'w', 2]);

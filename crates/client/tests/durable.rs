@@ -1,4 +1,4 @@
-//! Mounts with `durable=fsync`: only sync calls wait for the mgr's disk.
+//! Mounts with `durable=fsync`: only fsync and similar calls wait for the mgr's disk.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -18,7 +18,7 @@ use wire::admin::Value;
 use wire::nfs4::*;
 
 fn options() -> Options {
-    // Writes below the threshold take the mgr path, and the mgr keeps such small files inline.
+    // Writes below the threshold take the mgr path, and the mgr stores such small files inline.
     let driver = Policy { write_threshold: Rule::Fixed(64 << 10), ..Policy::default() };
     Options { durable: Durable::Fsync, driver, ..cluster::options() }
 }
@@ -32,8 +32,8 @@ async fn flushes(mount: &Mount) -> u64 {
     }
 }
 
-/// Creates, writes, closes and renames `count` small files, and creates `count` directories and sets their modes.
-/// Removes every second file and directory.
+/// Creates, writes, closes and renames `count` small files. Creates `count` directories and sets their modes. Then
+/// removes every second file and directory.
 async fn small_file_workload(mount: &Mount, count: usize) {
     let root = mount.root();
     for i in 0..count {
@@ -61,7 +61,7 @@ async fn only_syncs_wait_for_the_disk() {
     let before = flushes(&other).await;
     small_file_workload(&mount, FILES).await;
     let working = flushes(&other).await - before;
-    // The store also flushes once a second, and when it allocates a block of file ids.
+    // The metadata store also flushes once a second, and when it allocates a block of file ids.
     assert!(working < FILES as u64 / 2, "{working} flushes");
     let before = flushes(&other).await;
     mount.sync_names().await.unwrap();
@@ -70,7 +70,7 @@ async fn only_syncs_wait_for_the_disk() {
     file.write_at(0, Bytes::from_static(b"new")).await.unwrap();
     file.fsync().await.unwrap();
     assert!(flushes(&other).await > before, "the write was made durable");
-    // Syncs succeed and nothing is lost after a restart of the mgr process, because its machine kept running.
+    // A restart of the mgr process loses nothing, because its machine keeps running. So the sync calls succeed.
     mount.mkdir(&mount.root(), b"last", 0o700).await.unwrap();
     cluster.restart_mgr().await;
     mount.sync_names().await.unwrap();
@@ -88,13 +88,13 @@ async fn only_syncs_wait_for_the_disk() {
     other.disconnect().await.unwrap();
 }
 
-/// What the mgr received: the number of durability queries, and the operations that the client did not wait for
-/// ([`nfs::fs::SOON`]).
+/// What the mgr received: the number of requests for the boot number, and the operations whose replies need not wait
+/// for durability ([`nfs::fs::SOON`]).
 #[derive(Default)]
 struct Heard {
     settled: AtomicU64,
     soon: Mutex<Vec<nfs_opnum4>>,
-    /// The boot number of the mgr's machine that the answers report.
+    /// The boot number that the mgr reports.
     boot: AtomicU64,
 }
 
@@ -141,7 +141,7 @@ async fn durability_is_queried_once_and_a_possible_loss_reported_once() {
     file.fsync().await.unwrap();
     let later = mount.create(&root, b"g", CreateOptions::default()).await.unwrap();
     later.fsync().await.unwrap();
-    // No change was pending at the second power cut (boot number 9).
+    // When the machine lost power a second time (boot number 9), no change was waiting for a barrier.
     heard.boot.store(9, SeqCst);
     mount.lookup(&root, b"g").await.unwrap();
     mount.sync_names().await.unwrap();

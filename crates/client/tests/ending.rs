@@ -1,4 +1,4 @@
-//! Attributes that are set by the node, not through an open, while the last open of the file is closed.
+//! SETATTR by node, without an open, while the last open of the file is being closed.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -10,13 +10,13 @@ use types::{SetAttrs, SetTime, Timestamp};
 
 const LEN: u64 = 100_000;
 
-/// Writes a file and starts its deferred close. Sets `changes` by the node after `turns` yields to other tasks, and
-/// checks the result.
+/// Writes a file, and starts its deferred close in another task. Yields `turns` times to this task, then sets `changes`
+/// by node. Checks the resulting attributes.
 async fn round(mount: &Mount, name: String, changes: SetAttrs, turns: u32) {
     let file = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
     let node = file.node();
     file.write_at(0, Bytes::from(vec![7; LEN as usize])).await.unwrap();
-    // A mount flushes at close(2) and does not wait for the rest of the close.
+    // A mount flushes during close(2), and completes the rest of the close later.
     if turns.is_multiple_of(2) {
         file.flush().await.unwrap();
     }

@@ -1,4 +1,5 @@
-//! Deferred closes: the mgr receives many CLOSE operations together, also after removals, disconnects and restarts.
+//! Deferred closes: the client sends many CLOSEs in one COMPOUND, also around removals, disconnects and restarts of the
+//! mgr.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -9,12 +10,12 @@ use cluster::{Cluster, options};
 
 const FILES: usize = 50;
 
-/// Returns options with which the small files of these tests take the mgr path, so that no layout must be returned.
+/// Returns options with which the small files of these tests take the mgr path, so that their closes return no layout.
 fn small() -> Options {
     Options { policy: Settings::parse(Origin::Mount, "write_threshold=64K").unwrap(), ..options() }
 }
 
-/// Returns one number of the mgr's status.
+/// Returns the number with this name from the mgr's status.
 async fn told(mount: &Mount, name: &str) -> u64 {
     let status = mount.status().await.unwrap();
     let mut values = status.groups.iter().flat_map(|group| &group.values);
@@ -24,7 +25,7 @@ async fn told(mount: &Mount, name: &str) -> u64 {
     }
 }
 
-/// Waits until the mgr counts no open file. Deferred closes arrive within a short time.
+/// Waits until the mgr has no open files, because all deferred closes have arrived.
 async fn all_closed(mount: &Mount) {
     while told(mount, "open_files").await > 0 {
         tokio::task::yield_now().await;
@@ -49,11 +50,11 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
     let (mount, other) = (cluster.mount(small()).await, cluster.mount(small()).await);
     let soon = CreateOptions { unsynced: true, ..CreateOptions::default() };
     let make = async |name: &str, options| mount.create(&mount.root(), name.as_bytes(), options).await.unwrap();
-    // The store allocates file ids in blocks. The first file pays for the flush of a block.
+    // The metadata store allocates file ids in blocks, and the first file causes the flush for a block.
     make("first", CreateOptions::default()).await.close().await.unwrap();
     let commits = || mount.counters().operation("COMMIT");
     let flushes = async || told(&mount, "flushes").await;
-    // A write on the mgr path: one flush makes the new file and the bytes durable, without a COMMIT.
+    // With a write on the mgr path, one flush makes the new file and its bytes durable, and the client sends no COMMIT.
     let (before, asked) = (flushes().await, commits());
     let file = make("written", soon).await;
     assert!(file.is_unsynced());
@@ -63,7 +64,7 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
     assert!(!file.is_unsynced());
     assert_eq!((flushes().await, commits()), (before + 1, asked));
     file.close().await.unwrap();
-    // Nothing is written. Each of these calls costs one COMMIT and one flush; the last one syncs the directory.
+    // Without a write, each way to sync or close the file costs one COMMIT and one flush. The last way is `sync_names`.
     let before = flushes().await;
     for (n, name) in ["flushed", "synced", "closed", "left", "with its directory"].iter().enumerate() {
         let file = make(name, soon).await;
@@ -80,7 +81,7 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
         assert_eq!(flushes().await, before + n as u64 + 1, "{name}");
     }
     assert_eq!(commits(), asked + 5);
-    // The other client finds the file instead of creating it. Its open waits until the file is durable.
+    // The other client finds an existing file instead of creating it. Its open waits until the file is durable.
     let file = make("there", soon).await;
     let found = other.create(&other.root(), b"there", soon).await.unwrap();
     assert!(!found.is_unsynced());
@@ -103,7 +104,7 @@ async fn deferred_closes_of_many_files_share_compounds() {
     assert_eq!(after.operation("CLOSE") - before.operation("CLOSE"), FILES as u64);
     let compounds = after.rpc("COMPOUND") - before.rpc("COMPOUND");
     assert!(compounds <= FILES as u64 / 8, "{compounds}");
-    // `leave` sends gathered bytes before the deferred close, so another client reads them.
+    // `leave` sends gathered bytes before it defers the CLOSE, so another client reads them.
     let node = mount.lookup(&mount.root(), b"7").await.unwrap().0;
     let file = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
     file.write_at(0, Bytes::from_static(b"new")).await.unwrap();
@@ -135,7 +136,7 @@ async fn deferred_closes_survive_removals_and_a_restart_of_the_mgr() {
         }
     }
     all_closed(&mount).await;
-    // The root directory counts as one file.
+    // The root directory counts as one of the files.
     assert_eq!(told(&mount, "files").await, 1 + FILES as u64 / 2);
     for n in (1..FILES).step_by(2) {
         let node = mount.lookup(&mount.root(), n.to_string().as_bytes()).await.unwrap().0;

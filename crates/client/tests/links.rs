@@ -1,4 +1,4 @@
-//! Broken connections, lost answers, and servers that do not come back.
+//! Broken connections, lost replies, and servers that stay down.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, Status};
 
-/// A timeout that is long enough for a running server, and short for a dead one.
+/// A timeout that is long enough for a running server, and short enough to wait for a server that is down.
 const SHORT: Duration = Duration::from_secs(2);
-/// The time limit of every step, so that a test fails instead of hanging.
+/// The time limit of every step, so that a deadlocked test fails.
 const EVER: Duration = Duration::from_secs(100);
 
 /// A cluster with a proxy in front of each daemon.
@@ -102,7 +102,7 @@ async fn a_lost_answer_is_repeated_from_the_reply_cache() {
     mount.rename(&root, b"dir", &root, b"moved").await.unwrap();
     lose();
     mount.remove(&root, b"link").await.unwrap();
-    // The reply cache keeps errors, too.
+    // The reply cache also keeps replies with errors.
     lose();
     assert!(mount.mkdir(&root, b"moved", 0o755).await.unwrap_err().is(Status::Exist));
     lose();
@@ -114,7 +114,7 @@ async fn a_lost_answer_is_repeated_from_the_reply_cache() {
     assert_eq!(mount.getattr(&file).await.unwrap().nlink, 1);
 }
 
-/// Runs one operation of each kind and checks its result.
+/// Runs one operation of each kind on a new mount, and checks the results.
 async fn day(target: &Target, number: u64) {
     let mount = Mount::connect(target, options()).await.unwrap();
     let root = mount.root();
@@ -159,7 +159,7 @@ async fn clients_recover_from_the_loss_of_any_answer_of_the_mgr() {
 async fn clients_recover_from_the_loss_of_any_answer_of_an_iod() {
     let wired = Wired::start(1).await;
     let (mut at, mut in_a_row) = (0, 0);
-    // The mgr also sends requests over connections of its own, so a round may pass without a loss by chance.
+    // The mgr also sends requests to the iod over its own connections. So a round may end without a lost reply.
     while in_a_row < 3 {
         let lost = wired.iods[0].lost();
         wired.iods[0].lose_answer_after(at);
@@ -172,7 +172,7 @@ async fn clients_recover_from_the_loss_of_any_answer_of_an_iod() {
     assert!(at > 6, "the iod sent only {at} answers");
 }
 
-/// Returns whether another owner gets an exclusive lock on the whole file.
+/// Returns whether another lock owner on the same mount gets an exclusive lock on the whole file.
 async fn another_owner_gets_a_lock(mount: &Mount, file: &File) -> bool {
     let again = mount.open(&file.node(), OpenFlags::READ_WRITE).await.unwrap();
     let got = again.try_lock(2, ByteRange::ALL, LockKind::Write).await.unwrap();
@@ -196,7 +196,7 @@ async fn interrupted_recovery_is_started_again() {
             two.write_at(0, fill(at + 1, 1000)).await.unwrap();
             two.fsync().await.unwrap();
             assert!(!another_owner_gets_a_lock(&mount, &one).await, "the mgr does not hold the lock any more");
-            // The grace period must have ended, because all clients have reclaimed.
+            // All clients have reclaimed, so the grace period must have ended.
             create(&mount, "three").await.close().await.unwrap();
             one.close().await.unwrap();
             two.close().await.unwrap();
@@ -214,12 +214,12 @@ async fn committed_bytes_are_not_sent_again_when_a_layoutcommit_is_lost() {
         let mount = wired.mount(options()).await;
         let file = Arc::new(create(&mount, "f").await);
         let data = fill(1, 3 << 20);
-        // From here on the client knows the addresses of the iods.
+        // From here on, the client has the addresses of the iods.
         file.write_at(0, data.clone()).await.unwrap();
         file.fsync().await.unwrap();
         let data = fill(2, 3 << 20);
         file.write_at(0, data.clone()).await.unwrap();
-        // The next answer of the mgr is that to LAYOUTCOMMIT, after all bytes were committed.
+        // The next reply of the mgr is the one to LAYOUTCOMMIT, after all bytes were committed.
         wired.mgr.hold_answers_after(0);
         let synced = tokio::spawn({
             let file = file.clone();
@@ -275,11 +275,11 @@ async fn a_dead_iod_fails_only_files_with_bytes_on_it() {
         for error in [read.as_ref().err(), synced.as_ref().err()] {
             assert_eq!(error.map(client::Error::errno), (!there).then_some(5), "{error:?}");
         }
-        // The errors above reported the loss, so the close has nothing left to report.
+        // Earlier operations have reported the loss, so close has no error to report.
         file.close().await.unwrap();
     });
     tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("a request waits for ever");
-    // New files are placed on iods that are up.
+    // The mgr places new files on iods that are up.
     let file = create(&mount, "new").await;
     file.write_at(0, fill(9, 3 << 20)).await.unwrap();
     file.close().await.unwrap();
@@ -297,14 +297,14 @@ async fn requests_to_an_iod_that_never_answers_time_out() {
     let other = wired.mount(options()).await;
     wired.iods[0].hold_answers_after(0);
     let work = async {
-        // Far more reads than the client sends at once. They time out together, not one after the other.
+        // Send far more reads than may be in flight at once. They must time out together, not one after the other.
         let reads = (0..600).map(|_| file.read_at(0, 1000));
         for read in futures_util::future::join_all(reads).await {
             assert_eq!(read.unwrap_err().errno(), 5);
         }
         file.write_at(0, fill(2, 1000)).await.unwrap();
         assert_eq!(file.fsync().await.unwrap_err().errno(), 5);
-        // Operations on names do not depend on the iod.
+        // Operations on names do not need the iod.
         other.mkdir(&other.root(), b"dir", 0o755).await.unwrap();
     };
     tokio::time::timeout(EVER, work).await.expect("a request waits for ever");
@@ -329,7 +329,7 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     file.write_at(0, fill(1, 1000)).await.unwrap();
     file.fsync().await.unwrap();
     assert_eq!(mount.counters().written_via_mgr, 0);
-    // The mgr reaches the iod, but this client does not.
+    // The mgr can reach the iod, but this client cannot.
     wired.iods[0].hold_requests_from(before + 1);
     file.write_at(0, fill(2, 1000)).await.unwrap();
     file.fsync().await.unwrap();
@@ -343,8 +343,8 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     };
     let (refused, ended) = (count("refused.fenced"), count("connections.open"));
     wired.iods[0].let_requests_go();
-    // The iod refuses the late write. Or a HELLO on a later connection arrives first and ends the connection of the
-    // write.
+    // Either the iod refuses the late write, or the HELLO of a newer connection arrives first and closes the connection
+    // of the write.
     let arrived = async {
         while count("refused.fenced") == refused && count("connections.open") == ended {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -411,7 +411,7 @@ async fn a_failed_reclaim_fails_only_its_own_file() {
         file.write_at(0, fill(1, 100)).await.unwrap();
         file.fsync().await.unwrap();
     }
-    // The lease expires. Another client removes a file before this client detects the expiry.
+    // The lease expires. Another client removes a file before this client notices the expiry.
     mgr.expire().await;
     let other = mgr.mount(options()).await;
     other.remove(&other.root(), b"gone").await.unwrap();
@@ -421,7 +421,7 @@ async fn a_failed_reclaim_fails_only_its_own_file() {
     stays.write_at(100, fill(2, 100)).await.unwrap();
     stays.fsync().await.unwrap();
     assert_eq!(stays.read_at(0, 300).await.unwrap().to_vec(), [fill(1, 100), fill(2, 100)].concat());
-    // fsync has reported the loss, so the close has nothing left to report.
+    // fsync has reported the loss, so close has no error to report.
     gone.close().await.unwrap();
     stays.close().await.unwrap();
 }
@@ -441,7 +441,7 @@ async fn a_stream_loses_no_bytes_to_layout_recalls() {
         }
         file.fsync().await.unwrap();
     };
-    // The size is always beyond the end of the stream, so no written byte is truncated.
+    // Each size is beyond the end of the stream of writes, so the truncates remove no written byte.
     let cutting = async {
         for i in 0..8u64 {
             let size = types::SetAttrs { size: Some((64 << 20) + i), ..types::SetAttrs::default() };
@@ -461,7 +461,7 @@ async fn a_stream_loses_no_bytes_to_layout_recalls() {
     }
 }
 
-/// Returns a name in XDR: its length, its bytes, and padding with zeros.
+/// Returns a name in XDR encoding: its length, its bytes, and zeros as padding.
 fn encoded(name: &[u8]) -> Vec<u8> {
     let mut bytes = (name.len() as u32).to_be_bytes().to_vec();
     bytes.extend(name);
@@ -497,7 +497,7 @@ async fn an_invalid_name_in_a_directory_is_a_protocol_error() {
         let named = format!("the mgr sent a name that no file can have: {false_name:?}");
         assert!(error.to_string().contains(&named), "{error}");
         wired.mgr.leave_answers();
-        // The connection and other directories still work.
+        // The connection is still usable, and other directories can be read.
         assert_eq!(mount.readdir(&mount.root()).next_page().await.unwrap().unwrap().len(), number + 1);
     }
 }

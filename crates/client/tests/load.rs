@@ -1,4 +1,4 @@
-//! The automatic write threshold follows the load of the mgr: a slowed mgr, and a mgr that does not answer.
+//! The automatic write threshold follows the load of the mgr, which is slow or does not reply at all.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -13,11 +13,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// The delay that the proxy adds to requests to iods, and to their answers.
+/// The delay that the proxy adds to each message to and from an iod.
 const WAY: Duration = Duration::from_millis(20);
-/// How long a busy mgr is blocked before it looks for requests.
+/// How long a busy mgr is blocked between two looks at its requests.
 const BUSY: Duration = Duration::from_millis(150);
-/// A step that takes longer has failed.
+/// The time limit of a step.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Starts a proxy to `target` that delays all data, and returns its address.
@@ -26,7 +26,7 @@ fn far(target: SocketAddr) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for near in listener.incoming().flatten() {
-            // The target may be stopped by now.
+            // The target may have stopped already.
             let Ok(far) = TcpStream::connect(target) else { continue };
             let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
             std::thread::spawn(move || pass(near, far));
@@ -47,13 +47,13 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// What the only thread of the mgr does besides its work.
+/// What the mgr's only thread does, apart from serving requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Idle,
-    /// Blocks for [`BUSY`], again and again.
+    /// The thread repeatedly blocks for [`BUSY`].
     Busy,
-    /// Blocks until the mood changes.
+    /// The thread blocks until the test sets another `Mood`.
     Still,
 }
 
@@ -91,7 +91,7 @@ fn runtime(threads: usize) -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap()
 }
 
-/// Starts a cluster with an iod behind a slow proxy.
+/// Starts a cluster with one iod behind a proxy that delays all messages.
 fn far_cluster(runtime: &Runtime) -> Cluster {
     runtime.block_on(Cluster::start_behind(1, false, far))
 }
@@ -102,7 +102,7 @@ async fn mounted(cluster: &Cluster) -> Mount {
     cluster.mount(Options { policy, ..options() }).await
 }
 
-/// Creates a file of 2 MiB that has a layout.
+/// Creates a file of 2 MiB, for which the client gets a layout.
 async fn file(mount: &Mount, name: &str) -> File {
     let file = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
     file.write_at(0, Bytes::from(vec![1; 2 << 20])).await.unwrap();
@@ -110,13 +110,13 @@ async fn file(mount: &Mount, name: &str) -> File {
     file
 }
 
-/// Writes 1000 bytes at the place `n` behind the first 2 MiB, where no other write is adjacent.
+/// Writes 1000 bytes at the `n`th of the places after the first 2 MiB; no two places are adjacent.
 async fn write(file: &File, n: u64) {
     file.write_at((2 << 20) + n * 4096, Bytes::from(vec![2; 1000])).await.unwrap();
 }
 
-/// The client sends single writes on the direct path to measure its latency. The writes behind them do not follow, as
-/// they would follow a stream.
+/// The client sends single writes on the direct path to measure its latency. Adjacent writes after such a write do not
+/// count as a stream, and stay on the mgr path.
 #[test]
 fn writes_behind_a_latency_probe_do_not_follow_it_to_the_direct_path() {
     let (servers, clients) = (runtime(1), runtime(2));
@@ -174,12 +174,12 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         assert!(through <= 2000, "{through} bytes through an overloaded mgr");
 
         hog.set(Mood::Idle);
-        // The load is an average over a dozen samples, one every ten milliseconds, regardless of the number of
-        // requests.
+        // The load is an average of a dozen samples, which the mgr takes every ten milliseconds, however many requests
+        // it gets.
         let begun = Instant::now();
         while mount.write_threshold() <= 1000 {
             assert!(begun.elapsed() < LONG, "small writes do not return to the idle mgr");
-            // Every answer of the mgr carries the load.
+            // Every reply of the mgr contains the load.
             mount.getattr(&mount.root()).await.unwrap();
         }
         let before = mount.counters().written_via_mgr;
@@ -204,7 +204,7 @@ fn small_writes_do_not_wait_for_a_mgr_that_does_not_answer() {
         }
         assert!(mount.write_threshold() > 1000);
         hog.set(Mood::Still);
-        // Some writes wait for the mgr already. Later writes take the direct path.
+        // Some writes are already waiting for the mgr. Later writes take the direct path.
         let straight = mount.counters().written_direct;
         let mut writers = Vec::new();
         while mount.counters().written_direct < straight + 5000 {

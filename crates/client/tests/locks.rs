@@ -1,4 +1,4 @@
-//! Byte-range locks: conflicts between mounts, reclaims after restarts of the mgr, and lost locks.
+//! Byte-range locks: conflicts between mounts, reclaims after a restart of the mgr, and lost locks.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -44,7 +44,7 @@ async fn locks_exclude_conflicting_locks_of_other_owners() {
     let found = mine.test_lock(2, bytes(15, u64::MAX), EXCLUSIVE).await.unwrap();
     assert_eq!(found, Some(HeldLock { range: bytes(10, 10), kind: EXCLUSIVE, owner: Some(1) }));
     assert_eq!(mine.test_lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap(), None);
-    // Unlocks the middle and downgrades the end to a shared lock.
+    // Unlock the middle of the range, and downgrade the end of the range to a shared lock.
     mine.unlock(1, bytes(12, 3)).await.unwrap();
     mine.lock(1, bytes(15, u64::MAX), SHARED).await.unwrap();
     assert!(theirs.try_lock(1, bytes(12, 100), SHARED).await.unwrap());
@@ -52,7 +52,7 @@ async fn locks_exclude_conflicting_locks_of_other_owners() {
     theirs.unlock(1, ByteRange::ALL).await.unwrap();
     assert!(mine.try_lock(1, bytes(20, 1), EXCLUSIVE).await.unwrap());
     assert_eq!(mgr.counts().locks, 4, "two locks before the gap and three after it, one of them unlocked");
-    // Another open on the same mount has the same lock owner.
+    // Lock owners belong to the mount, so another open can release the locks of the same owner.
     let again = open(&mount, "f").await;
     again.unlock(1, bytes(0, 15)).await.unwrap();
     assert!(theirs.try_lock(1, bytes(0, 15), EXCLUSIVE).await.unwrap());
@@ -85,7 +85,7 @@ async fn the_next_lock_holder_sees_bytes_written_under_the_lock() {
         }
         mine.write_at(0, Bytes::from_static(b"first")).await.unwrap();
         mine.unlock(1, ByteRange::ALL).await.unwrap();
-        // The other client gets the lock first.
+        // The other client gets the lock before this client requests it again.
         mine.lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap();
         assert_eq!(read(&mine).await, b"later");
     };
@@ -115,7 +115,7 @@ async fn a_lock_whose_request_was_cancelled_is_not_held() {
             tokio::task::yield_now().await;
         }
     }
-    // The owner keeps the lock that it held before.
+    // The owner keeps the lock that it held before the cancelled request.
     for free in [bytes(0, 5), bytes(6, 4)] {
         while !theirs.try_lock(1, free, EXCLUSIVE).await.unwrap() {
             tokio::task::yield_now().await;
@@ -139,7 +139,7 @@ async fn locks_survive_an_expired_lease_without_conflicting_requests() {
     assert!(theirs.try_lock(1, bytes(0, 1), SHARED).await.unwrap());
 }
 
-/// Waits until the client has detected that it lost a lock of this file.
+/// Waits until the client has noticed that it lost a lock on this file.
 async fn wait_for_lock_loss(file: &File) {
     loop {
         match file.read_at(0, 1).await {
@@ -176,11 +176,11 @@ async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     ] {
         assert_eq!((error.kind(), error.errno()), (ErrorKind::LockLost, 5));
     }
-    // After unlocking, the file is usable again, without the bytes written under the lost lock.
+    // After the unlock, the file is usable again. It does not contain the bytes written under the lost lock.
     assert!(!mine.try_lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap());
     assert_eq!(read(&mine).await, b"theirs");
     mine.close().await.unwrap();
-    // The client's locks on other files are lost, too. Files without locks are not affected.
+    // The client has also lost its locks on other files. Files without locks are not affected.
     assert_eq!(locked.write_at(0, Bytes::from_static(b"x")).await.unwrap_err().kind(), ErrorKind::LockLost);
     assert_eq!(locked.close().await.unwrap_err().kind(), ErrorKind::LockLost);
     free.fsync().await.unwrap();
@@ -192,7 +192,7 @@ async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     assert_eq!(mgr.counts().opens, 0);
 }
 
-/// After its lease has expired, a client's buffered bytes do not overwrite bytes that another client wrote meanwhile.
+/// After a client's lease has expired, its buffered bytes do not overwrite bytes that another client wrote meanwhile.
 /// Buffered bytes of other files are written.
 #[tokio::test]
 async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
@@ -210,7 +210,7 @@ async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     assert!(error.is(Status::Io), "{error}");
     assert_eq!((read(&mine).await, read(&theirs).await), (b"theirs".to_vec(), b"theirs".to_vec()));
     free.fsync().await.unwrap();
-    // Bytes written after the error are new, and are not lost.
+    // The client keeps bytes that the program writes after the error.
     mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
     mine.close().await.unwrap();
     assert_eq!(read(&theirs).await, b"miners");
@@ -229,7 +229,7 @@ async fn an_expired_client_loses_its_locks_and_keeps_its_files() {
     free.write_at(0, Bytes::from_static(b"new")).await.unwrap();
     free.fsync().await.unwrap();
     assert_eq!(locked.read_at(0, 3).await.unwrap_err().kind(), ErrorKind::LockLost);
-    // The program does not unlock, so the close reports the lost lock.
+    // The program has not unlocked, so close reports the lost lock.
     assert_eq!(locked.close().await.unwrap_err().kind(), ErrorKind::LockLost);
     let again = open(&mount, "f").await;
     again.lock(7, bytes(0, 1), EXCLUSIVE).await.unwrap();
@@ -249,7 +249,7 @@ async fn a_file_denied_by_another_client_fails_and_other_files_do_not() {
     mgr.open_alone(&file.node().handle).await;
     wait_for_lock_loss(&file).await;
     assert_eq!(file.unlock(1, ByteRange::ALL).await.unwrap_err().kind(), ErrorKind::LockLost);
-    // The open of the other client denies all access.
+    // The open of the other client denies all access (share deny), so the mgr refuses to open the file again.
     assert!(file.read_at(0, 1).await.unwrap_err().is(Status::Delay));
     let other = create(&mount, "g").await;
     other.write_at(0, Bytes::from_static(b"x")).await.unwrap();
@@ -270,7 +270,8 @@ async fn locks_survive_a_restart_of_the_mgr() {
     mine.write_at(0, Bytes::from_static(b"under the lock")).await.unwrap();
     for _ in 0..2 {
         cluster.restart_mgr().await;
-        // Each client detects the restart by itself. The mgr grants no new lock before both clients have reclaimed.
+        // Each client notices the restart when it sends a request. The mgr grants no new lock before both clients have
+        // reclaimed.
         let both = tokio::join!(theirs.try_lock(1, bytes(0, 1), SHARED), mine.try_lock(1, bytes(50, 1), SHARED));
         assert_eq!((both.0.unwrap(), both.1.unwrap()), (false, false));
     }
@@ -314,9 +315,9 @@ async fn a_single_appender_needs_few_locks_and_writes() {
         assert_eq!(mine.append(Bytes::from(vec![i as u8; 3])).await.unwrap(), 3 * i);
     }
     let after = (mount.counters().operation("LOCK"), mount.counters().operation("WRITE"));
-    // The duration of a hundred appends varies. All appends within a tenth of a second share a lock.
+    // The time for a hundred appends varies. All appends within a tenth of a second share one append lock.
     assert!(after.0 - before.0 <= 10 && after.1 - before.1 <= 10, "{before:?} {after:?}");
-    // The next appender finds all bytes, without a sync.
+    // The next appender, on another client, finds all bytes without an fsync.
     assert_eq!(theirs.append(Bytes::from_static(b"next")).await.unwrap(), 300);
     mine.close().await.unwrap();
     let all = read(&theirs).await;
@@ -340,7 +341,7 @@ async fn appends_of_several_mounts_do_not_overlap() {
             for i in 0..30u8 {
                 places.push((file.append(Bytes::from(vec![who, i, who ^ i])).await.unwrap(), who, i));
                 if i % 11 == who {
-                    // Long enough for the other clients to append.
+                    // Sleep long enough for the other clients to append.
                     tokio::time::sleep(std::time::Duration::from_millis(120)).await;
                 }
             }

@@ -1,7 +1,8 @@
-//! Random I/O on both paths while policies change, compared with a flat model: one client, and two with locks.
+//! Random I/O on both paths while policies change, compared with a byte array in memory (the model). One test uses one
+//! client, the other uses two clients with byte-range locks.
 //!
-//! `WEIR_TEST_SCALE=full` runs 100,000 operations in each test. `WEIR_TEST_SEED` repeats a run with the seed that it
-//! printed.
+//! With `WEIR_TEST_SCALE=full`, each test runs 100,000 operations. `WEIR_TEST_SEED` repeats a run with the seed that
+//! the run printed.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use types::ByteRange;
 
-/// Random numbers (splitmix64).
+/// A random number generator (SplitMix64).
 struct Dice(u64);
 
 impl Dice {
@@ -35,7 +36,7 @@ impl Dice {
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let seed = self.roll();
-        // Never 0, which is the value of bytes that were not written.
+        // Never return 0, which stands for bytes that were not written.
         (0..len as u64).map(|i| 1 + ((seed ^ i.wrapping_mul(0x2545_f491)) >> 9) as u8 % 255).collect()
     }
 }
@@ -50,7 +51,7 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| getrandom::u64().unwrap())
 }
 
-/// The write thresholds that the tests set. Sizes are chosen around them.
+/// The write thresholds that the tests set. The lengths of writes lie around these thresholds.
 const THRESHOLDS: [usize; 5] = [0, 700, 4096, 10_000, 30_000];
 /// Other policy settings that the tests change.
 const OTHERS: &[(&str, &str)] = &[
@@ -84,7 +85,7 @@ fn change_policy(mount: &Mount, dice: &mut Dice) {
     mount.set_policy(name.as_bytes(), Some(value.as_bytes())).unwrap();
 }
 
-/// Returns a random length: a few bytes, up to 40,000 bytes, or about a threshold.
+/// Returns a random length: a few bytes, up to 40,000 bytes, or close to a threshold.
 fn length(dice: &mut Dice) -> usize {
     match dice.below(4) {
         0 => 1 + dice.below(50),
@@ -112,10 +113,10 @@ fn same(got: &[u8], want: &[u8], at: usize, what: &str) {
     }
 }
 
-/// The upper limit of the file length.
+/// The maximum length of the file.
 const LONGEST: usize = 200_000;
 
-/// One client with two opens of a file.
+/// A test with one client, which has the file open twice.
 struct One {
     mount: Mount,
     dir: Node,
@@ -222,10 +223,10 @@ fn one_client_reads_its_own_writes_on_both_paths() {
     });
 }
 
-/// The length of the shared file, except while one client has locked all of it.
+/// The length of the shared file, in bytes. It changes only while one client has locked the whole file.
 const SHARED: usize = 120_000;
 
-/// One of two clients that read and write a file under locks.
+/// One of two clients that read and write a file under byte-range locks.
 struct Sharer {
     mount: Mount,
     file: File,
@@ -239,7 +240,7 @@ impl Sharer {
         look(&mut self.model.lock().unwrap())
     }
 
-    /// Runs until no operations are left.
+    /// Runs until both clients together have executed all operations.
     async fn run(mut self) {
         while self.left.load(Relaxed) > 0 {
             let whole = self.dice.below(8) == 0;
@@ -251,7 +252,7 @@ impl Sharer {
             let writing = whole || self.dice.below(3) > 0;
             let kind = if writing { LockKind::Write } else { LockKind::Read };
             self.file.lock(1, range, kind).await.unwrap();
-            // Fetches the file size that the other client left.
+            // Get the file size that the other client left.
             self.file.refresh().await.unwrap();
             let (from, to) = if whole { (0, SHARED) } else { (at, at + range.len as usize) };
             for _ in 0..1 + self.dice.below(12) {
@@ -286,7 +287,7 @@ impl Sharer {
         }
     }
 
-    /// Truncates the file, which this client has locked as a whole, and extends it to its old length.
+    /// Truncates the file and extends it to its old length. The caller has locked the whole file.
     async fn cut(&mut self) {
         let size = self.dice.below(SHARED);
         self.file.set_len(size as u64).await.unwrap();

@@ -1,4 +1,4 @@
-//! Files whose objects move to other iods while clients read and write them.
+//! Moves of files to objects on other iods, while clients read and write the files.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use types::{FileId, IodId, Status};
 
-/// The stripe unit, and the length of a block that one client writes.
+/// The stripe unit, and the length of a block, which a single write writes.
 const BLOCK: usize = 4096;
-/// Number of blocks. Each client writes those whose number has its remainder.
+/// Number of blocks. A client writes the blocks whose number modulo `WRITERS` is the number of the client.
 const BLOCKS: usize = 48;
-/// Number of clients that write.
+/// Number of writing clients.
 const WRITERS: usize = 3;
-/// The pairs of iods, of a cluster of four, that the file moves to. The second move stays on its iods, and the last one
-/// on one of them.
+/// The pairs of iods, in a cluster of four, that the file moves to one after the other. The second move keeps both
+/// iods, and the last move keeps one of them.
 const PAIRS: [[u16; 2]; 4] = [[0, 1], [0, 1], [2, 3], [3, 0]];
-/// The time limit of every step, so that a test fails instead of hanging.
+/// The time limit of every step, so that a deadlocked test fails.
 const EVER: Duration = Duration::from_secs(100);
 
-/// The versions of the blocks: written at least, and begun to be written.
+/// For each block, the version of the last completed write (`answered`) and of the last write that has begun (`begun`).
 struct Versions {
     answered: Vec<AtomicU8>,
     begun: Vec<AtomicU8>,
@@ -47,7 +47,8 @@ impl Versions {
         self.answered[block].store(version, SeqCst);
     }
 
-    /// Reads all blocks. Every byte has a version that was answered before, or one that was begun meanwhile.
+    /// Reads all blocks. Every byte must have the version of a write that had completed before the read, or of a later
+    /// write that has begun.
     async fn check(&self, file: &File) {
         let least: Vec<u8> = self.answered.iter().map(|version| version.load(SeqCst)).collect();
         let got = file.read_at(0, BLOCKS * BLOCK).await.unwrap().to_vec();
@@ -60,7 +61,7 @@ impl Versions {
     }
 }
 
-/// Writes and reads until it is over; returns the number of rounds.
+/// Writes and reads blocks until `versions.over` is set; returns the number of rounds.
 async fn work(file: &File, versions: &Versions, writer: usize) -> usize {
     let mut rounds = 0;
     while !versions.over.load(SeqCst) {
@@ -79,7 +80,7 @@ async fn work(file: &File, versions: &Versions, writer: usize) -> usize {
     rounds
 }
 
-/// A cluster of four iods with leases of two seconds, whose files have objects on two iods.
+/// Starts a cluster of four iods with a lease time of two seconds, whose files have objects on two iods.
 async fn four() -> Cluster {
     let mut cluster = Cluster::start(4).await;
     cluster.lease_secs = Some(2);
@@ -97,7 +98,7 @@ async fn open(mount: &Mount) -> File {
     mount.open(&node, OpenFlags::READ_WRITE).await.unwrap()
 }
 
-/// Moves a file to new objects on two iods, as soon as that is possible.
+/// Moves a file to new objects on two iods; retries until the mgr accepts the move.
 async fn moved(cluster: &Cluster, file: FileId, pair: [u16; 2]) {
     let mgr = cluster.mgr.as_ref().unwrap();
     let begun = Instant::now();
@@ -110,7 +111,7 @@ async fn moved(cluster: &Cluster, file: FileId, pair: [u16; 2]) {
     panic!("the file was not moved");
 }
 
-/// Returns the stream of a file's objects, and their iods.
+/// Returns the stream number of a file's objects, and the iods that store the objects.
 async fn used(file: &File) -> (u32, Vec<IodId>) {
     let placement = file.placement().await.unwrap();
     (placement.object.stream, placement.objects.iter().map(|object| object.iod).collect())
@@ -131,7 +132,7 @@ async fn clean(cluster: &Cluster) {
 async fn a_file_moves_under_its_readers_and_writers() {
     let mut cluster = four().await;
     let versions = Versions::new();
-    // The third client has a layout and then hears nothing more from the mgr, not even the recall.
+    // The third client has a layout. From now on, it receives nothing from the mgr, not even the recall of the layout.
     let address: SocketAddr = cluster.target.address().parse().unwrap();
     let line = Proxy::start(address, Arc::new(Meter::default()));
     let target = Target::parse(&format!("weir://{}/", line.address())).unwrap();
@@ -160,7 +161,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
     line.hold_answers_after(0);
     for (round, pair) in PAIRS.into_iter().enumerate() {
         if round == 2 {
-            // An iod of the file is down while the next move begins.
+            // One iod of the file is down while the next move begins.
             let file = open(&one).await;
             let id = used(&file).await.1[0];
             file.close().await.unwrap();
@@ -173,7 +174,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
         if round == 0 {
             assert!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked > 0, "the third client kept its layout");
             line.drop_answers();
-            // The client continues to read and write, without an error.
+            // The third client continues to read and write without an error.
             versions.check(&quiet).await;
             for block in (2..BLOCKS).step_by(WRITERS) {
                 versions.write(&quiet, block).await;

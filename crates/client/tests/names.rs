@@ -1,4 +1,4 @@
-//! Names, attributes and the mgr path, against the NFS server over a file system in memory.
+//! Names, attributes and I/O on the mgr path, against the NFS server over a file system in memory.
 
 #[path = "support/memory_mgr.rs"]
 mod memory_mgr;
@@ -147,7 +147,7 @@ async fn creating_writing_and_finishing_a_file_takes_three_compounds() {
     file.write_at(0, Bytes::from_static(b"hello")).await.unwrap();
     let changes = SetAttrs { mode: Some(0o640), ..SetAttrs::default() };
     let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap();
-    // One COMPOUND to create, one to write on the mgr path, and one for everything else.
+    // The client sends three COMPOUNDs: the create, the write on the mgr path, and one for everything else.
     assert_eq!(mount.counters().rpc("COMPOUND") - before, 3, "{:?}", mount.counters());
     assert_eq!((attrs.size, attrs.mode), (5, 0o640));
     let (node, _) = mount.lookup(&root, b"final").await.unwrap();
@@ -181,7 +181,7 @@ async fn the_mgr_path_stores_and_truncates_bytes() {
     file.close().await.unwrap();
     let counters = mount.counters();
     assert!(counters.written_via_mgr >= 3_000_006 && counters.written_direct == 0, "{counters:?}");
-    // Truncates in the open.
+    // The open truncates the file.
     let (node, _) = mount.lookup(&mount.root(), b"f").await.unwrap();
     let file = mount.open(&node, OpenFlags { truncate: true, ..OpenFlags::WRITE }).await.unwrap();
     assert_eq!(file.size(), 0);
@@ -196,7 +196,7 @@ async fn files_are_opened_again_after_the_lease_expired() {
     file.write_at(0, Bytes::from_static(b"before")).await.unwrap();
     file.fsync().await.unwrap();
     mgr.expire().await;
-    // The next request finds that the session is lost, and the client opens the file again.
+    // With the next request, the client notices that the session is lost, and opens the file again.
     assert_eq!(mount.getattr(&file.node()).await.unwrap().size, 6);
     file.write_at(6, Bytes::from_static(b" and after")).await.unwrap();
     file.fsync().await.unwrap();
@@ -224,7 +224,8 @@ async fn requests_in_flight_survive_an_expired_lease() {
         .collect();
     while !readers.iter().all(|reader| reader.is_finished()) {
         mgr.expire().await;
-        // Waits for I/O, so that the next expiry hits requests and not only the creation of sessions.
+        // Wait for some I/O, so that the next lease expiry affects READs and WRITEs, and not only the creation of
+        // sessions.
         let (before, rpcs) = (mount.counters(), |c: client::Counters| c.rpc("READ") + c.rpc("WRITE"));
         while rpcs(mount.counters()) < rpcs(before.clone()) + 16 && !readers.iter().all(|r| r.is_finished()) {
             tokio::task::yield_now().await;
@@ -280,13 +281,14 @@ async fn requests_over_cut_connections_are_executed_exactly_once() {
     let (mgr, mount) = mounted().await;
     let root = mount.root();
     for i in 0..300u32 {
-        // A rename that is executed twice fails. A mkdir that is lost leaves nothing to rename.
+        // If the mgr executed a rename twice, the second one would fail. If it lost a mkdir, the rename would find no
+        // directory.
         let (from, to) = (format!("from{i}"), format!("to{i}"));
         let made = async {
             mount.mkdir(&root, from.as_bytes(), 0o755).await.unwrap();
             mount.rename(&root, from.as_bytes(), &root, to.as_bytes()).await.unwrap();
         };
-        // Cuts the connection during the first request: before the request arrives, or before its reply does.
+        // Close the connection during the first request, either before the request arrives or before its reply does.
         let cut = async {
             for _ in 0..i % 5 {
                 tokio::task::yield_now().await;

@@ -1,4 +1,5 @@
-//! Negative lookup caching: missing names cost no request, and new names of any client are found at once.
+//! Negative-lookup caching: lookups of missing names cost no request, and a lookup finds a new name of any client at
+//! once.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -26,7 +27,7 @@ async fn is_there(mount: &Mount, dir: &Node, name: &[u8]) -> bool {
     }
 }
 
-/// Looks up a missing name, and returns whether the cache answered without a request.
+/// Looks up a missing name; returns whether the cache answered without a request.
 async fn is_known(mount: &Mount, dir: &Node) -> bool {
     let before = mount.counters().absent;
     assert!(!is_there(mount, dir, b"none").await);
@@ -114,8 +115,8 @@ async fn own_new_names_are_found_and_own_removed_names_are_not() {
         assert!(!is_there(&mount, &dir, b"new").await, "{what}: removed");
     }
     let counters = mount.counters();
-    // Only lookups of existing names cost requests: for each entry of `WAYS` one of `old` and one of `new`, and one
-    // more of `old` for the link.
+    // Only lookups of existing names cost requests: for each entry of `WAYS`, one lookup of `old` and one of `new`, and
+    // one more lookup of `old` for the hard link.
     assert!(counters.operation("LOOKUP") - asked <= 3 * WAYS.len() as u64, "{counters:?}");
     assert!(counters.absent >= 2 * WAYS.len() as u64);
     assert_eq!(counters.operation("GET_DIR_DELEGATION"), 1);
@@ -134,8 +135,8 @@ async fn new_names_of_another_client_are_found_at_once() {
         way(&other, &dir).await;
         assert!(is_there(&one, &dir, b"new").await, "{what}");
         assert!(is_there(&other, &dir, b"new").await, "{what}");
-        // The client that lost its delegation does not request another one at once. Else several clients that create
-        // names would wait for each other all the time.
+        // The client that lost its delegation does not request another one at once. Otherwise, clients that create
+        // names in the same directory would constantly wait for each other's delegation.
         assert!(!is_known(&one, &dir).await, "{what}");
         assert!(is_known(&other, &dir).await, "{what}");
     }
@@ -208,7 +209,7 @@ async fn directory_delegations_are_requested_again_after_a_mgr_restart() {
     let dir = mkdir(&one, "d").await;
     learn(&one, &dir).await;
     cluster.restart_mgr().await;
-    // The mgr permits no change before all clients have reclaimed.
+    // The mgr executes no change before all clients have reclaimed.
     let root = one.root();
     let (_, found) = tokio::join!(touch(&other, &dir, b"new"), one.getattr(&root));
     found.unwrap();
@@ -216,7 +217,7 @@ async fn directory_delegations_are_requested_again_after_a_mgr_restart() {
     learn(&one, &dir).await;
     touch(&other, &dir, b"newer").await;
     assert!(is_there(&one, &dir, b"newer").await);
-    // A client that disconnects leaves no delegation that other clients would wait for.
+    // A client that disconnects returns its delegations, so that other clients need not wait for them.
     let dir = mkdir(&one, "e").await;
     learn(&one, &dir).await;
     one.disconnect().await.unwrap();

@@ -1,4 +1,5 @@
-//! Policies of server, directory, mount, environment, file and open, and their effect on the counters of a mount.
+//! Policy settings of the server, directory, mount, environment, file and open, and their effect on the counters of a
+//! mount.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 const KIB: usize = 1 << 10;
 
-/// Returns client options for root with this mount policy.
+/// Returns client options for root, with these policy settings of the mount.
 fn with(text: &str) -> Options {
     Options { policy: Settings::parse(Origin::Mount, text).unwrap(), ..options() }
 }
@@ -36,26 +37,26 @@ async fn create(mount: &Mount, dir: &Node, name: &str) -> File {
     mount.create(dir, name.as_bytes(), CreateOptions::default()).await.unwrap()
 }
 
-/// Writes runs of these lengths, each followed by a gap of the same length, and closes the file.
+/// Writes byte ranges of these lengths, each followed by a gap of the same length, and closes the file.
 async fn fill(file: File, runs: &[usize]) {
     let mut at = 0;
     for run in runs {
         file.write_at(at, Bytes::from(vec![7; *run])).await.unwrap();
-        // The gap keeps the client from joining the runs.
+        // The gap keeps the client from joining adjacent ranges.
         at += 2 * *run as u64;
     }
     file.close().await.unwrap();
 }
 
-/// The counters of a mount, or how they changed during some work.
+/// The counters of a mount, or their increase during some operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Done {
     compounds: u64,
     layouts: u64,
-    /// Requests and bytes of writes to the mgr (`mgr`) and to iods (`iods`).
+    /// The number and the bytes of writes: `mgr` to the mgr, `iods` to iods.
     mgr: (u64, u64),
     iods: (u64, u64),
-    /// Bytes read from the mgr and from iods.
+    /// The number of bytes read: from the mgr, and from iods.
     read: (u64, u64),
 }
 
@@ -92,20 +93,20 @@ async fn opened(mount: &Mount, node: &Node, dir: Option<&Node>, policy: &str) ->
         .unwrap()
 }
 
-/// Sets each part of a policy for a directory, and checks its effect on the counters.
+/// Sets one policy for each directory, and checks its effect on the counters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_policy_setting_of_a_directory_takes_effect() {
     let cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let small = vec![KIB; 16];
-    // The columns: the policy, the lengths of the written ranges (gaps lie between them), requests and bytes to the
-    // mgr, requests and bytes to the iods, and the number of layouts.
+    // The columns: the policy; the lengths of the written ranges, which have gaps between them; (requests, bytes) to
+    // the mgr; (requests, bytes) to the iods; the number of layouts that the client gets.
     type Sent = (u64, u64);
     let table: Vec<(&str, Vec<usize>, Sent, Sent, u64)> = vec![
         ("", vec![20 * KIB, 40 * KIB], (0, 0), (1, 60 * KIB as u64), 1),
         ("write_threshold=32K", vec![20 * KIB, 40 * KIB], (1, 20 * KIB as u64), (1, 40 * KIB as u64), 1),
         ("write_threshold=max", vec![20 * KIB, 40 * KIB], (2, 60 * KIB as u64), (0, 0), 0),
-        // More bytes than one request carries.
+        // The write has more bytes than one request can carry.
         ("write_threshold=max", vec![800 * KIB, 800 * KIB], (2, 1600 * KIB as u64), (0, 0), 0),
         ("write_threshold=32K,layout_when=open", vec![KIB], (1, KIB as u64), (0, 0), 1),
         ("write_threshold=32K,layout_when=first-io", vec![KIB], (1, KIB as u64), (0, 0), 0),
@@ -122,7 +123,7 @@ async fn every_policy_setting_of_a_directory_takes_effect() {
     ];
     for (n, (policy, runs, mgr, iods, layouts)) in table.into_iter().enumerate() {
         let dir = dir(&mount, &format!("d{n}"), policy).await;
-        // The client opens the first file of a directory with the usual policy. The answer carries the policy of the
+        // The client opens the first file of a directory under the default policy. The reply contains the policy of the
         // directory.
         create(&mount, &dir, "first").await.close().await.unwrap();
         let done = during(&mount, async { fill(create(&mount, &dir, "f").await, &runs).await }).await;
@@ -161,8 +162,8 @@ async fn gathered_bytes_are_sent_after_gather_delay() {
     file.close().await.unwrap();
 }
 
-/// The same on the direct path: other clients find the bytes without a sync. After a while the client makes the bytes
-/// durable.
+/// On the direct path, the flush timer sends bytes without a sync, so other clients read them. Later the timer makes
+/// the bytes durable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_sent_by_the_flush_timer_become_durable_later() {
     let cluster = Cluster::start(2).await;
@@ -192,7 +193,7 @@ async fn bytes_sent_by_the_flush_timer_become_durable_later() {
     file.close().await.unwrap();
 }
 
-/// The policy of a directory applies to later opens of its files on all mounts, without further round trips.
+/// The policy of a directory applies to later opens of its files on all mounts, without additional round trips.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     let cluster = Cluster::start(1).await;
@@ -216,13 +217,13 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
                 file.close().await.unwrap();
             }
         });
-        // One COMPOUND to open each file, and one to close it.
+        // The client sends one COMPOUND to open each file, and one to close it.
         assert_eq!(done.await.compounds, 40, "{policy}");
     }
     let done = during(&other, async { fill(create(&other, &there, "new").await, &[KIB]).await }).await;
-    // One COMPOUND each to create the file, to write, to commit, and to close.
+    // The client sends four COMPOUNDs: to create the file, to write, to commit, and to close.
     assert_eq!((done.compounds, done.mgr), (4, (1, KIB as u64)));
-    // An open without the directory gets no directory policy. An open with a removed directory succeeds.
+    // An open without a directory gets no directory policy. An open with a removed directory succeeds.
     let file = opened(&other, &nodes[0], None, "").await;
     assert_eq!(file.policy().write_threshold, Rule::Fixed(0));
     file.close().await.unwrap();
@@ -234,7 +235,8 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     opened(&other, &nodes[0], Some(&there), "").await.close().await.unwrap();
 }
 
-/// The last place that sets a part of the policy applies, and the client reports which place it is.
+/// If several places set the same part of the policy, the last place in the order of precedence applies. The client
+/// reports this place as the origin.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_of_later_places_override_earlier_ones() {
     let mut cluster = Cluster::start(1).await;
@@ -264,7 +266,7 @@ async fn policies_of_later_places_override_earlier_ones() {
     ] {
         assert_eq!(of(&file, part), (text(value), origin), "{}", part.name());
     }
-    // New settings of the file and of the mount apply to an open file at once. New settings of the directory do not.
+    // New settings of the file and of the mount apply to an open file at once; new settings of the directory do not.
     set(&mount, &node, "write_threshold=5K,read_threshold=5K").await;
     set(&mount, &dir, "gather_delay=7s").await;
     mount.set_policy(b"gather_size", Some(b"8K")).unwrap();
@@ -288,8 +290,8 @@ async fn policies_of_later_places_override_earlier_ones() {
     }
 }
 
-/// An attribute that an earlier release stored under the former name of a part keeps its effect. An attribute under the
-/// present name overrides it.
+/// An extended attribute that an earlier release stored under the former name of a policy part keeps its effect. An
+/// attribute under the current name overrides it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attribute_with_the_former_name_of_a_part_applies() {
     let cluster = Cluster::start(1).await;
@@ -311,7 +313,7 @@ async fn an_attribute_with_the_former_name_of_a_part_applies() {
     assert_eq!(effective.policy.get(Part::LayoutWhen), "first-io");
 }
 
-/// A new mount policy applies from the next write on, and no earlier byte is lost.
+/// A new policy of the mount applies from the next write on, and the client loses no earlier byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_mount_policy_applies_to_the_next_write() {
     let cluster = Cluster::start(2).await;
@@ -350,7 +352,8 @@ async fn only_the_first_short_write_after_a_stream_takes_the_direct_path() {
     mount.set_policy(b"write_threshold", Some(b"8K")).unwrap();
     let file = create(&mount, &mount.root(), "f").await;
     let mut at = 0;
-    // After the first short write the stream has ended, until the next long write.
+    // The first short write after long writes ends the stream, so it takes the direct path. Later short writes do not,
+    // until the next long write.
     for (len, straight) in [(20, true), (1, true), (1, false), (1, false), (30, true), (2, true), (2, false)] {
         let done = during(&mount, async {
             file.write_at(at, Bytes::from(vec![len as u8; len * KIB])).await.unwrap();

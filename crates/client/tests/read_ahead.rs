@@ -1,4 +1,5 @@
-//! Read-ahead: counters show the saved requests, and no read returns bytes that are older than the semantics allow.
+//! Read-ahead: it saves requests, as the counters show, and no read returns bytes that are older than the consistency
+//! guarantees allow.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -31,8 +32,8 @@ async fn written(mount: &Mount, name: &[u8], data: &Bytes) -> File {
     mount.open(&node, OpenFlags::READ).await.unwrap()
 }
 
-/// Returns the cost of a reader's requests: bytes from iods and short-circuit reads, requests for them, and bytes found
-/// read ahead.
+/// Returns the cost of a reader's requests: the bytes from iods and short-circuit reads, the number of these reads, and
+/// the bytes that the reader found in read-ahead buffers.
 async fn cost(mount: &Mount, file: &File, data: &Bytes, requests: impl IntoIterator<Item = (u64, usize)>) -> [u64; 3] {
     let before = mount.counters();
     for (offset, len) in requests {
@@ -56,8 +57,7 @@ async fn sequential_reads_need_few_requests_and_fetch_every_byte_once() {
         let again = mount.open(&file.node(), OpenFlags::READ).await.unwrap();
         let [bytes, requests, ahead] = cost(&mount, &again, &data, all(len)).await;
         assert_eq!(bytes, data.len() as u64, "{len}");
-        // One request for each stripe unit, and a few more where a range that is read ahead begins within a stripe
-        // unit.
+        // One request for each stripe unit suffices, plus a few where a read-ahead range begins inside a stripe unit.
         assert!(requests <= 2 * data.len() as u64 / UNIT, "{len}: {requests} requests");
         assert!(ahead >= bytes - 4 * len as u64, "{len}: {ahead} of {bytes} bytes were read ahead");
         again.close().await.unwrap();
@@ -79,7 +79,7 @@ async fn strided_reads_are_read_ahead_and_random_reads_are_not() {
     let (_cluster, mount) = cluster_and_mount().await;
     let data = fill(2, 16 << 20);
     let file = written(&mount, b"f", &data).await;
-    // The pattern of one of eight processes that read their records.
+    // The access pattern of one of eight processes, each of which reads every eighth record.
     let (step, len) = (8 * 47_104, 47_104);
     let records = data.len().div_ceil(step) as u64;
     let requests = (0..records).map(|n| (n * step as u64, len));
@@ -116,7 +116,7 @@ async fn a_lock_discards_bytes_read_ahead_before_another_client_wrote() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// `count` requests of `len` bytes, each `step` bytes after the previous one.
+    /// Sends `count` reads of `len` bytes, each `step` bytes after the one before.
     Read {
         offset: usize,
         len: usize,
@@ -148,8 +148,8 @@ fn steps() -> impl Strategy<Value = Vec<(Step, bool)>> {
     prop::collection::vec((steps, any::<bool>()), 1..25)
 }
 
-/// Two opens on one mount see each other's changes at once, even where the client has read ahead. A failure prints the
-/// steps that led to it.
+/// Two opens on one mount see each other's changes at once, even for bytes that the client has read ahead. A failing
+/// test prints the steps that led to the failure.
 #[test]
 fn opens_of_one_mount_see_changes_at_once_despite_read_ahead() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

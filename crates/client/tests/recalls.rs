@@ -1,4 +1,4 @@
-//! Layout recalls while the holder of the layout is busy.
+//! Layout recalls while the holder of the layout is reading or writing.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use client::{CreateOptions, File, OpenFlags};
 use cluster::{Cluster, options};
 
-/// The length of a write that takes several requests.
+/// The length of a write that needs several requests, in bytes.
 const LEN: u64 = 5 << 20;
 
 async fn write(file: &File, byte: u8) {
@@ -22,14 +22,14 @@ async fn concurrent_truncates_by_two_clients_do_not_deadlock() {
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
     let theirs = other.open(&node, OpenFlags::READ_WRITE).await.unwrap();
     for round in 1..=10 {
-        // Both clients then hold a write layout, which the truncate of the other client recalls.
+        // Each client then holds a layout for writing, which the mgr recalls for the truncate of the other client.
         write(&mine, round).await;
         write(&theirs, round).await;
         let (a, b) = tokio::join!(mine.set_len(LEN / 2), theirs.set_len(LEN / 2));
         a.unwrap();
         b.unwrap();
     }
-    // The mgr revokes a layout if its recall takes longer than a lease.
+    // The mgr would revoke a layout if the client took longer than a lease time to return it.
     assert_eq!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked, 0);
     mine.close().await.unwrap();
     theirs.close().await.unwrap();

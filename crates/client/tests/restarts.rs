@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, SetAttrs, Status};
 
-/// The connect and retry timeout for a daemon that stays down. It is long enough for a running daemon on a busy
-/// machine.
+/// The connect and retry timeout for tests in which a daemon stays down. A running daemon on a busy machine must reply
+/// within it.
 const SHORT: Duration = Duration::from_secs(4);
 
-/// The length of the header of an object file (`docs/FORMATS.md`).
+/// The length of the header of an object file in bytes (`docs/FORMATS.md`).
 const HEAD: u64 = 4096;
 
 fn fill(seed: u64, len: usize) -> Bytes {
@@ -34,7 +34,7 @@ async fn read_back(mount: &Mount, name: &str) -> Vec<u8> {
     got.to_vec()
 }
 
-/// Removes the bytes of every object, as a crash may remove bytes that were not committed.
+/// Truncates every object, as a crash may remove bytes that were not committed.
 fn lose_bytes(dir: &Path) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
@@ -46,8 +46,8 @@ fn lose_bytes(dir: &Path) {
     }
 }
 
-/// The flush timer, not a program, started these writes. So the client keeps the bytes when the mgr is unreachable for
-/// longer than `retry_timeout`.
+/// If the flush timer started a write, no program waits for it. So the client keeps the bytes, even if the mgr is
+/// unreachable for longer than `retry_timeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
     let mut cluster = Cluster::start(1).await;
@@ -55,8 +55,8 @@ async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
     let mount = cluster.mount(Options { retry_timeout: Duration::from_millis(1500), policy, ..options() }).await;
     let file = create(&mount, "f").await;
     cluster.mgr.take().unwrap().stop().await;
-    // The first failure means that the mount considers the mgr unreachable. The loop lasts longer than the mount
-    // retries its background writes.
+    // The failed GETATTR shows that the mount considers the mgr unreachable. The following loop takes longer than
+    // `retry_timeout`.
     let root = mount.root();
     mount.getattr(&root).await.unwrap_err();
     file.write_at(0, fill(1, 100)).await.unwrap();
@@ -76,7 +76,7 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let file = create(&mount, "f").await;
     let data = fill(1, 9 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // Later bytes on top of earlier ones must stay on top when both are sent again.
+    // Later bytes must still replace earlier ones when the client sends both again.
     let top = fill(2, 3 << 20);
     let bottom = file.read_at(0, 9 << 20).await.unwrap().to_vec();
     assert!(bottom == data);
@@ -95,7 +95,7 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let counters = mount.counters();
     assert!(counters.written_direct >= 20 << 20, "the bytes were not sent again: {counters:?}");
     assert!(counters.reconnects >= 2 && counters.written_via_mgr == 0, "{counters:?}");
-    // Bytes that fsync made durable survive the next restart of the iods.
+    // Bytes that fsync made durable survive another restart of the iods.
     for i in 0..2 {
         cluster.stop_iod(i);
         cluster.start_iod(i);
@@ -119,7 +119,7 @@ async fn a_write_waits_for_an_iod_to_restart() {
         file.fsync().await.unwrap();
     };
     let back = async {
-        // Starts the iods only after the client has retried a request.
+        // Start the iods only after the client has sent a request again.
         while mount.counters().retries == 0 {
             tokio::task::yield_now().await;
         }
@@ -154,7 +154,7 @@ async fn abandoned_bytes_are_not_reported_as_durable() {
     let mount = cluster.mount(Options { connect_timeout: SHORT, retry_timeout: SHORT, ..options() }).await;
     let file = create(&mount, "f").await;
     file.write_at(0, fill(1, 100)).await.unwrap();
-    // The read makes the client send the bytes to the iod, which loses them.
+    // The read makes the client send its pending bytes to the iod, which then loses them.
     assert!(file.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
     cluster.stop_iod(0);
     lose_bytes(&cluster.store(0).join("objects"));
@@ -178,7 +178,7 @@ async fn every_writer_gets_the_error_when_bytes_moving_to_the_mgr_path_are_lost(
     let mount = cluster.mount(Options { connect_timeout: quick, retry_timeout: quick, ..options() }).await;
     let one = Arc::new(create(&mount, "f").await);
     let two = mount.open(&one.node(), OpenFlags::READ_WRITE).await.unwrap();
-    // The read makes the client send the bytes to the iod, which may lose them.
+    // The read makes the client send its pending bytes to the iod, which may lose them.
     one.write_at(0, fill(1, 100)).await.unwrap();
     assert!(two.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
     cluster.stop_iod(0);
@@ -209,8 +209,8 @@ async fn bytes_not_reported_to_the_mgr_can_be_read_on_the_mgr_path() {
     file.write_at(0, data.clone()).await.unwrap();
     assert!(file.read_at(0, 1 << 20).await.unwrap().to_vec() == data);
     cluster.stop_iod(0);
-    // The client does not retry an unreachable iod for a while. The mgr reconnects sooner, so the read takes the mgr
-    // path.
+    // For a while, the client does not try an iod again that was unreachable. The mgr reconnects sooner, so the read
+    // takes the mgr path.
     let read = file.read_at(0, 1 << 20);
     let back = async {
         while !mount.counters().operations.iter().any(|(name, _)| name == "READ") {
@@ -250,7 +250,8 @@ async fn the_direct_path_is_used_again_after_a_restart_of_the_mgr() {
     let data = fill(7, 4 << 20);
     file.write_at(0, data.clone()).await.unwrap();
     file.fsync().await.unwrap();
-    // For the restarted mgr this is a new client. The connections to the iods still belong to the old client.
+    // The restarted mgr gives this client a new client id. The connections to the iods still belong to the old client
+    // id.
     cluster.restart_mgr().await;
     assert_eq!(file.refresh().await.unwrap().size, 4 << 20);
     file.write_at(4 << 20, data.clone()).await.unwrap();
@@ -288,10 +289,10 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // The read makes the client send the bytes to the iods. The mgr does not know of these bytes.
+    // The read makes the client send its pending bytes to the iods. The mgr does not know of these bytes.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The client detects here that its session and its layout are lost. It does not report bytes that are not durable
+    // Here the client notices that its session and its layout are lost. It does not report bytes that are not durable
     // yet.
     mount.statfs().await.unwrap();
     assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 0);
@@ -305,22 +306,22 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
-    // Under a delegation the truncate would wait until this client has written its bytes.
+    // Use no delegation: under one, the truncate would wait until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // The read makes the client send the bytes to the iods, which may lose them.
+    // The read makes the client send its pending bytes to the iods, which may lose them.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The new mgr knows the open, but not the layout. So it recalls nothing before the truncate.
+    // The restarted mgr knows the open, but not the layout. So it executes the truncate without a recall.
     mount.statfs().await.unwrap();
     let other = cluster.mount(options()).await;
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
     other.setattr(&node, &SetAttrs { size: Some(10), ..SetAttrs::default() }).await.unwrap();
     file.close().await.unwrap();
-    // The iods have not restarted, so their verifiers are unchanged. Yet the truncate has removed the bytes, so the
-    // client sent them again.
+    // The iods have not restarted, so their write verifiers are unchanged. Still, the client has sent the truncated
+    // bytes again, because it lost its layout.
     assert!(read_back(&other, "f").await == data);
     assert_eq!(cluster.mgr.as_ref().unwrap().check(false).await.findings, []);
 }
@@ -329,12 +330,12 @@ async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
 async fn a_truncate_before_a_late_size_report_leaves_a_consistent_file() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
-    // Under a delegation the truncate would wait until this client has written its bytes.
+    // Use no delegation: under one, the truncate would wait until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     file.write_at(0, fill(5, 100)).await.unwrap();
     file.fsync().await.unwrap();
-    // A hole is durable at once. Only its modification time remains to be reported.
+    // A hole is durable at once. The client has only its modification time to report.
     file.punch(ByteRange { offset: 0, len: 10 }).await.unwrap();
     file.write_at(100, fill(6, 100)).await.unwrap();
     assert_eq!(file.read_at(100, 100).await.unwrap().len(), 100);
@@ -415,7 +416,7 @@ async fn a_removed_open_file_can_be_closed_across_a_restart_of_the_mgr() {
     file.write_at(0, fill(1, 100_000)).await.unwrap();
     mount.remove(&mount.root(), b"f").await.unwrap();
     cluster.mgr.take().unwrap().stop().await;
-    // The client does not reclaim a file that it is closing. So the restarted mgr removes the unnamed file.
+    // The client does not reclaim a file that it is closing. So the restarted mgr removes this file, which has no name.
     let before = mount.counters().retries;
     let closing = tokio::spawn(file.close());
     while mount.counters().retries == before {

@@ -1,4 +1,4 @@
-//! Short-circuit reads: they return the same bytes as reads that the iods answer.
+//! Short-circuit reads: they return the same bytes as reads that the client sends to the iods.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -16,10 +16,10 @@ use wire::rpc::{Auth, CallHeader, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
 const BLOCK: usize = 4096;
-/// The origin of the connections that the tests themselves open to iods.
+/// The origin (owner and incarnation) of the connections to iods that the tests open themselves.
 const ORIGIN: wire::native::Origin = wire::native::Origin { owner: [1; 16], incarnation: 0 };
 
-/// Returns options without read-ahead, so that each read reaches an iod or a file of an iod.
+/// Returns options without read-ahead, so that each read goes to an iod or to a lent file.
 fn plain() -> Options {
     Options { policy: Settings::parse(Origin::Mount, "read_ahead=0").unwrap(), ..options() }
 }
@@ -59,7 +59,7 @@ async fn soon(mut done: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), asked).await.expect("the request did not arrive");
 }
 
-/// Reads this range until a read is a short-circuit read.
+/// Repeats a read of this range until it is a short-circuit read.
 async fn borrow(mount: &Mount, file: &File, offset: u64, len: usize) {
     let before = mount.counters().short_circuit_reads;
     soon(async || {
@@ -69,7 +69,7 @@ async fn borrow(mount: &Mount, file: &File, offset: u64, len: usize) {
     .await;
 }
 
-/// Returns how many read-only descriptors of object files of this iod are open in this process.
+/// Returns the number of read-only descriptors of this iod's object files that are open in this process.
 fn lent_files(cluster: &Cluster, iod: usize) -> usize {
     let store = cluster.store(iod).canonicalize().unwrap();
     let of_store = |fd: &std::ffi::OsStr| {
@@ -81,7 +81,7 @@ fn lent_files(cluster: &Cluster, iod: usize) -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().filter(|fd| of_store(&fd.as_ref().unwrap().file_name())).count()
 }
 
-/// Sends an iod a request on an object that only the mgr may send.
+/// Sends an iod a request that only the mgr may send.
 fn as_mgr(
     cluster: &Cluster,
     iod: usize,
@@ -103,7 +103,7 @@ fn as_mgr(
         assert_eq!(reply.u32().unwrap(), 0, "the iod refused");
         reply
     };
-    // A session of the highest possible epoch.
+    // Use a session id with the highest possible epoch.
     let session = u64::from(u32::MAX) << 32;
     let ticket = key.ticket(fsid, session, u64::MAX);
     let hello = HelloArgs::new(&ticket, [8; 32], false);
@@ -127,8 +127,8 @@ async fn short_circuit_reads_see_earlier_writes_of_other_clients() {
     let file = create(&one, "f", vec![0; len].into()).await;
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
-    // The number of the last write that has returned, that of the last write that has begun, and whether all have
-    // returned.
+    // The number of the last write that has returned, the number of the last write that has begun, and whether all
+    // writes have returned.
     let (done, begun, over) = (AtomicU8::new(0), AtomicU8::new(0), AtomicBool::new(false));
     let writing = async {
         for round in 1..=60 {
@@ -177,7 +177,7 @@ async fn short_circuit_reads_of_any_range_return_the_right_bytes() {
     let counters = mount.counters();
     assert!(counters.short_circuit_reads > 300, "{counters:?}");
     assert_eq!(counters.rpc("LEND"), 3, "one request for each object");
-    // Holes, and bytes behind them.
+    // Make two holes, and write bytes after them.
     file.write_at(9 << 20, Bytes::from_static(b"far")).await.unwrap();
     file.punch(types::ByteRange { offset: 1 << 20, len: 1 << 20 }).await.unwrap();
     let mut model = data.to_vec();
@@ -189,7 +189,7 @@ async fn short_circuit_reads_of_any_range_return_the_right_bytes() {
         let end = model.len().min(at as usize + 300_000);
         assert!(read(&file, at, 300_000).await == model[at as usize..end], "from {at}");
     }
-    // Copies skip holes, so a read must report holes.
+    // The read must report a hole, because programs that copy files skip holes.
     let far = file.read_at(4 << 20, 1 << 20).await.unwrap();
     assert_eq!(far.segments, [client::Segment::Hole(1 << 20)]);
     file.close().await.unwrap();
@@ -229,7 +229,7 @@ async fn a_fence_ends_short_circuit_reads() {
     as_mgr(&cluster, 0, Procedure::Fence, |cap| encode(&FenceArgs { cap, generation: Generation(1000) }), object);
     let before = one.counters().short_circuit_reads;
     let (mine, theirs) = tokio::join!(lent.read_at(0, BLOCK), asking.read_at(0, BLOCK));
-    // The mgr does not know of this fence, so no client gets a capability of the new generation.
+    // The mgr does not know of this fence, so no client gets a capability for the new generation.
     assert_eq!(mine.unwrap_err().as_status(), theirs.unwrap_err().as_status());
     assert_eq!(one.counters().short_circuit_reads, before);
     assert_eq!(lent_files(&cluster, 0), 0);
@@ -245,7 +245,7 @@ async fn an_object_created_again_is_not_read_from_its_old_file() {
     borrow(&other, &reader, 0, BLOCK).await;
     as_mgr(&cluster, 0, Procedure::Remove, |cap| encode(&ObjectArgs { cap }), file.node().id);
     let lent = other.counters().short_circuit_reads;
-    // An iod, too, answers with zeros for an object that does not exist.
+    // The iod, too, returns zeros for an object that does not exist.
     assert_eq!(read(&reader, 0, BLOCK).await, [0; BLOCK]);
     file.write_at(0, fill(5, 100_000)).await.unwrap();
     file.fsync().await.unwrap();
@@ -263,7 +263,7 @@ async fn short_circuit_reads_end_with_the_iod_and_resume_after_its_restart() {
     let file = create(&mount, "f", fill(6, 100_000)).await;
     borrow(&mount, &file, 0, BLOCK).await;
     cluster.stop_iod(0);
-    // The client detects the end of the connection a moment later.
+    // The client notices the closed connection a moment later.
     soon(async || file.read_at(0, BLOCK).await.is_err()).await;
     let lent = mount.counters().short_circuit_reads;
     assert_eq!(lent_files(&cluster, 0), 0, "a file of a dead iod is still open");
@@ -282,9 +282,9 @@ async fn lent_files_are_closed_with_the_layout_and_with_the_file() {
     let file = create(&one, "f", fill(7, 100_000)).await;
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
-    // The iod runs in this process, and may not have closed a descriptor that it has sent.
+    // The iod runs in this process, and may still have its own descriptor of the file that it lent.
     soon(async || lent_files(&cluster, 0) == 1).await;
-    // A truncate makes the mgr recall the layouts of other clients.
+    // For a truncate, the mgr recalls the layouts of other clients, and a client without a layout closes its loans.
     file.set_len(90_000).await.unwrap();
     assert_eq!(lent_files(&cluster, 0), 0);
     assert!(read(&reader, 0, 100_000).await == fill(7, 90_000));
@@ -339,7 +339,7 @@ async fn the_socket_of_another_user_is_not_used() {
     }
     assert_eq!(mount.counters().short_circuit_reads, 0);
     file.close().await.unwrap();
-    // When root owns the socket, the same reads are short-circuit reads.
+    // If root owns the socket, the client trusts the iod and makes short-circuit reads.
     std::os::unix::fs::chown(&socket, Some(0), None).unwrap();
     let mount = cluster.mount(plain()).await;
     let file = open(&mount, "file").await;

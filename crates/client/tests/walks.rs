@@ -1,4 +1,5 @@
-//! Path expectations: an operation is executed only if its paths still lead to the file, and else changes nothing.
+//! Path expectations: the mgr executes an operation only if the expected paths still lead to the file. Otherwise the
+//! operation changes nothing.
 
 #[path = "support/memory_mgr.rs"]
 mod memory_mgr;
@@ -14,7 +15,7 @@ fn walk(from: &Node, names: &[&str], to: &Node) -> PathExpectation {
     PathExpectation { to: to.id, from: from.clone(), names }
 }
 
-/// A directory `a/b` with a file `f`.
+/// A directory `a/b` with a file `f`, and the mount that created them.
 struct Tree {
     mount: Mount,
     root: Node,
@@ -33,7 +34,7 @@ impl Tree {
         Tree { mount, root, dir, file: node }
     }
 
-    /// Returns the mount with the expectation that the paths still lead to this directory and this file.
+    /// Returns the mount with the path expectations of this directory and this file.
     fn expecting(&self) -> Mount {
         let dir = walk(&self.root, &["a", "b"], &self.dir);
         self.mount.expecting(vec![dir, walk(&self.root, &["a", "b", "f"], &self.file)])
@@ -44,7 +45,7 @@ async fn outcome<T>(operation: impl Future<Output = client::Result<T>>) -> Optio
     operation.await.err()
 }
 
-/// Runs every operation by name and returns its error, if any.
+/// Runs each operation by name, and returns its error, if any.
 async fn all(tree: &Tree) -> Vec<(&'static str, Option<Error>)> {
     let (mount, dir, file) = (tree.expecting(), &tree.dir, &tree.file);
     let mode = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
@@ -78,7 +79,7 @@ async fn operations_are_executed_if_their_paths_still_lead_to_the_file() {
     for (what, error) in all(&tree).await {
         assert_eq!(error, None, "{what}");
     }
-    // Two expectations: both names of the file lead to it.
+    // With two expectations for a file, both of its names must lead to it.
     tree.mount.link(&tree.file, &tree.root, b"second").await.unwrap();
     let both = [walk(&tree.root, &["a", "b", "f"], &tree.file), walk(&tree.root, &["second"], &tree.file)];
     let mount = tree.mount.expecting(both.to_vec());
@@ -98,7 +99,8 @@ async fn operations_change_nothing_if_their_paths_lead_elsewhere() {
     let states = |mount: Mount, file: Node, dir: Node| async move {
         (mount.getattr(&file).await.unwrap().change, mount.getattr(&dir).await.unwrap().change)
     };
-    // In the first round another directory has the name of the moved one. In the second round the path does not exist.
+    // In the first round, another directory has the old name of the moved directory. In the second round, no directory
+    // has this name.
     mount.rename(&above, b"b", root, b"moved").await.unwrap();
     mount.mkdir(&above, b"b", 0o755).await.unwrap();
     for round in 0..2 {
@@ -113,7 +115,7 @@ async fn operations_change_nothing_if_their_paths_lead_elsewhere() {
             mount.remove(root, b"a").await.unwrap();
         }
     }
-    // Without expectations the files are accessible. An error of the operation itself is not reported as a moved path.
+    // Without path expectations, the moved files are accessible. An error of the operation itself is not a moved path.
     assert!(!mount.lookup(&tree.dir, b"none").await.unwrap_err().is_moved());
     mount.getattr(&tree.file).await.unwrap();
 }
@@ -145,7 +147,7 @@ async fn a_path_too_long_for_a_compound_is_not_checked() {
         dir = mount.mkdir(&dir, name.as_bytes(), 0o755).await.unwrap().0;
         names.push(&name[..]);
         let expecting = mount.expecting(vec![walk(&mount.root(), &names, &dir)]);
-        // RENAME sends the largest COMPOUND: it checks two paths and contains one more LOOKUP.
+        // RENAME sends the largest COMPOUND: two path checks and one more LOOKUP.
         expecting.mkdir(&dir, b"x", 0o755).await.unwrap();
         expecting.rename(&dir, b"x", &dir, b"y").await.unwrap();
         expecting.lookup(&dir, b"y").await.unwrap();

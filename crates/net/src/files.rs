@@ -24,11 +24,11 @@ pub fn make_way(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(WAY).create(dir)
 }
 
-/// Removes permissions that exceed these modes, from the directory `dir` and from names in it. The empty name stands
-/// for `dir` itself. Skips names that do not exist. Logs what it changed and what it could not change.
+/// Removes permission bits that the modes in `most` do not contain, from the directory `dir` and from names in it. The
+/// empty name stands for `dir` itself. Skips names that do not exist. Logs each change and each failure.
 ///
-/// Stores need this for two reasons: earlier versions of Weir created the files by the umask, and copying a store may
-/// change the modes of its files.
+/// Stores need this for two reasons: earlier versions of Weir created files with modes that depended on the umask, and
+/// copying a store may change the modes of its files.
 pub fn narrow(dir: &Path, most: &[(&str, u32)]) {
     let (mut narrowed, mut failed) = (Vec::new(), Vec::new());
     for (name, most) in most {

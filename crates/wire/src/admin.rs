@@ -68,7 +68,7 @@ pub struct Status {
 pub struct Group {
     /// Name of the group, for instance `mgr`, `iod` or `operations`. Several groups may have the same name.
     pub name: String,
-    /// Names and values in display order.
+    /// Names and values of the group, in display order.
     pub values: Vec<(String, Value)>,
 }
 

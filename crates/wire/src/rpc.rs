@@ -39,7 +39,7 @@ pub enum Auth {
 /// The body of an AUTH_SYS credential (`authsys_parms`, RFC 5531 appendix A).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AuthSys {
-    /// An arbitrary number that the caller chooses.
+    /// An arbitrary number that the caller chooses; the server ignores it (RFC 5531, appendix A).
     pub stamp: u32,
     /// Name of the caller's machine, at most 255 bytes.
     pub machine: Bytes,

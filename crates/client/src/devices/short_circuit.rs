@@ -1,5 +1,5 @@
-//! The connection on which a local iod lends files for short-circuit reads, separate because descriptors arrive with
-//! the bytes of a stream.
+//! The connection on which a local iod lends files for short-circuit reads. It is separate from the connection for
+//! other requests because the iod passes file descriptors along with its replies.
 
 use super::{Iod, Line};
 use crate::short_circuit::{Loan, Told};
@@ -25,42 +25,44 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
-/// Longest reply in bytes: the reply to HELLO with all its addresses.
+/// The longest reply that the client accepts, in bytes. The longest reply of an iod is that to HELLO, with all its
+/// addresses.
 const REPLY_MAX: usize = 8 << 10;
-/// A ticket that expires within this many seconds is not used any more.
+/// The client does not use a ticket that expires within this many seconds.
 const TICKET_SPARE: u64 = 10;
 
-/// The connection for the loans of one iod, beside the connection for all other requests.
+/// The companion connection for the loans of one iod, beside the connection for all other requests.
 pub(super) struct Lender {
     iod: IodId,
     path: PathBuf,
-    /// The origin of the other connection, so that both end together.
+    /// The origin (owner and incarnation) of the connection for other requests. The iod ends both connections when a
+    /// newer incarnation arrives.
     origin: Origin,
     patience: Duration,
-    /// Made for the first loan; one request at a time.
+    /// The socket, which the client connects when it requests the first loan. The lock allows one request at a time.
     socket: Arc<Mutex<Option<Socket>>>,
 }
 
-/// A connection that has completed HELLO.
+/// An established connection: HELLO has succeeded.
 struct Socket {
     stream: UnixStream,
     xid: u32,
 }
 
-/// Why the iod lent nothing.
+/// Why a request for a loan failed.
 enum Problem {
     /// The iod answered with a failure; the connection is intact.
     Answer(Failure),
-    /// The iod does not know the procedure.
+    /// The iod does not implement the procedure LEND.
     NotKnown,
-    /// The lent file does not support the needed reads, nor will the next one.
+    /// The client cannot read the lent file without blocking. The same will hold for every other file of this iod.
     OfNoUse(io::Error),
     /// The connection is broken.
     Broken(io::Error),
 }
 
 impl Problem {
-    /// Returns whether another request would have the same result.
+    /// Returns whether every further request for a loan would fail in the same way.
     fn stays(&self) -> bool {
         match self {
             Problem::Answer(failure) => failure.status == Status::NotSupp,
@@ -91,18 +93,18 @@ fn nonsense(what: impl std::fmt::Display) -> Problem {
 }
 
 impl Iod {
-    /// Returns whether the iod may lend files, if known.
+    /// Returns whether the iod may lend files; false until the client has connected to it.
     pub(crate) fn may_lend(&self) -> bool {
         self.lends.load(Relaxed)
     }
 
-    /// Requests the file of the object of a capability.
+    /// Requests the loan of the object that a capability names.
     pub(crate) async fn borrow(&self, cap: &Capability) -> Told<Loan> {
         let line = self.link.lock().await.line.clone().filter(|line| !line.connection.is_closed());
         let Some(Line { connection, lender, .. }) = line else { return Told::NotNow };
         let Some(lender) = lender else { return Told::Never };
         let socket = tokio::time::timeout(lender.patience, lender.socket.clone().lock_owned()).await;
-        // A request to a stopped iod keeps the lock.
+        // The lock is busy while another request waits for a stopped iod (SIGSTOP).
         let Ok(socket) = socket else { return Told::NotNow };
         let Some(ticket) = self.ticket(socket.is_none()).await else { return Told::NotNow };
         self.shared.tally.native(Procedure::Lend);
@@ -125,13 +127,13 @@ impl Iod {
                 self.lends.store(false, Relaxed);
                 Told::Never
             }
-            // The runtime is shutting down.
+            // The blocking task was cancelled, because the runtime is shutting down.
             Err(_) => Told::NotNow,
         }
     }
 
-    /// Returns a ticket that opens a session, if one is `needed`; asks the mgr for a new one if the cached ticket
-    /// expires soon.
+    /// Returns a ticket to open a session, if `needed`. Requests a new ticket from the mgr if the cached ticket expires
+    /// soon. Returns `None` if no valid ticket is available.
     async fn ticket(&self, needed: bool) -> Option<Option<Ticket>> {
         if !needed {
             return Some(None);
@@ -149,12 +151,13 @@ impl Iod {
 }
 
 impl Lender {
-    /// Creates the state for an iod whose socket is at `path`, beside a connection of this origin; sends nothing yet.
+    /// Creates the companion connection for an iod whose socket is at `path`, beside a connection of this origin. Does
+    /// not connect yet.
     pub(super) fn new(iod: IodId, path: PathBuf, origin: Origin, patience: Duration) -> Self {
         Lender { iod, path, origin, patience, socket: Arc::default() }
     }
 
-    /// Requests a file and waits for the answer. `ticket` is used if there is no connection.
+    /// Requests the loan of a file and waits for the reply. If there is no connection, opens one with `ticket`.
     fn lend(
         &self,
         socket: &mut Option<Socket>,
@@ -195,8 +198,8 @@ impl Lender {
     }
 }
 
-/// Connects to the socket at this path, if its owner is trusted ([`net::local`]). Does not block: a stopped process
-/// would let the client wait forever.
+/// Connects to the Unix socket at this path, if [`net::local`] trusts its owner. Connects without blocking, so that a
+/// stopped iod does not block the client.
 fn reach(path: &Path) -> io::Result<UnixStream> {
     net::local::check_path(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -209,7 +212,7 @@ fn reach(path: &Path) -> io::Result<UnixStream> {
 }
 
 impl Socket {
-    /// Sends a call; returns the result, and the descriptor that came with it, if any.
+    /// Sends a call and waits for the reply. Returns the result, and the file descriptor that arrived with it, if any.
     fn call<T: Xdr>(&mut self, procedure: Procedure, args: &impl Xdr) -> Result<(T, Option<OwnedFd>), Problem> {
         self.xid = self.xid.wrapping_add(1);
         let (xid, procedure) = (self.xid, procedure as u32);
@@ -234,7 +237,8 @@ impl Socket {
         Ok((result, file))
     }
 
-    /// Returns the next record, and the descriptor that came with it. An iod sends each record in one fragment.
+    /// Receives one record and the file descriptor that arrived with it, if any. Each record must be a single fragment,
+    /// as iods send it.
     fn receive(&self) -> Result<(Bytes, Option<OwnedFd>), Problem> {
         let (mut head, mut file) = ([0; 4], None);
         self.fill(&mut head, &mut file)?;
@@ -247,7 +251,7 @@ impl Socket {
         Ok((body.into(), file))
     }
 
-    /// Fills a buffer; keeps the last descriptor that arrives meanwhile.
+    /// Fills a buffer from the socket; stores the last file descriptor that arrives with the bytes in `file`.
     fn fill(&self, mut buffer: &mut [u8], file: &mut Option<OwnedFd>) -> io::Result<()> {
         while !buffer.is_empty() {
             let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,8 +1,8 @@
 //! The conformance suite of layout drivers: the properties that the client relies on, checked for any driver over
 //! servers in memory.
 //!
-//! Each check makes its own servers with a function of the driver under test. The file that the checks write has
-//! [`SIZE`] bytes at most.
+//! Each check creates its own servers with a function of the driver under test. The checks write one file of at most
+//! [`SIZE`] bytes.
 
 use super::{Found, Layout, NotDone, Payload, ReadDone, Share};
 use bytes::Bytes;
@@ -15,22 +15,22 @@ use xdr::Segments;
 
 /// Largest size of the file under test.
 pub(crate) const SIZE: u64 = 64 << 10;
-/// Random histories for each driver, and the steps of each.
+/// Number of random histories for each driver; `STEPS` is the number of steps in each history.
 const SEEDS: u64 = 12;
 const STEPS: usize = 60;
-/// How often lost bytes are sent again before the check fails.
+/// How often the client sends lost bytes again before the check fails.
 const ROUNDS: usize = 4;
-/// Longer than a driver leaves a server alone after a failure.
+/// A time longer than the driver's pause before it tries an unreachable server again.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 
 /// How the server of a lane fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trouble {
-    /// No request reaches it.
+    /// The server is unreachable: it receives no requests.
     Unreachable,
-    /// The server executes requests and does not answer.
+    /// The server executes requests and does not reply.
     Silent,
-    /// The server answers with an error, and executes at most a part of a request.
+    /// The server replies with an error, and executes at most a part of each request.
     Failing,
 }
 
@@ -38,21 +38,21 @@ pub(crate) enum Trouble {
 pub(crate) trait Fixture {
     /// Returns a layout of the file with valid rights. The mgr knows that the file has `durable` durable bytes.
     async fn grant(&self, durable: u64) -> Arc<dyn Layout>;
-    /// Makes the server of a lane fail from now on, or lets it work again.
+    /// Makes the server of a lane fail from now on, or work again if `trouble` is `None`.
     fn fail(&self, lane: usize, trouble: Option<Trouble>);
-    /// Restarts the server of a lane. It loses bytes that are not durable.
+    /// Restarts the server of a lane, which loses all bytes that are not durable.
     fn restart(&self, lane: usize);
-    /// Removes all data of a lane, durable or not.
+    /// Removes all bytes of a lane from its server, including durable bytes.
     fn lose(&self, lane: usize);
-    /// Truncates the file on all servers, as the mgr does.
+    /// Truncates the file on all servers, as the mgr would.
     async fn truncate(&self, size: u64);
-    /// Makes the servers refuse the layouts that were granted so far.
+    /// Fences the file: the servers refuse all layouts granted before.
     async fn fence(&self);
-    /// Returns how many requests each server has received.
+    /// Returns the number of requests that each server has received.
     fn received(&self) -> Vec<u64>;
 }
 
-/// A source of random numbers (xorshift64*), the same for the same seed.
+/// A deterministic random number generator (xorshift64*).
 struct Rng(u64);
 
 impl Rng {
@@ -67,7 +67,7 @@ impl Rng {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound.max(1)
     }
 
-    /// Returns ranges in order, without overlaps, that end below `end`; at least one.
+    /// Returns at least one random range. The ranges are in order, do not overlap, and end below `end`.
     fn ranges(&mut self, end: u64) -> Vec<ByteRange> {
         let count = 1 + self.below(5);
         let longest = if self.below(3) == 0 { end } else { 700 };
@@ -90,23 +90,24 @@ fn range(offset: u64, len: u64) -> ByteRange {
     ByteRange { offset, len }
 }
 
-/// A write that its server may still lose.
+/// An unstable write, which its server may lose until the next COMMIT.
 struct Sent {
     parts: Vec<ByteRange>,
     payload: Payload,
     verifier: Verifier,
 }
 
-/// A client of the layout, which keeps uncommitted writes by lane and sends them again as the mount does.
+/// A client of the layout. It holds the uncommitted writes of each server, and sends them again after a restart, as the
+/// mount does.
 struct Client<F> {
     fixture: F,
     layout: Arc<dyn Layout>,
-    /// What the file must contain.
+    /// The expected contents of the file.
     file: Vec<u8>,
     has_holes: bool,
     sent: BTreeMap<usize, Vec<Sent>>,
     rng: Rng,
-    /// Named in messages.
+    /// The seed of the random history, which failed assertions print.
     seed: u64,
 }
 
@@ -121,7 +122,7 @@ impl<F: Fixture> Client<F> {
         self.file.len() as u64
     }
 
-    /// Returns the payload of `parts` from the file.
+    /// Returns a payload with the expected contents of the file ranges `parts`.
     fn payload(&self, parts: &[ByteRange]) -> Payload {
         let mut data = Segments::default();
         for part in parts {
@@ -130,7 +131,7 @@ impl<F: Fixture> Client<F> {
         Payload::new(data)
     }
 
-    /// Puts random bytes into the file, which no server has yet.
+    /// Fills ranges of the expected file with random bytes, without sending them to a server.
     fn fill(&mut self, ranges: &[ByteRange]) {
         for range in ranges {
             self.has_holes |= range.offset > self.size();
@@ -145,7 +146,8 @@ impl<F: Fixture> Client<F> {
         self.fill(ranges);
         for Share { lane, parts } in self.layout.shares(ranges) {
             let payload = self.payload(&parts);
-            // A stable write must not be followed by older bytes that are sent again.
+            // Write stably only without earlier unstable writes: sending these again later would overwrite the newer
+            // bytes.
             let stable = !self.sent.contains_key(&lane) && self.rng.below(3) == 0;
             let written = self.layout.write(lane, &parts, &payload, stable).await;
             let written = written.unwrap_or_else(|e| panic!("seed {}: writing: {e:?}", self.seed));
@@ -157,7 +159,7 @@ impl<F: Fixture> Client<F> {
         }
     }
 
-    /// Makes everything of a lane durable.
+    /// Commits a lane until all its writes are durable; sends writes with another verifier again.
     async fn commit(&mut self, lane: usize) {
         for _ in 0..ROUNDS {
             let Some(sent) = self.sent.get_mut(&lane) else { return };
@@ -182,13 +184,13 @@ impl<F: Fixture> Client<F> {
         }
     }
 
-    /// Writes all bytes of a file of [`SIZE`] bytes, durably.
+    /// Writes and commits all [`SIZE`] bytes of the file.
     async fn write_all(&mut self) {
         self.write(&[range(0, SIZE)]).await;
         self.commit_all().await;
     }
 
-    /// Reads a range and compares it with the file.
+    /// Reads a range and compares it with the expected contents.
     async fn check(&self, wanted: ByteRange) {
         let mut found = vec![None; wanted.len as usize];
         for Share { lane, parts } in self.layout.shares(&[wanted]) {
@@ -215,7 +217,7 @@ impl<F: Fixture> Client<F> {
         }
     }
 
-    /// Finds all data, and checks that only zeros are between them.
+    /// Seeks through all data of the file, and checks that all bytes outside the data ranges are zero.
     async fn check_data(&self) {
         let is_zero = |range: std::ops::Range<u64>| {
             let end = range.end.min(self.size());
@@ -248,7 +250,8 @@ impl<F: Fixture> Client<F> {
         self.file.resize(size as usize, 0);
     }
 
-    /// Gets another layout. The mgr knows durable bytes only if the layout says that the servers have them all.
+    /// Gets another layout. The mgr assumes the bytes of the file to be durable only if the old layout says that the
+    /// servers store them all.
     async fn renew(&mut self) {
         let durable = if self.layout.reaches(self.size()) { self.size() } else { 0 };
         self.layout = self.fixture.grant(durable).await;
@@ -288,7 +291,8 @@ impl<F: Fixture> Client<F> {
     }
 }
 
-/// Random writes, reads, commits, holes, truncates, searches for data, restarts and renewals of the layout.
+/// Random histories of writes, reads, commits, holes, truncates, searches for data, server restarts and layout renewals
+/// keep the contents of the file.
 pub(crate) async fn random_histories<F: Fixture>(make: impl Fn() -> F) {
     for seed in 0..SEEDS {
         let mut client = Client::new(make(), seed).await;
@@ -302,7 +306,7 @@ pub(crate) async fn random_histories<F: Fixture>(make: impl Fn() -> F) {
     }
 }
 
-/// Shares cover the ranges exactly, fit into one request each, and each byte has one lane.
+/// The shares cover the ranges exactly, each share fits into one request, and each byte belongs to one lane.
 pub(crate) async fn shares_cover_the_ranges<F: Fixture>(make: impl Fn() -> F) {
     let fixture = make();
     let layout = fixture.grant(0).await;
@@ -354,7 +358,7 @@ pub(crate) async fn shares_cover_the_ranges<F: Fixture>(make: impl Fn() -> F) {
     }
 }
 
-/// The verifier of a lane changes when its server restarts, and says nothing about other servers.
+/// The verifier of a lane changes when the server of that lane restarts, and only then.
 pub(crate) async fn verifiers_belong_to_lanes<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;
@@ -383,7 +387,7 @@ pub(crate) async fn verifiers_belong_to_lanes<F: Fixture>(make: impl Fn() -> F) 
     }
 }
 
-/// A share that belongs to another lane, or to no lane of this layout, is not attempted.
+/// The driver does not send a share that belongs to another lane, or to no lane of this layout.
 pub(crate) async fn lanes_are_never_mixed<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;
@@ -403,7 +407,7 @@ pub(crate) async fn lanes_are_never_mixed<F: Fixture>(make: impl Fn() -> F) {
     client.check(range(0, SIZE)).await;
 }
 
-/// The class of a failure.
+/// Returns the name of the outcome of a driver's request.
 fn class<T>(attempt: Result<T, NotDone>) -> &'static str {
     match attempt {
         Ok(_) => "done",
@@ -414,7 +418,8 @@ fn class<T>(attempt: Result<T, NotDone>) -> &'static str {
     }
 }
 
-/// Each failure of a server has its class, and concerns the shares of its lane alone.
+/// A driver reports each way in which a server can fail with its own [`NotDone`] variant, and only for the shares of
+/// that server's lane.
 pub(crate) async fn failures_have_their_class<F: Fixture>(make: impl Fn() -> F) {
     for trouble in [Trouble::Unreachable, Trouble::Silent, Trouble::Failing] {
         let mut client = Client::new(make(), 1).await;
@@ -449,14 +454,14 @@ pub(crate) async fn failures_have_their_class<F: Fixture>(make: impl Fn() -> F) 
             client.fixture.fail(failing, None);
             tokio::time::sleep(LEFT_ALONE).await;
             client.fixture.restart(failing);
-            // It is unknown which of these requests the server executed, so the client writes everything again.
+            // The client does not know which of these requests the server executed, so it writes everything again.
             client.write_all().await;
             client.check(range(0, SIZE)).await;
         }
     }
 }
 
-/// Servers refuse a layout that was fenced, and the next layout works.
+/// After a fence the servers refuse the old layout, and accept the next one.
 pub(crate) async fn fenced_layouts_are_stale<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;
@@ -477,7 +482,7 @@ pub(crate) async fn fenced_layouts_are_stale<F: Fixture>(make: impl Fn() -> F) {
     client.check(range(0, SIZE)).await;
 }
 
-/// Durable bytes that a server no longer has are reported as lost, and count as data, until the file is truncated.
+/// Durable bytes that a server no longer stores are reported as lost, and count as data, until a truncate of the file.
 pub(crate) async fn lost_bytes_are_reported<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;
@@ -503,7 +508,7 @@ pub(crate) async fn lost_bytes_are_reported<F: Fixture>(make: impl Fn() -> F) {
     }
 }
 
-/// A layout learns the durable lengths from the answers of the servers, and assumes no more bytes to be durable.
+/// A layout learns the durable lengths from the replies of the servers, and assumes no other bytes to be durable.
 pub(crate) async fn durable_lengths_are_learned<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     assert!(!client.layout.reaches(1), "the file is empty");
@@ -517,7 +522,7 @@ pub(crate) async fn durable_lengths_are_learned<F: Fixture>(make: impl Fn() -> F
     assert!(!client.layout.reaches(SIZE), "unstable writes are not durable");
 }
 
-/// The placement names a server for each lane, and the sizes of the objects show the size of the file.
+/// The placement names a server for each lane, and the size of the file follows from the sizes of the objects in it.
 pub(crate) async fn placements_show_the_file<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     let size = SIZE - 321;

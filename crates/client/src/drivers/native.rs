@@ -28,9 +28,9 @@ use types::{ByteRange, Generation, IodId, ObjectId, Status, Verifier};
 use wire::native::*;
 use xdr::{Segments, Writer, Xdr};
 
-/// How often a payload with a wrong checksum is transferred again.
+/// How often the client transfers a payload whose checksum does not match before it gives up.
 const CHECKSUM_TRIES: u32 = 3;
-/// Damage is located in steps of this many bytes: the block size of the iods.
+/// The step in bytes in which the client searches for damaged bytes: the block size of the iods.
 const DAMAGE_STEP: u64 = 4096;
 
 pub(super) struct Native {
@@ -75,19 +75,19 @@ impl Driver for Native {
     }
 }
 
-/// The objects of one file.
+/// A native layout: the objects of one file on their iods.
 struct Objects {
     distribution: Distribution,
     object: ObjectId,
     lengths: Lengths,
     generation: Generation,
-    /// The capability for each iod.
+    /// The capability for each iod, in the order of the objects.
     caps: Vec<Capability>,
-    /// When to get new capabilities: half of their lifetime is over.
+    /// When the client should get new capabilities: at half of their lifetime.
     old_from: Instant,
     ids: Vec<IodId>,
     iods: Vec<Arc<Iod>>,
-    /// The loan of each object, as long as this layout is used.
+    /// The loan state of each object, held while this layout is in use.
     places: Vec<Arc<Place>>,
     loans: Arc<Loans>,
     tally: Arc<Tally>,
@@ -99,12 +99,13 @@ fn encode(args: &impl Xdr) -> Segments {
     out.finish()
 }
 
-/// Classifies an iod's refusal by whether a new layout can help.
+/// Converts an iod's refusal to the outcome that says whether a new layout can help.
 fn refused(refusal: Refused) -> NotDone {
     match refusal {
         Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
         Refused::Answer(error) => match error.as_status() {
-            // `Lost`: a new layout helps if the file was truncated since this one was granted.
+            // An iod returns `Lost` for missing durable bytes. A new layout helps if the file was truncated after the
+            // grant of this one.
             Some(Status::CapExpired | Status::CapRefused | Status::Fenced | Status::Lost) => NotDone::Stale(error),
             _ => NotDone::Failed(error),
         },
@@ -112,7 +113,7 @@ fn refused(refusal: Refused) -> NotDone {
 }
 
 impl Objects {
-    /// Returns the capability for the iod of this object.
+    /// Returns the capability for the object with this index.
     fn cap(&self, index: usize) -> Attempt<Capability> {
         let none = || NotDone::Failed(Error::usage(format!("the layout has no object {index}")));
         self.caps.get(index).cloned().ok_or_else(none)
@@ -122,8 +123,9 @@ impl Objects {
         self.call_for_bytes(index, procedure, |_| args.clone(), what).await.map(|(result, _)| result)
     }
 
-    /// Calls like [`Objects::call`], for bytes that have checksums on some connections. `args` receives whether this
-    /// connection uses checksums, and the result says so too.
+    /// Calls an iod like [`Objects::call`], for requests or replies with a payload, which carries checksums on some
+    /// connections. `args` encodes the arguments with or without checksums. The second result says whether the reply
+    /// has checksums.
     async fn call_for_bytes<T: Xdr>(
         &self,
         index: usize,
@@ -142,8 +144,8 @@ impl Objects {
         })
     }
 
-    /// Reads from the file that the iod lent; returns `None` if there is none or the iod must be asked. Requests a loan
-    /// when that is worthwhile.
+    /// Reads from the file that the iod lent. Returns `None` if there is no loan, or if the client must send the read
+    /// to the iod. Requests a loan if the object is read often enough.
     fn read_short_circuit(&self, index: usize, extents: &[ByteRange]) -> Option<Vec<ObjectRun>> {
         let (iod, place) = (self.iods.get(index)?, self.places.get(index)?);
         if !iod.may_lend() {
@@ -167,7 +169,8 @@ impl Objects {
         None
     }
 
-    /// Finds the damaged bytes of the file, after a READ of these extents failed because of damage.
+    /// Finds the damaged bytes after a READ of these extents failed with a checksum error, and adds their file range to
+    /// the error.
     async fn locate(&self, index: usize, extents: &[Extent], error: Error) -> Error {
         let mut damaged: Option<ByteRange> = None;
         for extent in extents {
@@ -218,7 +221,7 @@ impl Objects {
     }
 }
 
-/// Converts the pieces of a reply to runs of bytes; they must cover `wanted` bytes.
+/// Converts the pieces of a READ reply to byte ranges of the object. Returns `None` unless they cover `wanted` bytes.
 fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<ObjectRun>> {
     let mut data = reply.data;
     let mut found = Vec::with_capacity(reply.head.pieces.len());
@@ -232,9 +235,9 @@ fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<ObjectRun>> {
     (found.iter().map(ObjectRun::len).sum::<u64>() == wanted).then_some(found)
 }
 
-/// Requests to single objects, each named by its index in the distribution.
+/// Requests for single objects; `index` is the index of the object in the distribution.
 impl Objects {
-    /// Reads extents, together at most one payload; the answer covers them in order.
+    /// Reads extents of an object; the answer covers them in order. All extents together must fit into one payload.
     async fn read_object(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<ObjectRun>> {
         if let Some(found) = self.read_short_circuit(index, extents) {
             return Ok(found);
@@ -264,7 +267,7 @@ impl Objects {
         unreachable!("the loop returns at its last attempt")
     }
 
-    /// Writes the payload to extents, durably when `stable`.
+    /// Writes the payload to extents of an object; durably if `stable`.
     async fn write_object(
         &self,
         index: usize,
@@ -302,7 +305,7 @@ impl Objects {
         }
     }
 
-    /// Makes all writes to the object durable that have the verifier in the answer.
+    /// Commits an object: all earlier writes that returned the same verifier are now durable.
     async fn commit_object(&self, index: usize) -> Attempt<Verifier> {
         let args = encode(&ObjectArgs { cap: self.cap(index)? });
         let reply: CommitReply = self.call(index, Procedure::Commit, &args, "committing").await?;
@@ -310,19 +313,20 @@ impl Objects {
         Ok(reply.verifier)
     }
 
-    /// Turns a range into a hole.
+    /// Punches a hole into an object.
     async fn punch_object(&self, index: usize, range: ByteRange) -> Attempt<()> {
         let args = encode(&PunchArgs { cap: self.cap(index)?, offset: range.offset, len: range.len });
         self.call::<Nothing>(index, Procedure::Punch, &args, "punching a hole").await.map(|_| ())
     }
 
-    /// Returns the first data or hole byte at or after `offset`; the end of the object is a hole.
+    /// Returns the offset of the first data byte or hole byte at or after `offset`. The end of the object counts as a
+    /// hole.
     async fn seek_object(&self, index: usize, offset: u64, what: SeekWhat) -> Attempt<Option<u64>> {
         let args = encode(&SeekArgs { cap: self.cap(index)?, offset, what });
         self.call::<SeekReply>(index, Procedure::Seek, &args, "seeking").await.map(|reply| reply.offset)
     }
 
-    /// Returns length and allocated bytes of the object.
+    /// Returns the size and the allocated bytes of the object.
     async fn size_object(&self, index: usize) -> Attempt<SizeReply> {
         let args = encode(&ObjectArgs { cap: self.cap(index)? });
         self.call(index, Procedure::Size, &args, "asking for the size").await

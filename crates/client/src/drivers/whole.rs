@@ -12,7 +12,7 @@ use types::limits::PAYLOAD_MAX;
 use types::{ByteRange, FileId, Generation, IodId, ObjectId, Verifier};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// The kind.
+/// The layout kind `whole`.
 struct Whole;
 
 impl Kind for Whole {
@@ -21,7 +21,7 @@ impl Kind for Whole {
     type Device = IodAddress;
 }
 
-/// The body of a layout.
+/// The body of a layout of kind `whole`.
 struct Body {
     generation: u32,
     durable: u64,
@@ -38,7 +38,7 @@ impl Xdr for Body {
     }
 }
 
-/// The address of the server, which is in this process.
+/// The device address of the server; empty, because the server is in this process.
 struct IodAddress;
 
 impl Xdr for IodAddress {
@@ -49,14 +49,14 @@ impl Xdr for IodAddress {
     }
 }
 
-/// The only server.
+/// The state of the only server.
 #[derive(Default)]
 struct Server {
     bytes: Vec<u8>,
-    /// What survives a restart.
+    /// The bytes that survive a restart of the server.
     durable: Vec<u8>,
     starts: u64,
-    /// The least generation that it accepts.
+    /// The smallest layout generation that the server accepts.
     generation: u32,
     trouble: Option<Trouble>,
     received: u64,
@@ -82,7 +82,7 @@ impl Server {
     }
 }
 
-/// A file of the whole kind, with its driver and its server.
+/// A file with a layout of kind `whole`, with its driver and its server.
 pub(crate) struct WholeFile(Arc<Mutex<Server>>);
 
 impl WholeFile {
@@ -94,7 +94,7 @@ impl WholeFile {
         act(&mut self.0.lock().unwrap());
     }
 
-    /// Returns the driver.
+    /// Returns the driver of kind `whole` for this file's server.
     pub(super) fn driver(&self) -> impl Driver + use<> {
         WholeDriver(self.0.clone())
     }
@@ -155,12 +155,13 @@ impl Driver for WholeDriver {
 struct WholeLayout {
     server: Arc<Mutex<Server>>,
     generation: u32,
-    /// The durable size, if known; `None` after a truncate.
+    /// The durable size of the file, as far as the client knows it; `None` after a truncate.
     durable: Mutex<Option<u64>>,
 }
 
 impl WholeLayout {
-    /// Sends a request to the server; `changes` says whether it must not be executed later.
+    /// Sends a request to the server. `changes` says that the request is not a read, so that a request without a reply
+    /// must be reported as [`NotDone::Unanswered`].
     fn request<T>(&self, lane: usize, changes: bool, act: impl FnOnce(&mut Server) -> T) -> Attempt<T> {
         let error = |what: &str| Error::connection(what.to_owned());
         if lane != 0 {

@@ -1,8 +1,8 @@
-//! Atomic appends to one file by several mounts: every appender's bytes follow those of the appender before it.
+//! Atomic appends to one file by several mounts: concurrent appends never overwrite each other.
 //!
-//! An appender locks one byte beyond the range that fcntl(2) can lock, asks for the size of the file, and writes at its
-//! end. If no other client wants the lock, the client keeps it for a moment. Appends in that time need neither the lock
-//! request nor the size request.
+//! An appender locks a byte beyond the range that fcntl(2) can lock, asks the mgr for the size of the file, and writes
+//! at the end. The client keeps the lock for a moment unless another client wants it. Appends in this time need neither
+//! a LOCK nor a size request.
 
 use crate::inode::{Inode, Waited};
 use crate::{File, Result};
@@ -12,32 +12,34 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The byte that an appender locks: one beyond the last that fcntl(2) can lock.
+/// The byte that an appender locks: the first one beyond the range that fcntl(2) can lock.
 const APPENDING: Span = Span { first: 1 << 63, last: 1 << 63 };
-/// The owner of that lock. A caller that uses the same owner may get the lock beside an appender of the same mount.
+/// The owner of the append lock. Callers must not use this owner number: their lock requests would not conflict with
+/// the appenders of this mount.
 const APPENDER: u64 = u64::MAX;
-/// How long the client keeps the lock while no other client has the file open. Other appenders may have to wait this
-/// long.
+/// How long the client keeps the append lock while no other client has the file open. An appender on another client may
+/// wait this long for it.
 const KEPT: Duration = Duration::from_millis(100);
-/// How long the client does not keep the lock after it found another holder.
+/// After another client has held the append lock, the client releases the lock after each append for this long.
 const CONTENDED: Duration = Duration::from_secs(1);
 
-/// The state of the append lock, protected by the inode's mutex for the appenders of this mount.
+/// The state of the append lock. The inode's `appending` mutex protects it, so the appenders of one mount exclude each
+/// other.
 #[derive(Debug, Default)]
 pub(crate) struct Appending {
-    /// The open under which the lock is held, and the latest time of its release.
+    /// The open under which the client keeps the append lock, and when it releases the lock.
     kept: Option<(u64, Instant)>,
-    /// Other clients want the lock too; it is not kept before this time.
+    /// Set after another client held the append lock: until this time the client releases the lock after each append.
     contended: Option<Instant>,
 }
 
 impl File {
-    /// Appends `data` at the current end of the file and returns the offset of that end. If several mounts append at
-    /// the same time, all bytes are kept, one append after another.
+    /// Appends `data` at the current end of the file, and returns the offset at which `data` begins. If several mounts
+    /// append at the same time, the file gets all of their data, one append after the other.
     ///
-    /// The client gathers the bytes as those of [`File::write_at`], and [`File::fsync`] or [`File::close`] makes them
-    /// durable. With `sharing=close-to-open` other clients see the bytes within a tenth of a second. For the same time
-    /// this mount may assume that the end of the file has not moved.
+    /// The client gathers appended bytes like those of [`File::write_at`]; [`File::fsync`] or [`File::close`] makes
+    /// them durable. With `sharing=close-to-open`, other clients see the bytes within a tenth of a second. For the same
+    /// time this client may not notice that another client has extended or truncated the file by other means.
     pub async fn append(&self, data: Bytes) -> Result<u64> {
         self.for_writing()?;
         let inode = self.inode();
@@ -46,7 +48,7 @@ impl File {
             inode.let_go(&mut appending).await;
         }
         let (alone, end) = match appending.kept {
-            // The lock excludes other appenders, but not clients that write or truncate.
+            // The append lock excludes other appenders, but not clients that write or truncate without it.
             Some(_) => (true, inode.size_now().await?),
             None => self.begin(&mut appending).await?,
         };
@@ -54,13 +56,14 @@ impl File {
         if alone {
             return written.map(|()| end);
         }
-        // Another client's turn is next, and that client must see the bytes.
+        // Release the lock for the next client, after making the appended bytes durable so that this client sees them.
         appending.kept = None;
         let given_back = inode.unlock(self.key(), APPENDER, APPENDING).await;
         written.and(given_back).map(|()| end)
     }
 
-    /// Acquires the lock and fetches the size of the file; returns whether the lock may be kept, and the size.
+    /// Acquires the append lock and asks for the size of the file. Returns whether the client may keep the lock, and
+    /// the size.
     async fn begin(&self, appending: &mut Appending) -> Result<(bool, u64)> {
         let inode = self.inode();
         if inode.wait_for_lock(self.key(), APPENDER, APPENDING, LockKind::Write).await? == Waited(true) {
@@ -84,7 +87,8 @@ impl File {
 }
 
 impl Inode {
-    /// Makes appended bytes durable and releases the lock. The next operation reports write errors.
+    /// Makes appended bytes durable and releases the append lock. Keeps a write error for the next operation that
+    /// reports errors.
     async fn let_go(self: &Arc<Self>, appending: &mut Appending) {
         let Some((key, _)) = appending.kept.take() else { return };
         if let Err(error) = self.unlock_quietly(key, APPENDER, APPENDING).await {
@@ -98,14 +102,14 @@ impl Inode {
             tokio::time::sleep_until(until).await;
             let Some(inode) = inode.upgrade() else { return };
             let mut appending = inode.appending().await;
-            // The lock may have been released and acquired again.
+            // Release only if the lock is the one of this timer: the client may have released and acquired it again.
             if appending.kept.is_some_and(|(_, kept)| kept <= until) {
                 inode.let_go(&mut appending).await;
             }
         });
     }
 
-    /// Releases the lock that is kept under an open which is about to be closed.
+    /// Releases the append lock if it was acquired under an open that is about to be closed.
     pub(crate) async fn end_appending(self: &Arc<Self>, key: u64) {
         let mut appending = self.appending().await;
         if appending.kept.is_some_and(|(holder, _)| holder == key) {

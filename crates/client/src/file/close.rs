@@ -1,5 +1,5 @@
-//! Closing a file: makes everything durable, then settles size, attributes, layout, open and name in as few round trips
-//! as possible.
+//! Closing a file: makes all writes durable; then reports the size, sets attributes, returns the layout, closes and
+//! renames in as few round trips as possible.
 
 use super::Open;
 use crate::compound::{Compound, Failed, Results};
@@ -11,15 +11,15 @@ use bytes::Bytes;
 use types::{Attrs, Renaming, SetAttrs, Status};
 use wire::nfs4::*;
 
-/// The remaining steps of a close. Normally one COMPOUND does all of them.
+/// The remaining steps of a close. Usually one COMPOUND executes all of them.
 struct Rest {
-    /// Whether LAYOUTCOMMIT and the LAYOUTRETURN that belongs to it remain.
+    /// Whether the client still has to send LAYOUTCOMMIT and the LAYOUTRETURN after it.
     report: bool,
-    /// Whether every byte that a server received is durable, and no open here writes any more.
+    /// Whether every byte that a server received is durable, and this client has no other open for writing.
     durable: bool,
     give_back: bool,
     changes: SetAttrs,
-    /// The open to close.
+    /// The stateid of the open that the client still has to close.
     close: Option<stateid4>,
     attrs: bool,
     rename: Option<(Node, Bytes)>,
@@ -31,12 +31,12 @@ impl Open {
         self.end(SetAttrs::default(), None, false).await.map(|_| ())
     }
 
-    /// Closes the file later, see [`crate::File::leave`].
+    /// Closes the file with a deferred CLOSE, see [`crate::File::leave`].
     pub(super) async fn leave(self) -> Result<()> {
         let written = self.durable().await;
         let mere = if written.is_ok() { self.inode.remove_mere_open(self.key).await } else { None };
         let Some((stateid, delegation)) = mere else {
-            // Boxed: most opens end by the deferred close below and need no memory for this future.
+            // Box the future of the full close: it is large, and most opens end with the deferred CLOSE below.
             return Box::pin(self.end_after(written, SetAttrs::default(), None, false)).await.map(|_| ());
         };
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
@@ -47,12 +47,12 @@ impl Open {
         Ok(())
     }
 
-    /// Makes all writes durable; also fails if a lock is lost.
+    /// Makes all writes durable. Also fails if a lock of this open is lost.
     async fn durable(&self) -> Result<()> {
         self.ahead.end().await;
         self.inode.end_appending(self.key).await;
         let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
-        // The loss of the file is reported whatever else failed.
+        // Report the loss of the file even if another step failed.
         let made = self.inode.close_making().await;
         written.and(made).and(self.inode.all_locks_kept(self.key))
     }
@@ -86,7 +86,7 @@ impl Open {
         let durable = last && written.is_ok() && self.inode.is_sure();
         let mut rest = Rest { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
         if written.is_err() {
-            // An incomplete file gets neither its final times nor its final name.
+            // A file whose writes failed gets neither its final times nor its final name.
             rest = Rest { changes: SetAttrs::default(), attrs: false, rename: None, ..rest };
         }
         let outcome = self.work_off(rest).await;
@@ -100,18 +100,19 @@ impl Open {
     async fn work_off(&self, mut rest: Rest) -> Result<Option<Attrs>> {
         let mut attrs = None;
         let mut outcome = Ok(());
-        // Each round completes at least one of the remaining steps; most closes need one round.
+        // Each round completes at least one remaining step; most closes need one round.
         while rest.is_left() {
             if let Err(error) = self.round(&mut rest, &mut attrs).await {
                 outcome = outcome.and(Err(error));
-                // After an error only the close still makes sense.
+                // After an error, only CLOSE remains useful.
                 rest = Rest::closing(rest.give_back, rest.close);
             }
         }
         outcome.map(|()| attrs)
     }
 
-    /// Sends one COMPOUND with all remaining steps. Unimportant failures complete a step as a success does.
+    /// Sends one COMPOUND with all remaining steps. A step also counts as complete if it fails in a way that does not
+    /// matter.
     async fn round(&self, rest: &mut Rest, attrs: &mut Option<Attrs>) -> Result<()> {
         let (inode, before) = (&self.inode, rest.steps());
         if rest.report && inode.cannot_report().await {
@@ -153,7 +154,7 @@ impl Open {
             making.answered();
         }
         if sent.is_err() {
-            // The session is gone, and with it all opens.
+            // The session is gone, and all opens of the session with it.
             (rest.close, rest.give_back) = (None, false);
         }
         let mut results = sent?;
@@ -177,7 +178,7 @@ impl Open {
             inode.mount.removed(removal);
         }
         match booked {
-            // An operation in the middle was delayed: it comes first in the next round, which waits.
+            // The mgr delayed an operation in the middle. The next round sends this operation first, and waits for it.
             Err(error) if error.is(Status::Delay) && rest.steps() < before => Ok(()),
             booked => booked,
         }
@@ -194,13 +195,13 @@ impl Open {
             results.take::<StatusOnly>(OP_SETATTR)?;
             rest.changes = SetAttrs::default();
         }
-        // If the mgr no longer knew the layout, the delegation is returned in the next round.
+        // If the mgr did not know the layout, the next round returns the delegation.
         rest.give_back = returned && delegation.is_some();
         if returned {
             match results.raw::<layoutreturn_stateid>(OP_LAYOUTRETURN) {
                 Ok(_) => {}
-                // The mgr has forgotten the layout already. It did not execute the remaining operations; the next round
-                // sends them.
+                // The mgr does not know the layout any more. It did not execute the operations after LAYOUTRETURN; the
+                // next round sends them.
                 Err(Failed::Nfs(_)) => return Ok(()),
                 Err(failed) => return Err(results.error(&failed)),
             }
@@ -214,14 +215,14 @@ impl Open {
         if let Some(open) = rest.close.take() {
             match results.raw::<stateid4>(OP_CLOSE) {
                 Ok(_) => {}
-                // The next round waits.
+                // The next round waits, and sends the CLOSE again.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) => {
                     rest.close = Some(open);
                     return Ok(());
                 }
-                // The mgr revoked the open; FREE_STATEID must acknowledge this.
+                // The mgr revoked the open; the client must acknowledge this with FREE_STATEID.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => return self.inode.mount.session.free_stateid(open).await,
-                // The mgr has already forgotten the open, perhaps in a restart, so the file is closed.
+                // The mgr does not know the open any more, for example after a restart, so the file is closed.
                 Err(Failed::Nfs(status)) => {
                     tracing::debug!(file = %self.inode.node.id, ?status, "the mgr had forgotten the open before CLOSE");
                     return Ok(());
@@ -241,7 +242,7 @@ impl Open {
         Ok(())
     }
 
-    /// Reports again under a fresh layout, because the mgr rejected the report under this layout stateid.
+    /// Reports the size again under a new layout, because the mgr refused LAYOUTCOMMIT under the old layout stateid.
     async fn report_again(&self, rest: &mut Rest, status: nfsstat4) -> Result<()> {
         tracing::debug!(file = %self.inode.node.id, ?status, "the mgr refused LAYOUTCOMMIT: sending it again under a new layout");
         self.inode.forget_layout().await;
@@ -249,7 +250,7 @@ impl Open {
             self.inode.add_open(self.key, self.origin.caller.clone(), *stateid, self.origin.flags);
         }
         let reported = self.inode.report().await;
-        // In the meantime the mgr may have restarted and the client may have reclaimed the open.
+        // Meanwhile the mgr may have restarted, and the client may have reclaimed the open under a new stateid.
         rest.close = self.inode.remove_open(self.key).0.or(rest.close.take());
         rest.report = false;
         match reported {
@@ -275,7 +276,7 @@ impl Rest {
         }
     }
 
-    /// Number of remaining steps.
+    /// Returns the number of remaining steps.
     fn steps(&self) -> usize {
         let steps = [self.report, self.give_back, self.close.is_some(), self.attrs, self.rename.is_some()];
         steps.into_iter().filter(|left| *left).count() + usize::from(!self.changes.is_empty())

@@ -13,15 +13,15 @@ use tokio::sync::{OwnedSemaphorePermit, RwLock, oneshot};
 use tokio::time::Instant;
 use types::ByteRange;
 
-/// How long unused read-ahead bytes are kept: as long as a mount caches attributes. They do not include the bytes that
-/// other clients write in the meantime.
+/// How long the client keeps unused read-ahead bytes: as long as a mount caches attributes. The bytes do not include
+/// writes of other clients during this time.
 const LIFE: Duration = Duration::from_secs(1);
 
 /// The read-ahead state of one open file.
 #[derive(Default)]
 pub(crate) struct ReadAhead {
     state: Arc<Mutex<State>>,
-    /// Each read-ahead task holds the read lock. `end` takes the write lock, to wait until no task runs.
+    /// Each read-ahead task holds this lock for reading. `end` locks it for writing, which waits until no task runs.
     reading: Arc<RwLock<()>>,
 }
 
@@ -29,29 +29,30 @@ pub(crate) struct ReadAhead {
 struct State {
     streams: Streams,
     pieces: Vec<Piece>,
-    /// Whether a task runs that drops unused pieces.
+    /// Whether a task that drops unused read-ahead pieces is running.
     tidied: bool,
-    /// The file is being closed, and no read-ahead starts any more.
+    /// Whether the file is being closed, so that no new read-ahead may start.
     over: bool,
 }
 
-/// The result of a read and the buffer space that it occupies; `None` if the read failed.
+/// The result of a read and the reserved buffer space; `None` if the read failed.
 type Found = Shared<BoxFuture<'static, Option<Arc<(ReadResult, OwnedSemaphorePermit)>>>>;
 
-/// A range that was read ahead, or is being read.
+/// A range that the client has read ahead or is reading ahead.
 struct Piece {
     range: ByteRange,
-    /// The version of the file before the read began.
+    /// The version of the file's contents when the read began.
     version: Version,
     asked: Instant,
     found: Found,
 }
 
 impl ReadAhead {
-    /// Reads a range like [`Inode::read`], as much of it as possible from read-ahead pieces. Also starts the read-ahead
-    /// of the ranges that the reader will probably ask for next.
+    /// Reads a range like [`Inode::read`], using read-ahead pieces for as much of the range as they cover. Also starts
+    /// read-ahead of the ranges that the reader will probably request next.
     pub(super) async fn read(&self, inode: &Arc<Inode>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
-        // Large requests keep the servers busy by themselves, and the kernel's page cache reads ahead by itself.
+        // Large requests keep the servers busy without read-ahead. With the page access method, the kernel reads ahead
+        // itself.
         let worth = policy.access == Access::Direct && len > 0 && len as u64 * 2 <= policy.read_ahead;
         if !worth {
             return inode.read(policy, offset, len).await;
@@ -66,7 +67,7 @@ impl ReadAhead {
             at += cut(&found.0.segments, at - there.offset, range.end() - at, &mut segments);
             counters::add(&inode.mount.tally.read_ahead, at - before);
             if at < there.end().min(range.end()) {
-                // The file ended here when the piece was read.
+                // The piece ends at the end of the file, as of the time when it was read.
                 break;
             }
         }
@@ -78,8 +79,8 @@ impl ReadAhead {
         Ok(ReadResult { segments, eof: rest.eof })
     }
 
-    /// Records a request and starts read-ahead. Returns the existing pieces, in order and without a gap from the
-    /// beginning of the range.
+    /// Records a request and starts read-ahead. Returns the existing pieces that cover the start of the range without a
+    /// gap, in order.
     fn begin(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange) -> Vec<(ByteRange, Found)> {
         let version = inode.version();
         let now = Instant::now();
@@ -90,7 +91,7 @@ impl ReadAhead {
         let before = state.pieces.len();
         state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
         if state.pieces.len() < before {
-            // Another client or program writes the range, or the reader paused: the reader must show its pattern again.
+            // The file changed, or the reader paused: drop the detected access pattern.
             state.streams.forget();
         }
         let mut out = Vec::new();
@@ -103,27 +104,30 @@ impl ReadAhead {
         }
         for wanted in state.streams.note(range, policy.read_ahead) {
             let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
-            // Without free space, act as if there were no pattern. Space is free again when other reads have advanced.
+            // Without free buffer space, do not read ahead, as if there were no pattern. Other readers free space as
+            // they advance.
             let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
             state.pieces.push(piece);
         }
         if !state.tidied && !state.pieces.is_empty() {
-            // One task serves all pieces: there may be thousands of short ones within LIFE.
+            // One task drops the expired pieces of the file, because a reader may create thousands of short pieces
+            // within `LIFE`.
             state.tidied = true;
             net::task::spawn_on(&inode.mount.runtime, tidy(Arc::downgrade(&self.state), now + LIFE));
         }
-        // A sequential reader does not ask again for a piece that it has read to its end.
+        // A sequential reader does not request a piece again that it has read to its end.
         state.pieces.retain(|piece| piece.range.end() > range.end() || piece.range.end() <= range.offset);
         out
     }
 
-    /// Starts reading a range if there is free space for it.
+    /// Starts reading a range ahead. Returns `None` if there is no free buffer space.
     fn fetch(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange, version: Version) -> Option<Piece> {
         let room = inode.mount.read_ahead.clone().try_acquire_many_owned(u32::try_from(range.len).ok()?).ok()?;
         let reading = self.reading.clone().try_read_owned().ok()?;
         let file = inode.clone();
         let (told, found) = oneshot::channel();
-        // Bytes in this machine's memory arrive at once; requests for the rest have been sent when this returns.
+        // When `begin_on` returns, a short-circuit read is complete, and any other read has sent its requests to the
+        // servers.
         net::task::begin_on(&inode.mount.runtime, async move {
             let found = file.read(policy, range.offset, range.len as usize).await;
             drop((file, reading));
@@ -134,9 +138,9 @@ impl ReadAhead {
         Some(Piece { range, version, asked: Instant::now(), found })
     }
 
-    /// Drops all pieces, and prevents any further read-ahead.
+    /// Drops all read-ahead pieces, and prevents further read-ahead.
     pub(super) async fn end(&self) {
-        // While this lock is held no task begins to read ahead. Every later task sees `over`.
+        // While this task holds the lock for writing, no read-ahead begins. Later reads see `over`, and start none.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;
@@ -145,8 +149,8 @@ impl ReadAhead {
 }
 
 impl State {
-    /// Drops pieces that are too old, and returns when the oldest remaining piece expires. The calling task ends if
-    /// none remains.
+    /// Drops read-ahead pieces older than `LIFE`. Returns when the oldest remaining piece expires; if none remains, the
+    /// calling task ends.
     fn tidy(&mut self, now: Instant) -> Option<Instant> {
         self.pieces.retain(|piece| now < piece.asked + LIFE);
         let next = self.pieces.iter().map(|piece| piece.asked + LIFE).min();
@@ -155,7 +159,8 @@ impl State {
     }
 }
 
-/// Drops unused pieces, from time `from` on, because other readers need the space; ends when no piece is left.
+/// Drops unused read-ahead pieces from time `from` on, because other readers need their buffer space. Ends when no
+/// piece is left.
 async fn tidy(state: Weak<Mutex<State>>, from: Instant) {
     let mut next = Some(from);
     while let Some(at) = next {
@@ -168,7 +173,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Appends up to `len` bytes from `skip` on to `out`; returns how many bytes there were.
+/// Copies up to `len` bytes of the segments to `out`, after skipping `skip` bytes. Returns the number of bytes copied.
 fn cut(segments: &[Segment], mut skip: u64, len: u64, out: &mut Vec<Segment>) -> u64 {
     let mut left = len;
     for segment in segments {

@@ -1,4 +1,5 @@
-//! Abandoned requests, which may still reach an iod: the client makes them harmless before it builds on later ones.
+//! Abandoned write requests, which got no reply and may still reach an iod: the client has the mgr fence them before it
+//! relies on later writes.
 
 use super::{Inode, State};
 use crate::Result;
@@ -6,8 +7,8 @@ use crate::drivers::NotDone;
 use layout::kinds::native::Update;
 
 impl Inode {
-    /// Records a change that was abandoned without an answer. The bytes can take another path once
-    /// [`Inode::end_strays`] is done.
+    /// Records that a change got no reply and was abandoned. Its bytes may take another path after
+    /// [`Inode::end_strays`].
     pub(super) fn note_stray(&self, not_done: NotDone) -> NotDone {
         match not_done {
             NotDone::Unanswered(error) => {
@@ -18,9 +19,9 @@ impl Inode {
         }
     }
 
-    /// Returns when no abandoned request can be executed any more. Such a request may wait in a broken connection, and
-    /// would overwrite newer bytes with old ones, or write beyond a truncate. The mgr fences the file's earlier
-    /// layouts; the next direct request asks for a new one.
+    /// Waits until no abandoned request can be executed any more: the mgr fences the file's earlier layouts. Without
+    /// the fence, such a request in a broken connection could later overwrite newer bytes, or write beyond a truncate.
+    /// The next request on the direct path asks for a new layout.
     pub(super) async fn end_strays(&self) -> Result<()> {
         let due = |state: &State| state.abandoned.then_some((None, Update { fence: true, ..Update::default() }));
         self.commit_layout("taking back requests that were given up", self.mount.options.retry_timeout, due).await

@@ -1,4 +1,4 @@
-//! Making a file's bytes durable: sends COMMIT to every server that may lose some, and sends lost bytes again.
+//! Commits of a file's bytes: sends COMMIT to every server that may lose bytes, and sends lost bytes again.
 
 use super::dirty::Committed;
 use super::write::LAYOUT_TRIES;
@@ -10,25 +10,25 @@ use std::pin::pin;
 use std::sync::Arc;
 use types::{ByteRange, Status, Verifier};
 
-/// How often bytes are sent again after a restart of their server, before the commit fails.
+/// How often the client sends bytes again after a server restart before the commit fails.
 const ROUNDS: u32 = 8;
 
 impl Inode {
-    /// Returns when every byte written before is durable; the mgr may not know of all of them yet. Errors are recorded
-    /// for every open that can write.
+    /// Waits until every byte written before is durable; the mgr may not know of all of them yet. Records errors for
+    /// every open for writing.
     pub(crate) async fn make_durable(self: &Arc<Self>) {
         self.hand_over(true).await;
         self.settle_all().await;
     }
 
-    /// Returns when servers have received everything written before.
+    /// Waits until servers have received every byte written before, and returns the error of the open `key`.
     pub(crate) async fn push(self: &Arc<Self>, key: u64) -> Result<()> {
         self.hand_over(false).await;
         self.settle(ByteRange::ALL).await;
         self.take_error(key)
     }
 
-    /// Returns when everything sent before is durable.
+    /// Waits until every byte sent before is durable.
     pub(super) async fn settle_all(self: &Arc<Self>) {
         self.settle(ByteRange::ALL).await;
         self.commit_all().await;
@@ -40,37 +40,37 @@ impl Inode {
         self.take_error(key)
     }
 
-    /// Returns when every byte written before and the size are durable.
+    /// Waits until every byte written before, the size, and the creation of the file are durable.
     pub(crate) async fn fsync(self: &Arc<Self>, key: u64) -> Result<()> {
         let data = self.fsync_data(key).await;
         data.and(self.report().await).and(self.sync_making().await)
     }
 
-    /// Records that the file was created and that the reply did not wait for durability.
+    /// Records that the client created the file, and that the mgr replied before the creation was durable.
     pub(crate) fn made_unsynced(&self) {
         self.state().unsynced = true;
     }
 
-    /// Returns whether the creation of the file may not be durable yet.
+    /// Returns whether a crash of the mgr may still lose the creation of the file.
     pub(crate) fn is_unsynced(&self) -> bool {
         self.state().unsynced
     }
 
-    /// Records that the mgr has made a change of the file durable, and with it all earlier changes.
+    /// Records that the mgr has made a change of the file durable, and so also all earlier changes of the file.
     pub(super) fn made_durably(&self) {
         self.state().unsynced = false;
     }
 
-    /// Returns when the creation of the file is durable.
+    /// Waits until the creation of the file is durable.
     ///
     /// # Errors
-    /// `Stale`: the file is lost, because the mgr's machine lost power.
+    /// `Stale`: the mgr's machine lost power, and the file with it.
     pub(crate) async fn sync_making(&self) -> Result<()> {
         if self.mount.session.is_soon() {
             return self.mount.session.settle(&self.losses).await;
         }
         if self.is_unsynced()
-            // If the last open has just ended, its close has done this or reports why not.
+            // If the last open has just ended, its close has synced the creation, or reports why not.
             && let Ok(opened) = self.opened(false)
         {
             opened.commit().await?;
@@ -79,15 +79,16 @@ impl Inode {
         Ok(())
     }
 
-    /// Acts like [`Inode::sync_making`] for a close, which need not wait if only fsync promises durability.
+    /// Does the work of [`Inode::sync_making`] for a close. If only fsync promises durability (`durable=fsync`), does
+    /// nothing.
     ///
     /// # Errors
-    /// As for [`Inode::sync_making`].
+    /// The errors of [`Inode::sync_making`].
     pub(crate) async fn close_making(&self) -> Result<()> {
         if self.mount.session.is_soon() { Ok(()) } else { self.sync_making().await }
     }
 
-    /// Makes everything durable like [`Inode::fsync`], and keeps an error so that the next call reports it again.
+    /// Makes everything durable like [`Inode::fsync`], but does not clear a write error: the next call reports it too.
     pub(crate) async fn flush(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         let reported = self.report().await;
@@ -95,7 +96,7 @@ impl Inode {
         self.see_error(key).and(reported).and(made)
     }
 
-    /// Makes everything durable in the background, because the window is full. Errors are reported later.
+    /// Makes all bytes durable in a background task, because the window is full. Later operations report errors.
     pub(crate) fn relieve(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -107,40 +108,40 @@ impl Inode {
         let inode = self.clone();
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.make_durable().await;
-            // The mgr receives the report later.
+            // The flush timer sends the size report to the mgr later.
             inode.settle_in_a_while(&inode.policy());
             inode.state().sending.relieving = false;
-            // Writers that began to wait in the meantime rely on a running task.
+            // Check again: writers that began to wait while this task ran did not start another task.
             inode.mount.relieve_if_full();
         });
     }
 
-    /// Commits received bytes while writes continue, so that they never fill the window. Errors are reported later.
+    /// Commits received bytes while writes continue, so that uncommitted bytes do not fill the window. Later operations
+    /// report errors.
     pub(super) async fn commit_behind(self: Arc<Self>) {
         self.commit_all().await;
         self.state().sending.committing = false;
     }
 
-    /// Sends COMMIT to every server that ever received bytes. For a server without uncommitted bytes it only waits for
-    /// a COMMIT that is in progress. The mgr comes last, because the client sends bytes that the iods cannot take to
-    /// the mgr.
+    /// Sends COMMIT to every server that ever received bytes. For a server without uncommitted bytes, only waits for a
+    /// COMMIT in progress. The mgr comes last, because bytes that an iod does not accept go to the mgr.
     async fn commit_all(self: &Arc<Self>) {
         let direct: Vec<Lane> = self.lanes().keys().copied().filter(|lane| *lane != Lane::Mgr).collect();
         futures_util::future::join_all(direct.into_iter().map(|lane| self.commit_lane(lane))).await;
         self.commit_lane(Lane::Mgr).await;
     }
 
-    /// Sends COMMIT to one server. If the state of bytes stays unknown after a failure, they are dropped, and the error
-    /// is recorded.
+    /// Sends COMMIT to one server. If an iod is unreachable, moves its bytes to the mgr instead. After any other
+    /// failure, drops the server's uncommitted bytes and records the error.
     pub(super) async fn commit_lane(self: &Arc<Self>, lane: Lane) {
         self.commit_because(lane, None).await;
     }
 
-    /// Commits a lane like [`Inode::commit_lane`]; `because` is the failure of the first path, if these bytes moved to
-    /// this one.
+    /// Commits a server's bytes like [`Inode::commit_lane`]. `because` is the error of the direct path, if the bytes
+    /// were moved to the mgr path.
     async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
-        // Hold this lock to the very end. A caller that finds nothing uncommitted must not conclude that all is durable
-        // while bytes move to another path, or before their loss is known.
+        // Hold this lock to the end. Otherwise another caller could find no uncommitted bytes, and wrongly report them
+        // as durable, while this task moves them to another path or has yet to record their loss.
         self.lane(lane).committing.hold(pin!(self.commit_locked(lane, because))).await;
     }
 
@@ -206,7 +207,7 @@ impl Inode {
         }
     }
 
-    /// Sends all bytes that the lane's server may have lost again, in the order in which they were first sent.
+    /// Sends all bytes again that a server may have lost, in the order in which they were first sent.
     async fn send_again(&self, lane: Lane) -> Attempt<()> {
         self.lane(lane).sending.hold_write(pin!(self.send_all_again(lane))).await
     }
@@ -230,7 +231,7 @@ impl Inode {
                         tries -= 1;
                         let again = layout.write(index, &piece.parts, &piece.payload, false).await;
                         match again.map_err(|e| self.note_stray(e)) {
-                            // The next layout may be as old, if an iod delayed the first request for long.
+                            // If an iod delayed the request for long, the next layout may have expired too.
                             Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,
                         }

@@ -1,4 +1,4 @@
-//! Server-side copy of another file's bytes into this file (COPY, RFC 7862 §15.2).
+//! Server-side copy of a range of another file into this file (COPY, RFC 7862 §15.2).
 
 use super::Inode;
 use super::opens::TRIES;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use types::{ByteRange, Status, Verifier};
 
-/// How often the copy is repeated because a server restarted before the copy was durable.
+/// How often the client repeats the copy because a server restarted before the copy was durable.
 const ROUNDS: u32 = 4;
 
 /// Returns the part of a range that lies inside a file of this size.
@@ -16,7 +16,7 @@ fn inside(range: ByteRange, size: u64) -> ByteRange {
 }
 
 impl Inode {
-    /// Copies a range, see [`crate::File::copy_range`]. The opens `keys` belong to this file and to the source.
+    /// Copies a range, see [`crate::File::copy_range`]. `keys` are the opens of this file and of the source file.
     pub(crate) async fn copy_range(
         self: &Arc<Self>,
         keys: (u64, u64),
@@ -24,8 +24,8 @@ impl Inode {
         source: &Arc<Inode>,
         range: ByteRange,
     ) -> Result<u64> {
-        // The mgr copies only bytes that it or the iods have, and no earlier write of this client may arrive after the
-        // copy.
+        // First make the writes to both files durable. The mgr copies only bytes that servers have received, and a
+        // write that is sent late must not overwrite the copy.
         source.fsync(keys.1).await?;
         self.fsync(keys.0).await?;
         let mut range = inside(range, source.size_now().await?);
@@ -36,7 +36,7 @@ impl Inode {
                 let part = ByteRange { offset: range.offset + done, len: range.len - done };
                 let (count, verifier) = match self.mgr_copy(target + done, source, part).await {
                     Err(error) if error.is(Status::Inval) => {
-                        // Another client may have truncated the source.
+                        // Another client may have truncated the source file.
                         let shorter = inside(range, source.learn_attrs().await?.size);
                         if shorter.len >= range.len {
                             return Err(error);
@@ -73,7 +73,7 @@ impl Inode {
         ))
     }
 
-    /// Copies as much through the mgr as the mgr does in one request.
+    /// Asks the mgr to copy a range with one COPY; returns the number of copied bytes and the verifier.
     async fn mgr_copy(&self, target: u64, source: &Inode, range: ByteRange) -> Result<(u64, Verifier)> {
         let mut tries = TRIES;
         loop {
@@ -81,10 +81,10 @@ impl Inode {
             match to.copy(target, &from, range).await {
                 Err(error) if error.is_state_lost() => {
                     tries = tries.checked_sub(1).ok_or(error)?;
-                    // The client does not know which of the two stateids is lost. So it sends a small request under
-                    // each stateid, which opens the file again if its stateid is lost.
+                    // The client does not know which of the two stateids the mgr lost. So it sends a small request
+                    // under each stateid, which opens the file again if the mgr does not know the stateid.
                     source.mgr_read(range.offset, 1).await?;
-                    // This write belongs to no batch, so it cannot be dropped.
+                    // The empty write belongs to no batch (`u64::MAX`), so the client never gives it up.
                     self.mgr_write(u64::MAX, target, Bytes::new(), false).await?;
                 }
                 outcome => return outcome,

@@ -1,11 +1,11 @@
-//! The delegation of a file's data (RFC 8881 §10.4, [`WANT_DATA`]), under which this client buffers writes and caches
+//! The delegation of a file's data (RFC 8881 §10.4, [`WANT_DATA`]), under which the client buffers writes and caches
 //! bytes and the size.
 //!
-//! With `sharing=coherent` each open asks for a delegation. A read delegation says that no other client writes the
-//! file, a write delegation that no other client has it open. The mgr recalls the delegation before it answers another
-//! client's open, truncate or GETATTR. The client flushes, and from then on the file is *shared*. For a shared file a
-//! write returns only when a server has answered it. The client reads bytes from the servers and asks for the size each
-//! time, until the mgr grants a delegation again.
+//! With `sharing=coherent`, each open requests a delegation. Under a read delegation no other client writes the file.
+//! Under a write delegation no other client has it open. The mgr recalls the delegation before it answers a conflicting
+//! OPEN, truncate or GETATTR of another client. The client then flushes, and the file becomes *shared*. A write to a
+//! shared file returns only after a server has replied. For each read of a shared file, the client asks the servers for
+//! the bytes and the size, until the mgr grants a delegation again.
 
 use super::{Inode, State};
 use crate::compound::{Compound, Results};
@@ -22,54 +22,57 @@ use types::FileId;
 use wire::native::Nothing;
 use wire::nfs4::*;
 
-/// How long the mgr waits at most until the cache above this client knows that another client has set a size.
+/// How long the client delays its reply to the mgr's notification of a new size, so that the cache above the client can
+/// take over the size.
 const RESIZED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A cache above the client, which keeps bytes and attributes of files under the client's delegations.
+/// A cache above the client, such as the kernel's page cache behind FUSE, that holds bytes and attributes of files
+/// while the client has delegations.
 pub trait Keeper: Send + Sync {
-    /// Another client uses the file from now on. The cache hands all written bytes to the client, which makes them
-    /// durable, and invalidates everything that it cached of the file. Then the future ends.
+    /// Flushes and invalidates a file, because the mgr recalls the delegation. The cache passes all dirty bytes to the
+    /// client, invalidates everything it cached of the file, and then completes the future. The client makes the bytes
+    /// durable.
     fn hand_on(&self, file: FileId) -> BoxFuture<'static, ()>;
 
-    /// The mgr revoked the delegation, and other clients may have written to the file. From this call on the cache
-    /// hands no bytes of the file to the client. It reports the loss to programs that wrote them. The future ends when
-    /// the cache keeps nothing of the file.
+    /// Discards a file, because the mgr revoked the delegation and other clients may have written the file. From this
+    /// call on, the cache passes no earlier bytes of the file to the client, and reports their loss to the programs
+    /// that wrote them. It completes the future when it holds nothing of the file.
     fn give_up(&self, file: FileId) -> BoxFuture<'static, ()>;
 
-    /// The client holds a delegation of an open file that was shared before. Attributes that the mgr sent before may be
-    /// older than the file's state at that point.
+    /// Notifies the cache that the client got a delegation of a file that was shared. Attributes that the mgr sent
+    /// before the grant may be outdated.
     fn gained(&self, file: FileId) {
         let _ = file;
     }
 
-    /// Another client has set the size of an open file. The future ends when the cache knows the new size. The other
-    /// client waits for that for a moment.
+    /// Notifies the cache that another client has set the size of an open file. The cache completes the future when it
+    /// uses the new size. The other client waits a few seconds for this.
     fn resized(&self, file: FileId) -> BoxFuture<'static, ()> {
         let _ = file;
         Box::pin(std::future::ready(()))
     }
 }
 
-/// What a delegation allows its holder to do.
+/// The rights of a delegation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Power {
-    /// Cache read data: no other client writes the file.
+    /// Cache bytes that were read: no other client writes the file.
     Read,
-    /// Also buffer writes: no other client has the file open.
+    /// Cache bytes and also buffer writes: no other client has the file open.
     Write,
 }
 
-/// The delegation of one file.
+/// The state of the delegation of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Delegation {
-    /// No delegation.
+    /// The client holds no delegation.
     #[default]
     None,
-    /// Held and usable.
+    /// The client holds the delegation and may use it.
     Held(stateid4, Power),
-    /// Held, but recalled: the client is writing its buffered bytes.
+    /// The mgr has recalled the delegation, and the client is flushing its buffered bytes.
     Recalled(stateid4, Power),
-    /// Nothing is buffered any more, and the client is returning the delegation.
+    /// The client has flushed all buffered bytes, and is returning the delegation.
     Returning(stateid4, Power),
 }
 
@@ -83,7 +86,7 @@ impl Delegation {
         }
     }
 
-    /// Returns the stateid if the delegation must be returned or is being returned.
+    /// Returns the stateid if the client has to return the delegation, or is returning it.
     fn leaving(self) -> Option<stateid4> {
         match self {
             Delegation::Recalled(held, _) | Delegation::Returning(held, _) => Some(held),
@@ -91,7 +94,7 @@ impl Delegation {
         }
     }
 
-    /// Returns whether this is the delegation with this stateid, and the client still holds it.
+    /// Returns whether this is the delegation with this stateid.
     fn is(self, stateid: stateid4) -> bool {
         self.held().is_some_and(|(held, _)| held.other == stateid.other)
     }
@@ -100,14 +103,15 @@ impl Delegation {
 /// What the client learned from the answer to an OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Learnt {
-    /// Whether another request is useful. The mgr granted a delegation that a close here is about to return, or has
-    /// returned with a request that reached the mgr after this OPEN.
+    /// Whether the client should request a delegation again. The mgr granted one that a concurrent close is returning,
+    /// or has already returned.
     pub(crate) again: bool,
-    /// The stamp that applies to the attributes in the answer ([`Inode::learn_size`]).
+    /// The logical time ([`Inode::stamp`]) as of which the attributes in the answer are valid.
     pub(crate) stamp: u64,
 }
 
-/// Returns the delegation that an OPEN granted: its stateid, its power, and whether the mgr recalls it at once.
+/// Returns the delegation in the answer to an OPEN: its stateid, its type (read or write), and whether the mgr recalls
+/// it immediately.
 fn given(answer: &open_delegation4) -> Option<(stateid4, Power, bool)> {
     match answer {
         open_delegation4::OPEN_DELEGATE_READ(given) => Some((given.stateid, Power::Read, given.recall)),
@@ -121,13 +125,13 @@ impl Inode {
         self.delegation.lock()
     }
 
-    /// Returns whether this client holds an unrecalled write delegation: no other client has the file open or asks for
-    /// it.
+    /// Returns whether the client holds a write delegation that the mgr has not recalled: no other client has the file
+    /// open.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(*self.delegated(), Delegation::Held(_, Power::Write))
     }
 
-    /// Returns whether this client holds an unrecalled delegation: no other client writes the file or asks to.
+    /// Returns whether the client holds a delegation that the mgr has not recalled: no other client writes the file.
     pub(crate) fn is_delegated(&self) -> bool {
         matches!(*self.delegated(), Delegation::Held(..))
     }
@@ -138,7 +142,7 @@ impl Inode {
         self.is_delegated().then_some(state.sharing.grants())
     }
 
-    /// Returns whether other clients may write the file, and reads here must see their writes.
+    /// Returns whether other clients may write the file, and reads on this client must return their writes.
     pub(crate) fn is_shared(&self) -> bool {
         !self.is_delegated() && self.state().sharing.is_coherent()
     }
@@ -149,8 +153,8 @@ impl Inode {
         !self.is_alone() && self.state().sharing.is_coherent()
     }
 
-    /// Asks for a delegation in the background, if the file is shared and the client has not asked recently. The other
-    /// clients may have closed the file.
+    /// Requests a delegation of a shared file in the background, unless the client did so recently. Other clients may
+    /// have closed the file by now.
     pub(crate) fn ask_again(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -168,20 +172,20 @@ impl Inode {
         });
     }
 
-    /// Returns the stateid of the delegation, also while it is being returned.
+    /// Returns the stateid of the delegation, even while the client is returning it.
     pub(crate) fn delegation(&self) -> Option<stateid4> {
         self.delegated().held().map(|(stateid, _)| stateid)
     }
 
-    /// Returns the delegation, and the claim that reclaims it from a restarted mgr.
+    /// Returns the delegation, and the claim to reclaim it from a restarted mgr.
     pub(crate) fn delegation_to_reclaim(&self) -> Option<(stateid4, open_claim4)> {
         let (stateid, power) = self.delegated().held()?;
         let kind = if power == Power::Read { OPEN_DELEGATE_READ } else { OPEN_DELEGATE_WRITE };
         Some((stateid, open_claim4::CLAIM_PREVIOUS(kind)))
     }
 
-    /// Returns the delegation whose stateid a LAYOUTGET or WRITE carries. Once the mgr has revoked it, bytes that were
-    /// buffered under it must not reach the file.
+    /// Returns the write delegation whose stateid LAYOUTGET and WRITE carry. With this stateid the mgr refuses bytes
+    /// that were buffered under a delegation that it has revoked.
     pub(crate) fn delegation_of_io(&self) -> Option<stateid4> {
         match *self.delegated() {
             Delegation::Held(held, Power::Write) | Delegation::Recalled(held, Power::Write) => Some(held),
@@ -189,10 +193,10 @@ impl Inode {
         }
     }
 
-    /// Returns the delegation that the last close must return; from here on nothing is done under it. Returns `None` if
-    /// the file was opened again in the meantime, because that open may depend on it.
+    /// Returns the delegation that the last close must return; from now on the client does nothing else under it.
+    /// Returns `None` if the file was opened again, because the new open may rely on the delegation.
     pub(crate) fn leave(&self) -> Option<stateid4> {
-        // An open is on the list before it checks the delegation.
+        // An open adds itself to the list before it checks the delegation, so this check sees it.
         let state = self.state();
         let mut delegated = self.delegated();
         if !state.opens.all().is_empty() {
@@ -204,8 +208,10 @@ impl Inode {
         delegated.leaving()
     }
 
-    /// Takes the delegation away for a last close that hands it to `DeferredCloses`. The error says that
-    /// another task is returning it already.
+    /// Removes the delegation for a last close that passes it to `DeferredCloses`.
+    ///
+    /// # Errors
+    /// Another task is already returning the delegation.
     pub(super) fn hand_over_delegation(&self, state: &State) -> std::result::Result<Option<stateid4>, ()> {
         let mut delegated = self.delegated();
         if !state.opens.all().is_empty() {
@@ -214,7 +220,8 @@ impl Inode {
         match std::mem::take(&mut *delegated) {
             Delegation::None => Ok(None),
             Delegation::Held(held, _) => {
-                // Until the delegation is queued there: the answer to an OPEN may grant it at this moment.
+                // Count the delegation as being returned until it is in the queue of `DeferredCloses`: the answer to a
+                // concurrent OPEN may grant the same delegation.
                 self.mount.leaving().goes_back(held);
                 Ok(Some(held))
             }
@@ -225,8 +232,8 @@ impl Inode {
         }
     }
 
-    /// Takes over the delegation that an OPEN granted. If the mgr has restarted since the OPEN was sent, it most likely
-    /// does not know the delegation any more.
+    /// Records the delegation that an OPEN granted. If the mgr has restarted since the client sent the OPEN, the new
+    /// mgr most likely does not know the delegation.
     pub(crate) fn learn_delegation(self: &Arc<Self>, answer: &open_delegation4, asking: &Asking<'_>) -> Learnt {
         self.state().sharing.asked(Instant::now());
         let mut learnt = Learnt { again: false, stamp: asking.stamp };
@@ -237,15 +244,15 @@ impl Inode {
             if self.mount.leaving().take_back(stateid, &delegated) == Queued::Sent {
                 return Learnt { again: true, ..learnt };
             }
-            // Answers may overtake each other. The mgr grants no read delegation to a client that holds a write
-            // delegation.
+            // Answers may arrive in another order than the mgr sent them. The mgr grants no read delegation to a client
+            // that holds a write delegation, so this answer is older.
             let is_older = power == Power::Read && matches!(*delegated, Delegation::Held(_, Power::Write));
             if is_older {
                 return learnt;
             }
             if !delegated.is(stateid) {
-                // Anything learned or requested before may be stale, because there was no delegation then. What this
-                // OPEN returned is current.
+                // Without a delegation, the size and attributes learned or requested before may be outdated. The answer
+                // to this OPEN is current.
                 state.size.doubt();
                 state.sharing.granted();
                 let changed = state.size.is_newer_than(asking.stamp);
@@ -256,8 +263,8 @@ impl Inode {
                 *delegated = Delegation::Held(stateid, power);
             }
             if state.opens.all().is_empty() && *delegated == Delegation::Held(stateid, power) {
-                // The file was closed before the answer arrived. No close returns this delegation, and the mgr recalls
-                // it only on a conflict.
+                // The file was closed before the answer arrived. Return the delegation now: no close will return it,
+                // and the mgr recalls it only on a conflict.
                 *delegated = Delegation::Returning(stateid, power);
                 self.mount.leaving().goes_back(stateid);
                 let inode = self.clone();
@@ -267,14 +274,15 @@ impl Inode {
                 return learnt;
             }
         }
-        // Check this after the update above: a reclaim that begins from here on finds the delegation.
+        // Check this only after the delegation is stored: a reclaim that begins from now on finds the delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
         learnt
     }
 
-    /// Asks for a delegation of a file that is being opened, after the closes in progress have returned theirs.
+    /// Requests a delegation of a file that is being opened, after the closes in progress have returned their
+    /// delegations.
     pub(crate) async fn ask_when_returned(self: &Arc<Self>) {
         self.mount.close_left().await;
         if let Err(error) = self.ask_delegation().await {
@@ -282,14 +290,14 @@ impl Inode {
         }
     }
 
-    /// Takes over the delegation that a restarted mgr granted to a reclaim.
+    /// Records the delegation that a restarted mgr granted to a reclaim.
     pub(crate) fn reclaimed_delegation(self: &Arc<Self>, answer: &open_delegation4) {
         let Some((stateid, power, recall)) = given(answer) else { return };
         {
             let mut delegated = self.delegated();
             *delegated = match *delegated {
                 Delegation::Held(..) => Delegation::Held(stateid, power),
-                // The task that returns the delegation continues with this one.
+                // The task that returns the delegation continues with the reclaimed stateid.
                 Delegation::Recalled(..) | Delegation::Returning(..) => Delegation::Recalled(stateid, power),
                 Delegation::None => return,
             };
@@ -299,8 +307,9 @@ impl Inode {
         }
     }
 
-    /// Asks for a delegation again; returns whether this client now holds a write delegation. The request uses an open
-    /// of its own, closed in the same round trip, so that existing opens with bytes in flight keep their stateids.
+    /// Requests a delegation again; returns whether the client now holds a write delegation. The request is an OPEN
+    /// under another open owner, with a CLOSE in the same COMPOUND. So existing opens with I/O in flight keep their
+    /// stateids.
     pub(crate) async fn ask_delegation(self: &Arc<Self>) -> Result<bool> {
         if *self.delegated() != Delegation::None {
             return Ok(self.is_alone());
@@ -327,8 +336,7 @@ impl Inode {
         Ok(self.is_alone())
     }
 
-    /// Handles a recall by the mgr; returns whether there is a delegation to return. The delegation is then returned in
-    /// the background.
+    /// Handles a recall by the mgr; returns whether the client holds the delegation. A background task then returns it.
     pub(crate) fn recall_delegation(self: &Arc<Self>, stateid: stateid4) -> bool {
         {
             let mut delegated = self.delegated();
@@ -336,7 +344,7 @@ impl Inode {
                 Delegation::Held(held, power) if held.other == stateid.other => {
                     *delegated = Delegation::Recalled(held, power);
                 }
-                // Its return is in progress already.
+                // Another task is already returning the delegation.
                 other => return other.is(stateid),
             }
         }
@@ -344,7 +352,7 @@ impl Inode {
         true
     }
 
-    /// Returns the delegation to the mgr, and retries until that succeeds, as the mgr recalls it only once.
+    /// Returns the delegation to the mgr. Retries until this succeeds, because the mgr sends only one recall.
     async fn go_on_leaving(inode: Weak<Self>) {
         for attempt in 0.. {
             {
@@ -354,8 +362,7 @@ impl Inode {
                     // The next write, fsync or close reports the error.
                     inode.fail(error);
                 }
-                // Check this before the pause. After the pause the client may already return another delegation,
-                // because the file is closed.
+                // Check this before the pause. After the pause, a close may already be returning another delegation.
                 if inode.delegated().leaving().is_none() {
                     return;
                 }
@@ -364,7 +371,7 @@ impl Inode {
         }
     }
 
-    /// Returns the delegation to the mgr after everything written here is durable and reported.
+    /// Returns the delegation to the mgr, after the client has flushed and reported all writes.
     async fn give_back_delegation(self: &Arc<Self>, stateid: stateid4) -> Result<()> {
         tokio::select! {
             biased;
@@ -377,7 +384,7 @@ impl Inode {
         let reported = self.report().await;
         {
             let mut delegated = self.delegated();
-            // A close may have returned it first.
+            // A close may have returned the delegation first.
             let Some((_, power)) = delegated.held().filter(|_| delegated.is(stateid)) else { return reported };
             *delegated = Delegation::Returning(stateid, power);
         }
@@ -385,7 +392,7 @@ impl Inode {
         compound.putfh(&self.node.handle);
         append_return(&mut compound, stateid);
         let mut results = self.mount.session.call(compound).await?;
-        // If the file is gone, its delegation is gone too.
+        // If the file is gone, the delegation is gone too.
         if results.done(&[OP_PUTFH]).is_ok() {
             self.returned(stateid, &mut results).await?;
         }
@@ -393,8 +400,8 @@ impl Inode {
         reported
     }
 
-    /// Shows the mgr that the flush progresses. The mgr revokes a recalled delegation after a lease without writes, and
-    /// it does not see writes on the direct path. This future never ends.
+    /// Tells the mgr that the flush makes progress. The mgr revokes a recalled delegation after a lease time without
+    /// writes, and it does not see writes on the direct path. The future never completes.
     async fn tell_of_progress(&self) {
         let mut seen = *self.settled.borrow();
         loop {
@@ -408,17 +415,17 @@ impl Inode {
         }
     }
 
-    /// Processes the answer to a DELEGRETURN; returns whether the mgr executed the operations after it.
+    /// Processes the result of a DELEGRETURN; returns whether the mgr executed the operations after it.
     pub(crate) async fn returned(&self, stateid: stateid4, results: &mut Results) -> Result<bool> {
         self.share(stateid);
         match results.raw::<Nothing>(OP_DELEGRETURN) {
             Ok(_) => Ok(true),
-            // The mgr has forgotten or revoked the delegation.
+            // The mgr does not know the delegation, or has revoked it.
             Err(crate::compound::Failed::Nfs(status)) => {
                 tracing::debug!(file = %self.node.id, ?status, "the mgr had forgotten or revoked the delegation before DELEGRETURN");
                 if status == NFS4ERR_DELEG_REVOKED {
-                    // The mgr keeps a revoked stateid until FREE_STATEID acknowledges it, and reports it again
-                    // otherwise.
+                    // The mgr keeps a revoked stateid, and reports it in every reply, until FREE_STATEID acknowledges
+                    // the revocation.
                     drop(self.mount.session.free_stateid(stateid).await);
                 }
                 Ok(false)
@@ -427,28 +434,28 @@ impl Inode {
         }
     }
 
-    /// Marks the file as shared: the delegation is gone.
+    /// Records the end of the delegation: from now on the file counts as shared.
     pub(crate) fn share(&self, stateid: stateid4) {
         self.mount.leaving().is_gone(stateid.other, self.mount.opens_asked());
         let mut state = self.state();
         let mut delegated = self.delegated();
         if delegated.is(stateid) {
             *delegated = Delegation::None;
-            // From here on the client asks for the size, and bytes that were read ahead are invalid.
+            // From now on the client asks the mgr for the size, and read-ahead bytes are invalid.
             state.size.doubt();
             state.sharing.asked(Instant::now());
         }
     }
 
-    /// Handles the loss of all state at the mgr when no other client is known to have wanted the file. Bytes buffered
-    /// here are nevertheless written, because they would be lost otherwise. Bytes that a cache above keeps are not
-    /// written ([`crate::OpenOptions::alone`]).
+    /// Handles the loss of the delegation when the mgr has lost all state of this client, but probably granted no
+    /// conflicting open to another client. The client still writes its buffered bytes, which would otherwise be lost.
+    /// For a file opened with [`crate::OpenOptions::alone`] it drops them, as [`Inode::delegation_revoked`] does.
     pub(crate) fn delegation_lost(&self, stateid: stateid4) {
         if self.state().sharing.is_exclusive() {
             return self.delegation_revoked(stateid);
         }
         self.share(stateid);
-        // Buffered bytes are sent now, as for every write of a shared file.
+        // Send buffered bytes now, because the file counts as shared.
         let Some(inode) = self.mount.inodes.by_handle(&self.node.handle) else { return };
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.mount.hand_on(inode.node.id).await;
@@ -459,19 +466,19 @@ impl Inode {
         });
     }
 
-    /// Handles a revocation: the mgr has let other clients use the file. The client drops bytes that are not durable
-    /// yet, because they may be older than the bytes that they have written.
+    /// Handles a revocation: the mgr has allowed other clients to use the file. The client drops its bytes that are not
+    /// durable, because they could overwrite newer bytes of other clients.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
-        // Two requests may report the revocation at the same time. Without this lock, the second one would drop bytes that
-        // programs wrote after the first one had marked the file as shared.
+        // Two requests may report the revocation at the same time. Without this lock, the second report would drop
+        // bytes that programs wrote after the first one.
         let _one = self.revoking.lock();
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().sharing.is_exclusive();
         if !exclusive && (power == Power::Read || self.is_clean()) {
             return self.delegation_lost(stateid);
         }
-        // The order matters: the cache above drops its bytes, then this client drops its own. Only then may programs
-        // write the file as a shared one.
+        // The order matters: first the cache above drops its bytes, then the client. Only then may programs write the
+        // file, which is now shared.
         let emptied = self.mount.keeper.get().map(|keeper| keeper.give_up(self.node.id));
         {
             let mut state = self.state();
@@ -489,30 +496,30 @@ impl Inode {
 }
 
 impl Inode {
-    /// Handles the notification that another client has set the size of this file.
+    /// Handles the mgr's notification that another client has set the size of this file.
     pub(crate) async fn resized(&self) {
         self.state().size.forget_when();
         if let Some(keeper) = self.mount.keeper.get() {
-            // The answer to the mgr occupies a slot of the backchannel until then.
+            // Limit the wait: the pending reply to the mgr occupies a slot of the backchannel.
             let _ = tokio::time::timeout(RESIZED_WITHIN, keeper.resized(self.node.id)).await;
         }
     }
 }
 
-/// Returns the error for bytes lost to a revocation.
+/// Returns the error for bytes that were lost to a revoked delegation.
 pub(super) fn revoked_error() -> Error {
     let why = "the mgr revoked the delegation of the file for another client, and this client dropped the bytes that were not durable; compare \
                the file with what was written";
     Error::status(types::Status::Io, why)
 }
 
-/// Appends a DELEGRETURN of the current file's delegation.
+/// Appends a DELEGRETURN for the current filehandle.
 pub(crate) fn append_return(compound: &mut Compound, deleg_stateid: stateid4) {
     compound.op(OP_DELEGRETURN, &DELEGRETURN4args { deleg_stateid });
 }
 
 impl crate::mount::Inner {
-    /// Makes the cache above hand its bytes of this file to the client.
+    /// Makes the cache above the client flush and invalidate this file, see [`Keeper::hand_on`].
     async fn hand_on(&self, file: FileId) {
         if let Some(keeper) = self.keeper.get() {
             keeper.hand_on(file).await;
@@ -521,7 +528,7 @@ impl crate::mount::Inner {
 }
 
 impl crate::Mount {
-    /// Sets the cache that keeps files above this mount. A mount has at most one.
+    /// Sets the cache above this mount; a mount has at most one.
     ///
     /// # Errors
     /// The mount already has a cache.

@@ -1,9 +1,8 @@
-//! Dirty data of an open file: the written bytes that are pending, in flight, or received by a server that may still lose
-//! them, and the report that is due for durable ones.
+//! Dirty data of an open file: written bytes that are pending, in flight, or uncommitted (received by a server that may
+//! still lose them), and the report that the client owes the mgr.
 //!
-//! Bytes go from pending to in flight to uncommitted. They leave the table when their server says that they are durable,
-//! or when the client drops them and reports an error. Each function that removes bytes returns the window space that
-//! they used.
+//! Bytes go from pending to in flight to uncommitted. They leave the table when they are durable, or when the client
+//! drops them and records an error. Each function that removes bytes returns the window space that they occupied.
 
 #[cfg(test)]
 mod tests;
@@ -17,119 +16,122 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use types::{ByteRange, Timestamp, Verifier};
 
-/// A server whose write verifier covers bytes of a file.
+/// A server with its own write verifier for some bytes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Lane {
-    /// The server of this lane of the layout.
+    /// The data server with this index (lane) in the layout.
     Direct(usize),
     /// The mgr.
     Mgr,
 }
 
-/// Bytes for one server, with their place in the file.
+/// Written bytes for one server, with their file ranges.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) payload: Arc<Payload>,
-    /// Their place in the file.
+    /// The file ranges of the bytes, in the order of the payload.
     pub(super) parts: Vec<ByteRange>,
 }
 
-/// The client's state when it sent bytes.
+/// The client's state when it sent some bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Under {
-    /// The grant ([`DirtyData::grant`]); without meaning on the mgr path.
+    /// The value of [`DirtyData::grant`] when the client sent the bytes; unused on the mgr path.
     pub(super) grant: u64,
-    /// Whether the file was shared. Other clients may have overwritten or truncated the bytes since, and those changes
-    /// stay.
+    /// Whether the file was shared. If so, other clients may have overwritten or truncated the bytes afterwards, and
+    /// the client must not undo their changes.
     pub(super) shared: bool,
 }
 
-/// Bytes that a server received but may still lose.
+/// An uncommitted write: a server has received its bytes, and may still lose them.
 #[derive(Clone, Debug)]
 struct Sent {
-    /// The batch, and so the position in the order in which requests were sent.
+    /// The number of the batch; writes of a later batch were sent later.
     number: u64,
-    /// Position in the order in which servers acknowledged bytes.
+    /// The number of writes that servers had acknowledged before this write.
     acknowledged: u64,
     piece: Piece,
-    /// The verifier that the server returned.
+    /// The verifier in the server's reply.
     verifier: Verifier,
     under: Under,
 }
 
-/// Bytes to be sent again.
+/// An uncommitted write that the client has to send again.
 pub(super) struct Resend {
-    /// The position in the lane, and in the order in which servers acknowledged bytes.
+    /// The position of the write among its server's uncommitted writes; `acknowledged` identifies the write if
+    /// positions have changed.
     at: usize,
     acknowledged: u64,
-    /// The batch to which they belong.
+    /// The number of the batch that the write belongs to.
     pub(super) number: u64,
     pub(super) piece: Piece,
 }
 
-/// Requests that are sent together.
+/// A batch: write requests that the client sends together.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     /// The file ranges that the batch writes.
     pub(super) ranges: Vec<ByteRange>,
-    /// Number of unanswered requests.
+    /// Number of requests without a reply.
     left: usize,
-    /// Number of bytes without an answer.
+    /// Number of bytes in requests without a reply.
     bytes: u64,
-    /// When the batch was sent, if it is one range whose time is measured as a whole.
+    /// When the client sent the batch, if the batch is one range and the client measures its total time.
     pub(super) timed: Option<Instant>,
 }
 
-/// The result of a COMMIT.
+/// The outcome of a COMMIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Committed {
-    /// Everything that the COMMIT covers is durable; the window gets this many bytes back.
+    /// All bytes that the COMMIT covers are durable; they release this many bytes of window space.
     All(u64),
-    /// The server has lost some bytes; the window gets this many bytes back.
+    /// The server has lost some bytes. The durable ones release this many bytes of window space.
     Lost(u64),
 }
 
 /// The dirty data of a file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DirtyData {
-    /// Bytes written here and not yet sent to a server.
+    /// Bytes that the client has accepted and not yet sent to a server.
     pending: Extents,
-    /// Batches with unanswered requests.
+    /// Batches with requests that have no reply yet, by number.
     in_flight: BTreeMap<u64, Batch>,
     next_batch: u64,
-    /// Batches before this one must not be written any more: their locks or their delegation are lost.
+    /// The client must not write the bytes of batches with a lower number, because it lost their locks or their
+    /// delegation.
     given_up: u64,
-    /// Bytes that servers received but may still lose, in the order of sending.
+    /// Uncommitted writes of each server, in the order of sending.
     uncommitted: BTreeMap<Lane, Vec<Sent>>,
-    /// Upper bound for the number of uncommitted bytes.
+    /// An upper bound for the number of uncommitted bytes.
     uncommitted_at_most: u64,
-    /// Counts how often a server acknowledged bytes that it may still lose.
+    /// Number of acknowledgements of unstable writes by servers.
     acknowledged: u64,
-    /// Set if a LAYOUTCOMMIT is due: one past the last byte that became durable since the last LAYOUTCOMMIT.
+    /// The file offset just after the last byte that became durable since the last LAYOUTCOMMIT. If set, a LAYOUTCOMMIT
+    /// is due.
     unreported: Option<u64>,
-    /// Counts the layouts granted after earlier layouts were lost. The mgr may have truncated, without a recall, the
-    /// bytes that were written before the last of them.
+    /// Number of layouts granted after the loss of earlier ones. While the client had no layout, the mgr may have
+    /// truncated bytes that were written earlier.
     grant: u64,
-    /// Whether some unreported bytes became durable under a layout that is lost. Then only the iods know the length of
-    /// the file.
+    /// Whether unreported bytes became durable under a layout that the client has lost. The mgr must then ask the iods
+    /// for the length of the file.
     ask_iods: bool,
-    /// Whether the file may have holes that were made here. Every report says so from then on. One report too many only
-    /// makes the mgr ask the iods how much space the file uses.
+    /// Whether this client may have made holes in the file. From then on every report says so. A superfluous report
+    /// only makes the mgr ask the iods how much space the file uses.
     holes: bool,
-    /// Whether the client dropped bytes that iods may or may not hold. Then the iods must be asked for the length of
+    /// Whether the client dropped bytes that iods may have received. The mgr must then ask the iods for the length of
     /// the file.
     unsure: bool,
-    /// Time of the last write in this mount.
+    /// The time of the last write on this mount.
     written: Option<Timestamp>,
 }
 
 impl Under {
-    /// The value for bytes on the mgr path.
+    /// The state for bytes on the mgr path, where no grant matters.
     pub(super) const MGR: Under = Under { grant: 0, shared: false };
 }
 
 impl Piece {
-    /// Returns the bytes of one file range, as the mgr receives them.
+    /// Creates the piece for one file range, which one WRITE to the mgr contains.
     pub(super) fn of_range(range: ByteRange, data: Bytes) -> Piece {
         Piece { payload: Arc::new(Payload::new(data.into())), parts: vec![range] }
     }
@@ -139,18 +141,19 @@ impl Piece {
         self.payload.data.len() as u64
     }
 
-    /// Returns one past the last byte in the file.
+    /// Returns the file offset just after the last byte.
     fn end(&self) -> u64 {
         self.parts.iter().map(|part| part.end()).max().unwrap_or(0)
     }
 
-    /// Splits the bytes into the file ranges that they belong to.
+    /// Splits the bytes by file range.
     pub(super) fn split(&self) -> Vec<(ByteRange, Bytes)> {
         let mut data = self.payload.data.to_bytes();
         self.parts.iter().map(|part| (*part, data.split_to(part.len as usize))).collect()
     }
 
-    /// Passes the bytes inside `range` of the file to `take`, each run with its offset, without copying them.
+    /// Calls `take` with the bytes inside the file range `range`: once for each contiguous part, with its file offset.
+    /// Does not copy the bytes.
     fn each(&self, range: ByteRange, mut take: impl FnMut(u64, Bytes)) {
         let mut place = ByteRange { offset: 0, len: 0 };
         for part in &self.parts {
@@ -177,9 +180,9 @@ impl Batch {
     }
 }
 
-/// Pending bytes.
+/// Pending bytes: accepted, and not yet sent.
 impl DirtyData {
-    /// Adds written bytes; returns how many pending bytes they replace.
+    /// Adds pending bytes, and returns how many earlier pending bytes they replace.
     #[must_use]
     pub(super) fn write(&mut self, offset: u64, data: Bytes, time: Timestamp) -> u64 {
         self.written = Some(time);
@@ -191,17 +194,17 @@ impl DirtyData {
         &self.pending
     }
 
-    /// Drops the pending bytes.
+    /// Drops the pending bytes; returns their number.
     #[must_use]
     pub(super) fn drop_pending(&mut self) -> u64 {
         std::mem::take(&mut self.pending).bytes()
     }
 }
 
-/// Bytes in flight.
+/// Bytes in flight: sent, and not yet acknowledged.
 impl DirtyData {
-    /// Takes the pending bytes as a batch in flight; returns its number and its bytes. Returns `None` while a batch in
-    /// flight overlaps them.
+    /// Turns the pending bytes into a batch in flight; returns its number and its bytes. Returns `None` while a batch
+    /// in flight overlaps the pending bytes.
     pub(super) fn begin_batch(&mut self) -> Option<(u64, Extents)> {
         let ranges = self.pending.ranges();
         if self.in_flight.values().any(|batch| ranges.iter().any(|range| batch.touches(*range))) {
@@ -214,34 +217,35 @@ impl DirtyData {
         Some((number, extents))
     }
 
-    /// Records how many requests a new batch has, and when it was sent if its time is measured as a whole.
+    /// Records the number of requests of a new batch, and when the client sent it, if the client measures the total
+    /// time.
     pub(super) fn divided(&mut self, batch: u64, requests: usize, timed: Option<Instant>) {
         self.in_flight.entry(batch).and_modify(|batch| (batch.left, batch.timed) = (requests, timed));
     }
 
-    /// Records that the time of a batch says nothing.
+    /// Records that the time of a batch is not representative. The write threshold then does not use it.
     pub(super) fn disregard_time(&mut self, batch: u64) {
         self.in_flight.entry(batch).and_modify(|batch| batch.timed = None);
     }
 
-    /// Returns the number of the next batch.
+    /// Returns the number that the next batch will get.
     pub(super) fn next_batch(&self) -> u64 {
         self.next_batch
     }
 
-    /// Returns whether a batch before number `before` is in flight and touches `range`.
+    /// Returns whether a batch in flight with a number below `before` overlaps `range`.
     pub(super) fn is_in_flight(&self, range: ByteRange, before: u64) -> bool {
         self.in_flight.range(..before).any(|(_, batch)| batch.touches(range))
     }
 
-    /// Returns whether the only request of a batch to a server may make its bytes durable at once: the server gets
-    /// nothing else that a COMMIT would have to follow.
+    /// Returns whether the only request of a batch to a server may be a stable write. That is useful only if the server
+    /// has no other bytes that need a COMMIT.
     pub(super) fn may_be_stable(&self, batch: u64, lane: Lane) -> bool {
         self.in_flight.keys().all(|other| *other == batch) && !self.is_uncommitted(lane)
     }
 
-    /// Records that a server received bytes of a batch. Returns the window space that they no longer use, because they
-    /// are durable or given up.
+    /// Records that a server received bytes of a batch. Returns the window space to release: that of bytes that are
+    /// durable or given up.
     #[must_use]
     pub(super) fn received(&mut self, batch: u64, lane: Lane, piece: Piece, (written, under): (Written, Under)) -> u64 {
         if let Some(batch) = self.in_flight.get_mut(&batch) {
@@ -250,7 +254,7 @@ impl DirtyData {
         self.keep(batch, lane, piece, (written, under))
     }
 
-    /// Records that bytes of a batch could not be written; returns their number.
+    /// Records that the client failed to write some bytes of a batch; returns their number.
     #[must_use]
     pub(super) fn lost(&mut self, batch: u64, bytes: u64) -> u64 {
         if let Some(batch) = self.in_flight.get_mut(&batch) {
@@ -259,23 +263,23 @@ impl DirtyData {
         bytes
     }
 
-    /// Records that a request of a batch has ended, after [`DirtyData::received`] or [`DirtyData::lost`]. Returns the
-    /// batch if this was its last request.
+    /// Records the end of a request, after [`DirtyData::received`] or [`DirtyData::lost`]. Returns the batch if this
+    /// was its last request.
     pub(super) fn request_ended(&mut self, number: u64, done: bool) -> Option<Batch> {
         let batch = self.in_flight.get_mut(&number)?;
-        // A failed request may end at once, so its time says nothing.
+        // A failed request may end early, so the time of its batch is not representative.
         batch.timed = batch.timed.filter(|_| done);
         batch.left -= 1;
         if batch.left > 0 { None } else { self.in_flight.remove(&number) }
     }
 
-    /// Returns whether the bytes of a batch must not be written any more.
+    /// Returns whether the client must not write the bytes of a batch any more.
     pub(super) fn is_given_up(&self, batch: u64) -> bool {
         batch < self.given_up
     }
 }
 
-/// Uncommitted bytes.
+/// Uncommitted bytes: received by a server that may still lose them.
 impl DirtyData {
     fn keep(&mut self, number: u64, lane: Lane, piece: Piece, (written, under): (Written, Under)) -> u64 {
         if lane != Lane::Mgr && written.stable {
@@ -291,13 +295,13 @@ impl DirtyData {
         0
     }
 
-    /// Returns whether the server of this lane may lose bytes.
+    /// Returns whether a server has uncommitted bytes.
     pub(super) fn is_uncommitted(&self, lane: Lane) -> bool {
         self.uncommitted.get(&lane).is_some_and(|all| !all.is_empty())
     }
 
-    /// Returns whether servers may lose more than `many` bytes. Committed bytes are subtracted only when the upper
-    /// bound exceeds `many`, because there may be a hundred thousand pieces.
+    /// Returns whether there are more than `many` uncommitted bytes. Recomputes the upper bound only when it exceeds
+    /// `many`, because there may be a hundred thousand pieces.
     pub(super) fn is_uncommitted_beyond(&mut self, many: u64) -> bool {
         if self.uncommitted_at_most > many {
             self.uncommitted_at_most = self.uncommitted_bytes();
@@ -309,8 +313,8 @@ impl DirtyData {
         self.uncommitted.values().flatten().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Returns the lanes with uncommitted bytes that pending bytes replace on another path: those that take the direct
-    /// path, and those that take the mgr path.
+    /// Returns the servers whose uncommitted bytes are about to be overwritten on another path. `direct` and
+    /// `through_mgr` are the pending ranges for each path.
     pub(super) fn lanes_off_path(&self, direct: &[ByteRange], through_mgr: &[ByteRange]) -> Vec<Lane> {
         let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| {
             let others = if **lane == Lane::Mgr { direct } else { through_mgr };
@@ -319,16 +323,16 @@ impl DirtyData {
         self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
     }
 
-    /// Returns the number up to which a COMMIT that is sent now covers writes, for [`DirtyData::committed`]; `None` if
-    /// there is nothing to commit. A COMMIT covers only bytes that the server received before.
+    /// Returns the value for `covered` of [`DirtyData::committed`] if the client sends a COMMIT now; `None` if the
+    /// server has no uncommitted bytes. A COMMIT covers only bytes that the server acknowledged before.
     pub(super) fn covered_by_commit(&self, lane: Lane) -> Option<u64> {
         self.is_uncommitted(lane).then_some(self.acknowledged)
     }
 
-    /// Processes the answer to a COMMIT that covers those writes of a lane that were acknowledged before number
-    /// `covered`.
+    /// Processes the reply to a COMMIT, which covers the server's writes whose `acknowledged` is below `covered`.
     ///
-    /// From the first lost write on, all writes are kept: a later one may overlap it, and must overwrite it again.
+    /// If writes are lost, keeps the first lost write and all later ones. A later write may overlap a lost write, and
+    /// must be sent again after it.
     #[must_use]
     pub(super) fn committed(&mut self, lane: Lane, covered: u64, verifier: Verifier) -> Committed {
         let Some(all) = self.uncommitted.get_mut(&lane) else { return Committed::All(0) };
@@ -336,9 +340,9 @@ impl DirtyData {
         if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
             all.iter_mut().for_each(|sent| sent.verifier = verifier);
         }
-        // Other clients may have truncated bytes that were sent before the layout was lost, so these bytes count as
-        // lost. Shared files are exempt: every call there sees the writes of other clients that returned before, so
-        // their later changes stay.
+        // Bytes that were sent before the loss of a layout count as lost, because other clients may have truncated
+        // them. Bytes sent while the file was shared are exempt: the client must not undo later changes of other
+        // clients.
         let grant = self.grant;
         let granted = |sent: &Sent| lane == Lane::Mgr || sent.under.grant == grant;
         let lives = |sent: &Sent| sent.verifier == verifier && (sent.under.shared || granted(sent));
@@ -355,8 +359,8 @@ impl DirtyData {
             }
             !free
         });
-        // Answers to parallel requests arrive in any order; bytes are sent again in the order in which they were first
-        // sent.
+        // Replies to parallel requests arrive in any order, but bytes must be sent again in the order in which they
+        // were first sent.
         all.sort_by_key(|sent| sent.number);
         if all.is_empty() {
             self.uncommitted.remove(&lane);
@@ -367,28 +371,29 @@ impl DirtyData {
         if first_lost.is_some() { Committed::Lost(freed) } else { Committed::All(freed) }
     }
 
-    /// Returns the number of pieces that a lane's server may lose.
+    /// Returns the number of uncommitted writes of a server.
     pub(super) fn pieces(&self, lane: Lane) -> usize {
         self.uncommitted.get(&lane).map_or(0, Vec::len)
     }
 
-    /// Returns a piece of a lane by its position in the order of sending, to be sent again.
+    /// Returns the uncommitted write at position `at` of a server, in the order of sending, so that the client can send
+    /// it again.
     pub(super) fn resend(&self, lane: Lane, at: usize) -> Option<Resend> {
         let sent = self.uncommitted.get(&lane)?.get(at)?;
         Some(Resend { at, acknowledged: sent.acknowledged, number: sent.number, piece: sent.piece.clone() })
     }
 
-    /// Records that the lane's server received a piece again, under this grant.
+    /// Records that the server received a write again, under this grant.
     pub(super) fn resent(&mut self, lane: Lane, resend: &Resend, verifier: Verifier, grant: u64) {
         let sent = self.uncommitted.get_mut(&lane).and_then(|all| all.get_mut(resend.at));
-        // The bytes may have been dropped in the meantime.
+        // The client may have dropped the write in the meantime.
         if let Some(sent) = sent.filter(|sent| sent.acknowledged == resend.acknowledged) {
             (sent.verifier, sent.under.grant) = (verifier, grant);
         }
     }
 
-    /// Records that the mgr received a piece of a lane instead, in these ranges. Returns the window space that the
-    /// bytes no longer use.
+    /// Records that the mgr received a write that was first sent to a data server, in these ranges. Returns the window
+    /// space to release.
     #[must_use]
     pub(super) fn moved_to_mgr(
         &mut self,
@@ -397,7 +402,7 @@ impl DirtyData {
         received: Vec<(ByteRange, Bytes, Written)>,
     ) -> u64 {
         let Some(all) = self.uncommitted.get_mut(&lane) else { return 0 };
-        // The bytes may have been dropped in the meantime.
+        // The client may have dropped the write in the meantime.
         let Some(at) = all.iter().position(|sent| sent.acknowledged == resend.acknowledged) else { return 0 };
         let sent = all.remove(at);
         if all.is_empty() {
@@ -409,7 +414,7 @@ impl DirtyData {
         received.into_iter().map(keep).sum()
     }
 
-    /// Drops the bytes that a lane's server may lose.
+    /// Drops the uncommitted bytes of a server; returns their number.
     #[must_use]
     pub(super) fn drop_lane(&mut self, lane: Lane) -> u64 {
         let lost = self.uncommitted.remove(&lane).unwrap_or_default();
@@ -427,7 +432,7 @@ impl DirtyData {
         sent.flat_map(|sent| &sent.piece.parts).any(|part| part.overlaps_any(ranges))
     }
 
-    /// Returns the bytes of `range` that servers received but may still lose; where several overlap, the latest.
+    /// Returns the uncommitted bytes of `range`; where writes overlap, the bytes of the latest write.
     pub(super) fn kept(&self, range: ByteRange) -> Extents {
         let overlaps = |sent: &&Sent| sent.piece.parts.iter().any(|part| part.intersection(range).is_some());
         let mut all: Vec<&Sent> = self.uncommitted.values().flatten().filter(overlaps).collect();
@@ -442,69 +447,70 @@ impl DirtyData {
     }
 }
 
-/// The report to the mgr.
+/// The size report (LAYOUTCOMMIT) that the client owes the mgr.
 impl DirtyData {
-    /// Returns the number of the grant under which bytes are sent now.
+    /// Returns the number of the current grant, under which the client sends bytes now.
     pub(super) fn grant(&self) -> u64 {
         self.grant
     }
 
-    /// Records that a layout was granted after another one was lost.
+    /// Records that the mgr granted a layout after the client had lost another one.
     pub(super) fn granted_again(&mut self) {
         self.grant += 1;
         self.ask_iods = self.unreported.is_some();
     }
 
-    /// Records that bytes up to `end`, sent under this grant, are durable in objects and not reported to the mgr.
+    /// Records that bytes up to `end`, sent under this grant, are durable on iods and not reported to the mgr.
     pub(super) fn became_durable(&mut self, end: u64, grant: u64) {
         self.unreported = Some(self.unreported.unwrap_or(0).max(end));
         self.ask_iods |= grant != self.grant;
     }
 
-    /// Records that the file may have holes that were made here.
+    /// Records that this client may have made a hole in the file.
     pub(super) fn made_hole(&mut self) {
         self.holes = true;
     }
 
-    /// Returns whether the file may have holes that were made here.
+    /// Returns whether this client may have made a hole in the file.
     pub(super) fn has_holes(&self) -> bool {
         self.holes
     }
 
-    /// Returns the report that is due: its end, and the update that goes with it.
+    /// Returns the report that is due, if any: the end of the durable bytes, and the update for the layout.
     pub(super) fn report_due(&self) -> Option<(u64, Update)> {
         self.unreported.map(|end| (end, Update { measure: self.ask_iods, holes: self.holes, ..Update::default() }))
     }
 
-    /// Records that the mgr received a report up to `end`. Returns `None` if a later one is due, else whether the iods
-    /// may have reported another size to the mgr than the one known here.
+    /// Records that the mgr received a report up to `end`. Returns `None` if a later report is due. Otherwise returns
+    /// whether the mgr asked the iods, so that its size may differ from the size that the client knows.
     pub(super) fn reported(&mut self, end: u64) -> Option<bool> {
         self.unreported.take_if(|due| *due == end)?;
         Some(std::mem::take(&mut self.ask_iods))
     }
 
-    /// Drops the due report.
+    /// Drops the report that is due.
     pub(super) fn drop_report(&mut self) {
         self.unreported = None;
     }
 }
 
-/// The whole.
+/// All dirty data together.
 impl DirtyData {
-    /// Returns the window space that the bytes use.
+    /// Returns the window space that all bytes occupy.
     #[cfg(test)]
     fn bytes(&self) -> u64 {
         let in_flight: u64 = self.in_flight.values().map(|batch| batch.bytes).sum();
         self.pending.bytes() + in_flight + self.uncommitted_bytes()
     }
 
-    /// Returns one past the last byte written here that the mgr may not know of yet, or that a server may still lose.
+    /// Returns the file offset just after the last byte written on this client that a server may lose, or that the mgr
+    /// may not know of.
     pub(super) fn own_end(&self) -> u64 {
         self.own_end_of(|_| true)
     }
 
-    /// Returns the end like [`DirtyData::own_end`], for all unanswered bytes and those that the servers of these lanes
-    /// may lose.
+    /// Returns the end like [`DirtyData::own_end`]; of the uncommitted bytes, includes only those of servers for which
+    /// `counts` returns true.
     pub(super) fn own_end_of(&self, counts: impl Fn(Lane) -> bool) -> u64 {
         let pending = self.pending.end();
         let in_flight = self.in_flight.values().flat_map(|batch| &batch.ranges).map(|range| range.end());
@@ -513,29 +519,29 @@ impl DirtyData {
         in_flight.chain(uncommitted).chain(self.unreported).max().unwrap_or(0).max(pending)
     }
 
-    /// Returns whether everything written here is reported to the mgr and durable.
+    /// Returns whether all bytes written on this client are durable, and the client has reported them to the mgr.
     pub(super) fn is_clean(&self) -> bool {
         self.uncommitted.is_empty() && self.is_clean_but(Lane::Mgr)
     }
 
-    /// Returns whether nothing is left except the bytes that the server of this lane may still lose.
+    /// Returns whether nothing is dirty except the uncommitted bytes of server `but`.
     pub(super) fn is_clean_but(&self, but: Lane) -> bool {
         let uncommitted = self.uncommitted.keys().any(|lane| *lane != but);
         self.pending.is_empty() && self.in_flight.is_empty() && !uncommitted && self.unreported.is_none()
     }
 
-    /// Returns whether all bytes in this table are durable.
+    /// Returns whether no bytes are pending, in flight or uncommitted.
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty() && self.in_flight.is_empty() && self.uncommitted.is_empty()
     }
 
-    /// Returns the time of the last write in this mount.
+    /// Returns the time of the last write on this mount.
     pub(super) fn written(&self) -> Option<Timestamp> {
         self.written
     }
 
-    /// Drops everything that is not durable, and abandons the batches in flight: an answer to them keeps no bytes, and
-    /// none of their requests is repeated.
+    /// Drops all bytes that are not durable, and gives up the batches in flight: the client keeps none of their bytes,
+    /// and repeats none of their requests. Returns the window space to release.
     #[must_use]
     pub(super) fn give_up(&mut self) -> u64 {
         self.given_up = self.next_batch;
@@ -544,13 +550,12 @@ impl DirtyData {
         self.drop_pending() + uncommitted
     }
 
-    /// Records that the client dropped bytes that iods may or may not hold.
+    /// Records that the client dropped bytes that iods may have received.
     pub(super) fn became_unsure(&mut self) {
         self.unsure = true;
     }
 
-    /// Returns whether everything written here is durable or was never sent, provided that nothing is left to be
-    /// committed.
+    /// Returns whether the client never dropped bytes that an iod may have received.
     pub(super) fn is_sure(&self) -> bool {
         !self.unsure
     }

@@ -1,5 +1,5 @@
-//! The size of an open file as this client knows it: whether other clients may have changed it since, which answers of
-//! the mgr are older than a change here, and the version of the content.
+//! The size of an open file as far as this client knows it. It tracks whether other clients may have changed the size,
+//! which answers of the mgr are outdated, and the version of the contents.
 
 #[cfg(test)]
 mod tests;
@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of size reports that the client remembers, to ignore sizes in answers that are older than a report.
+/// Maximum number of size reports that the client remembers, to recognize answers that are older than a report.
 const REPORTS: usize = 16;
 
-/// The version of a file's content as this client knows it. It changes when this client writes, truncates or locks the
-/// file, or learns of a truncate by another client. A lock counts because its holder must see the bytes that other
-/// clients wrote before.
+/// The version of a file's contents as far as this client knows. It changes when this client writes, truncates or locks
+/// the file, or learns of a truncate by another client. A new lock changes the version because its holder must see what
+/// other clients wrote before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Version {
     stamp: u64,
@@ -25,41 +25,43 @@ pub(crate) struct Version {
 pub(super) struct KnownSize {
     /// The size, including this client's unsent writes.
     size: u64,
-    /// The mount's stamp ([`super::Inode::stamp`]) at the last change of the size in this mount. An answer that was
-    /// requested at an earlier stamp may be older than the change.
+    /// The mount's logical time ([`super::Inode::stamp`]) at the last change of the size on this mount. An answer that
+    /// the client requested earlier may be outdated.
     stamp: u64,
     /// Whether other clients may have changed the size since the client learned it.
     doubtful: bool,
-    /// Counts the events, other than changes of the stamp, that invalidate bytes read before.
+    /// Counts the events, other than changes of the size, that make earlier read bytes outdated.
     turns: u64,
-    /// The mgr reported a smaller size than the one known here; readers at the old end must check again.
+    /// Whether the mgr reported a smaller size than the client knew, so that a read up to the earlier end must be
+    /// repeated.
     shorter: bool,
-    /// When the client learned the size.
+    /// When the client last learned the size from the mgr.
     learned: Option<Instant>,
-    /// Whether the client is asking for the size again, because it learned the size long ago.
+    /// Whether the client is requesting the size because its last answer is too old.
     asking: bool,
-    /// The ends of the last LAYOUTCOMMITs, each with the stamp when the mgr answered it. Each end is below the one
-    /// before: an answer that is older than both must reach the earlier end.
+    /// The ends of the last LAYOUTCOMMITs, each with the mount's logical time when the mgr replied. The ends decrease.
+    /// The size in an answer that was requested before several of these replies must reach at least the first of their
+    /// ends.
     reported: VecDeque<(u64, u64)>,
 }
 
 impl KnownSize {
-    /// Creates the size of a file that is about to be opened. A size that was requested before `stamp` may be stale.
+    /// Creates the size of a file that is about to be opened. Sizes that the client requested before logical time
+    /// `stamp` may be outdated.
     pub(super) fn new(stamp: u64) -> Self {
         KnownSize { stamp, ..KnownSize::default() }
     }
 
-    /// Returns the size.
     pub(super) fn get(&self) -> u64 {
         self.size
     }
 
-    /// Returns the stamp of the last change of the size in this mount.
+    /// Returns the mount's logical time at the last change of the size on this mount.
     pub(super) fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// Returns whether the size may have changed in this mount since a request at this stamp.
+    /// Returns whether the size may have changed on this mount since a request at logical time `stamp`.
     pub(super) fn is_newer_than(&self, stamp: u64) -> bool {
         self.stamp > stamp
     }
@@ -69,12 +71,13 @@ impl KnownSize {
         self.doubtful
     }
 
-    /// Returns the version of bytes that are read from now on; `None` while other clients may have changed the size.
+    /// Returns the version of the contents that a read would return now; `None` if other clients may have changed the
+    /// size.
     pub(super) fn version(&self) -> Option<Version> {
         (!self.doubtful).then_some(Version { stamp: self.stamp, turns: self.turns })
     }
 
-    /// Records that this client wrote up to `end`.
+    /// Records that this client wrote bytes that end at `end`.
     pub(super) fn extend_to(&mut self, end: u64, stamp: u64) {
         self.set(self.size.max(end), stamp);
     }
@@ -85,7 +88,7 @@ impl KnownSize {
         self.touch(stamp);
     }
 
-    /// Records a change after which an answer of the mgr that was requested before may be stale.
+    /// Records a change at logical time `stamp`: the size in answers that the client requested earlier may be outdated.
     pub(super) fn touch(&mut self, stamp: u64) {
         self.stamp = stamp;
     }
@@ -96,16 +99,16 @@ impl KnownSize {
         self.invalidate_reads();
     }
 
-    /// Records that bytes read before are invalid.
+    /// Records that bytes read before are outdated.
     pub(super) fn invalidate_reads(&mut self) {
         self.turns += 1;
     }
 
-    /// Takes over the mgr's size, requested when the stamp was `stamp`; returns the known size. `own_end` is one past
-    /// the last byte that the mgr may not know of.
+    /// Records the size from an answer of the mgr that the client requested at logical time `stamp`; returns the known
+    /// size. `own_end` is the file offset just after the last byte that the mgr may not know of.
     pub(super) fn learn(&mut self, size: u64, stamp: u64, own_end: u64, now: Instant) -> u64 {
         if self.is_newer_than(stamp) {
-            // The answer may be from before a change that was made here since.
+            // The answer may be older than a change on this mount.
             self.doubt();
         } else {
             self.accept(size, own_end);
@@ -114,16 +117,17 @@ impl KnownSize {
         self.size
     }
 
-    /// Takes over the mgr's size of a shared file, requested when the stamp was `stamp`; returns the known size. The
-    /// mgr knows of every write that has returned, except for bytes that this client wrote directly to iods and had not
-    /// reported by then; `own_end` is one past the last of those that are not reported yet.
+    /// Records the mgr's size of a shared file, requested at logical time `stamp`; returns the known size.
+    ///
+    /// The mgr knows of every write that has returned, except for bytes that this client wrote directly to iods and
+    /// reported later or not at all. `own_end` is the file offset just after the last unreported byte.
     pub(super) fn learn_shared(&mut self, size: u64, stamp: u64, own_end: u64) -> u64 {
         let reported = self.reported.iter().find(|(_, at)| *at > stamp).map_or(0, |(end, _)| *end);
         self.size = size.max(reported).max(own_end);
         self.size
     }
 
-    /// Takes over the mgr's size; nothing here has changed the size since the request.
+    /// Records the mgr's size, if nothing on this mount has changed the size since the request.
     fn accept(&mut self, size: u64, own_end: u64) {
         self.doubtful = false;
         let size = size.max(own_end);
@@ -132,8 +136,8 @@ impl KnownSize {
         }
     }
 
-    /// Begins to ask for the end of the file before a read up to it; returns `false` if a request is on its way, or if
-    /// the client learned the size less than `valid` before.
+    /// Begins a request for the size, before a read up to the end of the file. Returns `false` if a request is in
+    /// flight, or if the client learned the size less than `valid` ago.
     pub(super) fn begin_asking(&mut self, now: Instant, valid: Duration) -> bool {
         let is_known = self.learned.is_some_and(|learned| now.saturating_duration_since(learned) < valid);
         let begins = !self.asking && !is_known;
@@ -141,8 +145,8 @@ impl KnownSize {
         begins
     }
 
-    /// Ends the request that [`KnownSize::begin_asking`] began. `answer` is the mgr's size, if it answered. Later
-    /// writes of this client take precedence over the answer.
+    /// Ends the request that [`KnownSize::begin_asking`] began. `answer` is the size that the mgr returned, if it
+    /// replied. Changes on this mount since the request take precedence over the answer.
     pub(super) fn end_asking(&mut self, answer: Option<u64>, stamp: u64, own_end: u64, now: Instant) {
         (self.asking, self.learned) = (false, Some(now));
         if let Some(size) = answer.filter(|_| !self.is_newer_than(stamp)) {
@@ -150,24 +154,24 @@ impl KnownSize {
         }
     }
 
-    /// Makes the next read up to the end ask for the size.
+    /// Marks the size as outdated, so that the next read up to the end of the file requests it again.
     pub(super) fn forget_when(&mut self) {
         self.learned = None;
     }
 
-    /// Records that the mgr has no byte at a place below the known size.
+    /// Records that, according to the mgr, the file ends below the known size.
     pub(super) fn found_shorter(&mut self) {
         self.doubt();
         self.shorter = true;
     }
 
-    /// Returns whether the mgr reported a smaller size since the last call.
+    /// Returns whether [`KnownSize::found_shorter`] was called since the last call of this method.
     pub(super) fn take_shorter(&mut self) -> bool {
         std::mem::take(&mut self.shorter)
     }
 
-    /// Records that the mgr received a report up to `end`. A size that was requested earlier may be from before the
-    /// report.
+    /// Records that the mgr received a size report up to `end`. Sizes that the client requested earlier may be older
+    /// than the report.
     pub(super) fn reported(&mut self, end: u64, stamp: u64) {
         self.touch(stamp);
         while self.reported.back().is_some_and(|(before, _)| *before <= end) {

@@ -1,11 +1,11 @@
-//! The layout state of one open file: the layout that the client holds, the requests for one, the I/O under it, and the
-//! recall that the client has not answered yet.
+//! The layout state of one open file: the layout that the client holds, requests for a layout, I/O under the layout,
+//! and the recall that the client has yet to answer.
 //!
-//! A layout is always for the whole file. The stateid of all layouts that the mgr grants in turn stays the same, with a
-//! growing sequence number, until the client returns the last of them or the mgr revokes them (RFC 8881 §12.5.3). The
-//! sequence numbers order grants and recalls whose messages overtake each other.
+//! A layout always covers the whole file. All layouts that the mgr grants for the file share one stateid, whose
+//! sequence number grows, until the client returns the last layout or the mgr revokes it (RFC 8881 §12.5.3). The
+//! sequence numbers order grants and recalls that arrive in another order than the mgr sent them.
 //!
-//! The state is pure: it gets the time as an argument, and `L` stands for the driver's layout.
+//! The state is pure: the time is an argument, and `L` stands for the driver's layout.
 
 #[cfg(test)]
 mod tests;
@@ -16,49 +16,49 @@ use tokio::time::Instant;
 use types::Generation;
 use wire::nfs4::{layouttype4, stateid4};
 
-/// The pause between attempts to replace a layout that ends soon.
+/// The pause between attempts to replace a layout that expires soon.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
 
 /// A layout that the mgr granted.
 #[derive(Clone, Debug)]
 pub(super) struct Grant<L> {
-    /// The layout, as the driver made it usable.
+    /// The layout that the driver created from the mgr's answer.
     pub(super) layout: L,
-    /// The fencing generation of the layout.
+    /// The generation of the file when the mgr granted the layout; each fence increases it.
     pub(super) generation: Generation,
     pub(super) kind: KindId,
     pub(super) stateid: stateid4,
     /// Whether the layout allows writing.
     pub(super) write: bool,
-    /// Whether the file was open for reading when the layout was granted: a layout allows no more than the opens do.
+    /// Whether the file was open for reading at the grant. The layout then allows reads.
     pub(super) read: bool,
-    /// The number of the OPEN that asked for the layout; `None` for a LAYOUTGET of its own.
+    /// The number of the OPEN that requested the layout in the same COMPOUND; `None` for a separate LAYOUTGET.
     pub(super) open: Option<u64>,
 }
 
 /// The outcome of a layout grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Granted {
-    /// I/O uses the layout from now on.
+    /// I/O may use the layout from now on.
     Usable {
-        /// Whether the mgr has known the previous layout until this grant.
+        /// Whether the mgr kept the previous layout valid until this grant, without a break.
         continues: bool,
     },
-    /// A recall overtook the grant: the client holds the layout only to return it.
+    /// A recall arrived before the grant. The client holds the layout only to return it.
     Recalled,
-    /// The client lost or returned its layout after it had sent the request, and the mgr may have granted this layout
-    /// before. The client holds the layout, but asks again before it uses one.
+    /// The client lost or returned its layout after it had sent this request, so the mgr may have granted this layout
+    /// before the loss. The client holds the layout, but requests another one before I/O uses it.
     Doubtful,
-    /// The grant is older than the layout that the client holds or has returned.
+    /// The grant is older than a layout that the client holds or has returned.
     Outdated,
 }
 
-/// A recall of a layout by the mgr.
+/// A layout recall from the mgr that the client has not answered yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Recall {
-    /// The layout type.
+    /// The layout type in the recall.
     pub(super) kind: layouttype4,
-    /// The stateid in the recall. Its sequence number is above those of all recalled grants.
+    /// The stateid in the recall; its sequence number is above those of all recalled layouts.
     pub(super) stateid: stateid4,
 }
 
@@ -67,19 +67,19 @@ pub(super) struct Recall {
 enum Standing {
     /// I/O may use it.
     Usable,
-    /// No I/O may use it, because the iods refuse it, or because it may be revoked. The client reports earlier writes
-    /// under it and returns it on a recall.
+    /// No I/O may use the layout, because the iods refuse it or the mgr may have revoked it. The client still reports
+    /// earlier writes under it, and returns it on a recall.
     Spent,
-    /// No I/O may begin to use it. The client returns it when the last request under it has ended.
+    /// No new I/O may use the layout. The client returns it when the last request under it has ended.
     Returning,
 }
 
-/// The replacement of a layout that ends soon.
+/// The state of the attempt to replace a layout that expires soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Renewal {
-    /// A task is asking for the next layout.
+    /// A task is requesting the next layout.
     Running,
-    /// The last attempt failed. The next one begins after this time.
+    /// The last attempt failed. The next attempt may begin at this time.
     NotBefore(Instant),
 }
 
@@ -87,52 +87,53 @@ enum Renewal {
 #[derive(Clone, Debug)]
 pub(super) struct Held<L> {
     grant: Grant<L>,
-    /// Distinguishes this layout from all other layouts that the file had while it was open.
+    /// The number of the layout, unique among all layouts of the file since its first open.
     number: u64,
     standing: Standing,
-    /// Whether this client made the mgr fence the layout.
+    /// Whether the mgr fenced the layout on request of this client.
     fenced: bool,
-    /// The replacement of this layout, once an attempt has begun.
+    /// The state of the replacement of this layout, once an attempt has begun.
     renewal: Option<Renewal>,
 }
 
 /// A LAYOUTGET in flight.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
-    /// Whether the client lost its layout after it had sent the request.
+    /// Whether the client lost its layout after it had sent the LAYOUTGET.
     lost: bool,
 }
 
 /// The layout state of one open file.
 #[derive(Clone, Debug)]
 pub(super) struct LayoutState<L> {
-    /// The last granted layout, until the client returns or loses it.
+    /// The layout that the client holds, until it returns or loses it.
     held: Option<Held<L>>,
-    /// The LAYOUTGET in flight, if any. OPENs may ask for a layout at the same time.
+    /// The LAYOUTGET in flight, if any. OPENs may request a layout at the same time.
     asked: Option<Asked>,
-    /// Number of layouts that the client has held.
+    /// Number of layouts that the client has held for this file.
     grants: u64,
-    /// Number of requests that use a layout, this one or an earlier one.
+    /// Number of requests that use a layout, either the current one or an earlier one.
     uses: usize,
     /// The recall that the client has to answer with a LAYOUTRETURN.
     recall: Option<Recall>,
-    /// The stateid of the layout that the client returned last. Grants up to this sequence number are gone.
+    /// The stateid of the layout that the client last returned. Layouts up to its sequence number are no longer valid.
     gone: Option<stateid4>,
-    /// Number of OPENs sent when the client last returned or lost a layout. The answer to one of them may grant a
-    /// layout that is gone.
+    /// Number of OPENs that the client had sent when it last returned or lost a layout. The answer to one of these
+    /// OPENs may grant a layout that is no longer valid.
     opens_before: u64,
-    /// The kind to ask for: its position in the client's order of preference. The mgr has refused the kinds before it.
+    /// The layout kind to request, as an index into the client's order of preference. The mgr has refused all kinds
+    /// before it.
     kind: usize,
-    /// The mgr has refused every kind. The client does not ask again while the file stays open.
+    /// Whether the mgr has refused every kind. The client then requests no layout as long as the file stays open.
     refused: bool,
 }
 
-/// Returns whether `seqid` comes after `other`; sequence numbers wrap around.
+/// Returns whether sequence number `seqid` is after `other`, also if the sequence number has wrapped around.
 fn is_after(seqid: u32, other: u32) -> bool {
     seqid.wrapping_sub(other) as i32 > 0
 }
 
-/// Returns the later of two stateids of the same layout.
+/// Returns the stateid with the later sequence number; both belong to the same layout.
 fn later(a: stateid4, b: stateid4) -> stateid4 {
     if is_after(b.seqid, a.seqid) { b } else { a }
 }
@@ -154,7 +155,7 @@ impl<L> Default for LayoutState<L> {
 }
 
 impl<L> Held<L> {
-    /// Returns the layout.
+    /// Returns the driver's layout.
     pub(super) fn layout(&self) -> &L {
         &self.grant.layout
     }
@@ -169,15 +170,15 @@ impl<L> Held<L> {
         self.grant.stateid
     }
 
-    /// Returns whether a grant with this generation shows that the mgr has known this layout without a break.
+    /// Returns whether a grant of this generation shows that the mgr has kept this layout valid without a break.
     fn goes_on_as(&self, generation: Generation) -> bool {
         generation.0 == self.grant.generation.0 + u32::from(self.fenced)
     }
 }
 
-/// Requests for a layout, and grants.
+/// Requests for a layout, and their answers.
 impl<L> LayoutState<L> {
-    /// Returns whether a LAYOUTGET for the preferred kind would be useful.
+    /// Returns whether the client should send a LAYOUTGET for the preferred kind, for opens with these access modes.
     pub(super) fn wants(&self, read: bool, write: bool) -> bool {
         let fits = |held: &Held<L>| {
             held.standing == Standing::Usable && (!write || held.grant.write) && (!read || held.grant.read)
@@ -190,12 +191,12 @@ impl<L> LayoutState<L> {
         self.refused
     }
 
-    /// Returns the position of the kind to ask for in the client's order of preference.
+    /// Returns the index of the kind to request in the client's order of preference.
     pub(super) fn kind(&self) -> usize {
         self.kind
     }
 
-    /// Records that the mgr refused the kind at this position of `count` kinds.
+    /// Records that the mgr refused the kind at index `position` of `count` kinds.
     pub(super) fn refuse(&mut self, position: usize, count: usize) {
         if position + 1 < count {
             self.kind = self.kind.max(position + 1);
@@ -204,19 +205,19 @@ impl<L> LayoutState<L> {
         }
     }
 
-    /// Begins a LAYOUTGET; returns `false` if one is in flight.
+    /// Begins a LAYOUTGET; returns `false` if one is already in flight.
     pub(super) fn begin_asking(&mut self) -> bool {
         let begins = self.asked.is_none();
         self.asked = self.asked.or(Some(Asked { lost: false }));
         begins
     }
 
-    /// Ends the LAYOUTGET in flight, after [`LayoutState::granted`] if the mgr granted a layout.
+    /// Ends the LAYOUTGET in flight. If the mgr granted a layout, the caller calls [`LayoutState::granted`] first.
     pub(super) fn end_asking(&mut self) {
         self.asked = None;
     }
 
-    /// Takes over a layout that the mgr granted.
+    /// Records a layout that the mgr granted.
     pub(super) fn granted(&mut self, grant: Grant<L>) -> Granted {
         let stateid = grant.stateid;
         let is_late = match grant.open {
@@ -245,8 +246,8 @@ impl<L> LayoutState<L> {
         }
     }
 
-    /// Begins to replace the layout with this number, which ends soon. Returns whether the next one is for writing;
-    /// `None` if an attempt is running or has just failed, or if the mgr wants this layout back.
+    /// Begins to replace the layout with this number, which expires soon. Returns whether to request a layout for
+    /// writing; `None` if an attempt is running or has just failed, or if the mgr has recalled the layout.
     pub(super) fn begin_renewal(&mut self, number: u64, now: Instant) -> Option<bool> {
         let is_recalled = self.recall.is_some();
         let held = self.held.as_mut().filter(|held| held.number == number && !is_recalled)?;
@@ -258,12 +259,14 @@ impl<L> LayoutState<L> {
         Some(held.grant.write)
     }
 
-    /// Returns whether the layout with this number is held and usable, so that a renewal is still useful.
+    /// Returns whether the client still holds the layout with this number and I/O may use it, so that a renewal is
+    /// useful.
     pub(super) fn is_current(&self, number: u64) -> bool {
         self.held.as_ref().is_some_and(|held| held.number == number && held.standing == Standing::Usable)
     }
 
-    /// Ends an attempt to replace the layout with this number. If it failed, the next one begins after a pause.
+    /// Ends an attempt to replace the layout with this number. If the client still holds the layout, the attempt has
+    /// failed, and the next one begins after a pause.
     pub(super) fn end_renewal(&mut self, number: u64, now: Instant) {
         if let Some(held) = self.held.as_mut().filter(|held| held.number == number) {
             held.renewal = Some(Renewal::NotBefore(now + RENEW_PAUSE));
@@ -271,10 +274,10 @@ impl<L> LayoutState<L> {
     }
 }
 
-/// Use of the layout.
+/// I/O under the layout.
 impl<L: Clone> LayoutState<L> {
-    /// Begins to use the layout for a request; returns the layout and its number. `reading` says whether the file is
-    /// open for reading. Every use ends with [`LayoutState::end_use`].
+    /// Begins a request under the layout; returns the layout and its number. `reading` says whether the file is open
+    /// for reading. The caller ends the use with [`LayoutState::end_use`].
     pub(super) fn begin_use(&mut self, write: bool, reading: bool) -> Option<(L, u64)> {
         let allows = |held: &&Held<L>| if write { held.grant.write } else { held.grant.read || !reading };
         let held = self.held.as_ref().filter(|held| held.standing == Standing::Usable).filter(allows)?;
@@ -284,12 +287,12 @@ impl<L: Clone> LayoutState<L> {
 }
 
 impl<L> LayoutState<L> {
-    /// Divides a use in two: a request under the layout continues as one more request.
+    /// Counts one more request that uses the same layout as an existing use.
     pub(super) fn continue_use(&mut self) {
         self.uses += 1;
     }
 
-    /// Ends a use; returns whether no request uses a layout any more.
+    /// Ends a request under a layout; returns whether no request uses a layout any more.
     pub(super) fn end_use(&mut self) -> bool {
         self.uses = self.uses.saturating_sub(1);
         self.uses == 0
@@ -300,31 +303,31 @@ impl<L> LayoutState<L> {
         self.uses > 0
     }
 
-    /// Returns the layout that the client holds.
+    /// Returns the layout that the client holds, if any.
     pub(super) fn held(&self) -> Option<&Held<L>> {
         self.held.as_ref()
     }
 
-    /// Returns the layout under which the client can report writes (LAYOUTCOMMIT).
+    /// Returns the layout under which the client can send LAYOUTCOMMIT, if any.
     pub(super) fn reportable(&self) -> Option<&Held<L>> {
         self.held.as_ref().filter(|held| held.grant.write)
     }
 
-    /// Stops the use of the layout with this number, which the iods refused.
+    /// Forbids I/O under the layout with this number, because the iods refused it.
     pub(super) fn refused_by_iods(&mut self, number: u64) {
         if let Some(held) = self.held.as_mut().filter(|held| held.number == number) {
             held.spend();
         }
     }
 
-    /// Stops the use of the layout: requests under it may be executed in a wrong order.
+    /// Forbids I/O under the layout, because the servers may execute requests in the wrong order.
     pub(super) fn distrust(&mut self) {
         if let Some(held) = &mut self.held {
             held.spend();
         }
     }
 
-    /// Records that the mgr has fenced the layout on behalf of this client.
+    /// Records that the mgr has fenced the layout on request of this client.
     pub(super) fn fenced(&mut self) {
         if let Some(held) = &mut self.held {
             held.spend();
@@ -341,18 +344,17 @@ impl<L> Held<L> {
     }
 }
 
-/// Return, recall and loss.
+/// The return, recall and loss of the layout.
 impl<L> LayoutState<L> {
-    /// Records a recall. The client answers it with a LAYOUTRETURN ([`LayoutState::begin_return`]), also if it does not
-    /// hold the layout: its grant may be in an answer on its way, or lost.
+    /// Records a recall. The client answers it with a LAYOUTRETURN ([`LayoutState::begin_return`]) even if it holds no
+    /// layout, because the answer with the grant may be in flight or lost.
     pub(super) fn recalled(&mut self, recall: Recall) {
         let later = |before: Recall| Recall { stateid: later(before.stateid, recall.stateid), ..recall };
         let before = self.recall.filter(|before| before.stateid.other == recall.stateid.other);
         self.recall = Some(before.map_or(recall, later));
     }
 
-    /// Begins to answer a recall: from here on no request begins to use a layout, until none does. Returns `false` if no
-    /// recall waits for an answer.
+    /// Begins to answer a recall: no new request may use the layout. Returns `false` if there is no recall to answer.
     pub(super) fn begin_return(&mut self) -> bool {
         let is_recalled = self.recall.is_some();
         if let Some(held) = self.held.as_mut().filter(|_| is_recalled) {
@@ -361,39 +363,41 @@ impl<L> LayoutState<L> {
         is_recalled
     }
 
-    /// Takes the layout of a recall to return it, once no request uses it; returns the layout type and the stateid.
+    /// Removes the recalled layout, and returns the layout type and stateid for the LAYOUTRETURN. Returns `None` while
+    /// a request uses a layout.
     pub(super) fn take_recalled(&mut self) -> Option<(layouttype4, stateid4)> {
         let Recall { kind, stateid } = self.recall.filter(|_| !self.is_in_use())?;
         self.recall = None;
         let held = self.held.take_if(|held| held.grant.stateid.other == stateid.other);
         let stateid = held.map_or(stateid, |held| later(held.grant.stateid, stateid));
         if let Some(other) = &mut self.held {
-            // The recall came late, or ahead of the grant of the recalled layout. The client asks before the next use.
+            // The recall was late, or came before the grant of the layout that it recalls. The client requests a layout
+            // again before the next I/O.
             other.standing = Standing::Spent;
         }
         self.gone = Some(stateid);
         Some((kind, stateid))
     }
 
-    /// Takes the layout to return it with the last close; returns the layout type and the stateid. A layout that a
-    /// request uses stays until the mgr recalls it.
+    /// Removes the layout, and returns its layout type and stateid for the LAYOUTRETURN of the last close. Returns
+    /// `None` while a request uses the layout; then the layout stays until the mgr recalls it.
     pub(super) fn take_for_close(&mut self) -> Option<(layouttype4, stateid4)> {
         let in_use = self.is_in_use();
         let Grant { kind, stateid, .. } = self.held.take_if(|_| !in_use)?.grant;
-        // This return is also the answer to a recall.
+        // The LAYOUTRETURN of the close also answers a recall of the layout.
         let recall = self.recall.take_if(|recall| recall.stateid.other == stateid.other);
         let stateid = recall.map_or(stateid, |recall| later(stateid, recall.stateid));
         self.gone = Some(stateid);
         Some((kind.number(), stateid))
     }
 
-    /// Records that the mgr has answered a LAYOUTRETURN, or will not, when `opens` OPENs were sent.
+    /// Records the end of a LAYOUTRETURN, with or without a reply. `opens` is the number of OPENs sent so far.
     pub(super) fn returned(&mut self, opens: u64) {
         self.opens_before = opens;
     }
 
-    /// Drops a layout that the mgr has revoked or forgotten, when `opens` OPENs were sent. Requests that use it
-    /// continue until the iods refuse them.
+    /// Drops a layout that the mgr revoked or does not know. `opens` is the number of OPENs sent so far. Requests that
+    /// use the layout continue until the iods refuse them.
     pub(super) fn lose(&mut self, opens: u64) {
         self.held = None;
         if let Some(asked) = &mut self.asked {

@@ -1,4 +1,4 @@
-//! The layout of an open file: obtained at first use, replaced when it has aged, reported to the mgr and returned.
+//! The layout of an open file: the requests that get, renew, report under and return it.
 
 use super::layout_state::{Grant, Granted, Held, LayoutState, Recall};
 use super::opens::TRIES;
@@ -21,15 +21,15 @@ use types::limits::LAYOUT_BODY_MAX;
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// The longest pause before the client asks for a layout again.
+/// The longest pause before the client requests a layout again.
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
-/// How often the client asks for a layout again because it lost the one before while the mgr granted the next.
+/// How often the client requests a layout again because it lost the previous one while its LAYOUTGET was in flight.
 const ASKS: u32 = 3;
 
 type DynLayout = Arc<dyn Layout>;
 
-/// The layout state of a file, and the notice that no request uses a layout.
+/// The layout state of a file, and a notification for the end of the last request under a layout.
 pub(super) struct Layouts {
     state: OrderedMutex<LayoutState<DynLayout>>,
     unused: Notify,
@@ -49,7 +49,7 @@ impl Layouts {
     /// Waits until no request uses a layout.
     async fn are_unused(&self) {
         loop {
-            // Enabled before the check, so that no notice is missed.
+            // Enable the notification before the check, so that the task misses none.
             let mut unused = std::pin::pin!(self.unused.notified());
             unused.as_mut().enable();
             if !self.state().is_in_use() {
@@ -60,8 +60,8 @@ impl Layouts {
     }
 }
 
-/// A layout in use by a request. The client returns no layout while one exists, so a task drops it before it waits for
-/// the mgr.
+/// A request's use of the layout. The client does not return the layout while a use exists, so a task must drop its use
+/// before it waits for the mgr.
 pub(crate) struct LayoutUse {
     layouts: Arc<Layouts>,
     layout: DynLayout,
@@ -91,7 +91,7 @@ impl Drop for LayoutUse {
     }
 }
 
-/// A LAYOUTGET in flight; it ends when this is dropped.
+/// A LAYOUTGET in flight, until this value is dropped.
 struct Asking<'a>(&'a Layouts);
 
 impl Drop for Asking<'_> {
@@ -100,7 +100,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Returns the LAYOUTGET of this client: the whole file.
+/// Returns the arguments of a LAYOUTGET for the whole file.
 pub(crate) fn layoutget(kind: KindId, stateid: stateid4, write: bool) -> LAYOUTGET4args {
     LAYOUTGET4args {
         loga_signal_layout_avail: false,
@@ -115,32 +115,31 @@ pub(crate) fn layoutget(kind: KindId, stateid: stateid4, write: bool) -> LAYOUTG
 }
 
 impl Inode {
-    /// Locks out other operations on the layout's stateid: LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN.
+    /// Excludes other operations on the layout stateid: LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN.
     async fn layout_turn(&self) -> AsyncMutexGuard<'_, ()> {
         self.layout_turn.lock().await
     }
 
-    /// Returns whether a LAYOUTGET for the preferred kind would be useful.
+    /// Returns whether an OPEN should also request a layout of the preferred kind.
     pub(crate) async fn wants_layout(&self, read: bool, write: bool) -> bool {
-        // A LAYOUTGET in flight may get the layout.
+        // Wait for a LAYOUTGET in flight, which may get the layout.
         let _turn = self.layout_turn().await;
         self.layouts.state().wants(read, write)
     }
 
-    /// Returns whether a layout is held.
+    /// Returns whether the client holds a layout of the file.
     pub(super) fn has_layout(&self) -> bool {
         self.layouts.state().held().is_some()
     }
 
-    /// Takes over the result of a LAYOUTGET for the preferred kind behind the OPEN with this number. A refusal is no
-    /// error: the bytes then take the mgr path.
+    /// Processes the result of a LAYOUTGET for the preferred kind that followed the OPEN with this number in a
+    /// COMPOUND. A refusal is no error: I/O then takes the mgr path.
     pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>, number: u64) {
         self.layout_turn.hold(pin!(self.adopt(0, got, Some(number)))).await;
     }
 
-    /// Takes over the result of a LAYOUTGET for the kind at a position of the client's order of preference, like
-    /// [`Inode::learn_layout`]. `open` is the number of the OPEN that asked. Returns the outcome of the grant, if there
-    /// was one.
+    /// Processes the result of a LAYOUTGET for the kind at index `position`, like [`Inode::learn_layout`]. `open` is
+    /// the number of the OPEN that requested the layout. Returns the outcome if the mgr granted a layout.
     async fn adopt(
         &self,
         position: usize,
@@ -159,7 +158,7 @@ impl Inode {
                 },
                 several => format!("{} layouts instead of one", several.len()),
             },
-            // The layout may be available a little later; until then the bytes take the mgr path.
+            // The mgr may grant a layout a little later. Until then I/O takes the mgr path.
             Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE | NFS4ERR_LAYOUTTRYLATER)) => return None,
             Err(Failed::Nfs(NFS4ERR_RECALLCONFLICT | NFS4ERR_RETURNCONFLICT)) => return None,
             Err(failed) => format!("{failed:?}"),
@@ -171,30 +170,33 @@ impl Inode {
 
     fn granted(&self, grant: Grant<DynLayout>) -> Granted {
         if grant.write {
-            // No iod may have bytes of a file whose creation the mgr may lose.
+            // A LAYOUTGET makes the creation durable: an iod must not store bytes of a file that the mgr may still
+            // lose.
             self.made_durably();
         }
         let mut layouts = self.layouts.state();
         let granted = layouts.granted(grant);
         match granted {
             Granted::Usable { continues: true } | Granted::Outdated => {}
-            // In one step with the grant: no write begins under the new layout and counts for the earlier one.
+            // Update both under one lock, so that no write under the new layout counts as a write under the earlier
+            // one.
             Granted::Usable { .. } | Granted::Recalled | Granted::Doubtful => self.state().dirty.granted_again(),
         }
         granted
     }
 
-    /// Returns the layout to use now, or `None` if bytes take the mgr path. `stale` is a layout that the iods refused.
+    /// Returns the layout for I/O, or `None` if I/O takes the mgr path. `stale` is a layout that the iods refused.
     pub(crate) async fn layout(&self, write: bool, stale: Option<LayoutUse>) -> Result<Option<LayoutUse>> {
         if !self.mount.options.direct {
             return Ok(None);
         }
         if let Some(stale) = stale {
             self.layouts.state().refused_by_iods(stale.number);
-            // The task may have to wait for a return below, which waits for the end of this use.
+            // Drop the stale use first: this task may wait for the return of the layout, which waits for the end of all
+            // uses.
             drop(stale);
         }
-        // Without a lease the mgr may have given the layout, and locks, to other clients.
+        // Without a lease, the mgr may have granted the layout and locks to other clients.
         self.mount.session.ensure_lease().await?;
         if let Some(layout) = self.usable_layout(write) {
             return Ok(Some(layout));
@@ -202,7 +204,7 @@ impl Inode {
         if self.layouts.state().is_refused() {
             return Ok(None);
         }
-        // Boxed: most requests have the layout.
+        // Box the future of the request, because most I/O finds a usable layout before.
         let ask = async {
             if let Some(layout) = self.usable_layout(write) {
                 return Ok(Some(layout));
@@ -213,7 +215,7 @@ impl Inode {
         self.layout_turn.hold(Box::pin(ask).as_mut()).await
     }
 
-    /// Begins to use the layout that the client holds, if it allows that.
+    /// Begins to use the layout that the client holds, if its state allows I/O.
     fn usable_layout(&self, write: bool) -> Option<LayoutUse> {
         let reading = self.is_open_for_reading();
         let (layout, number) = self.layouts.state().begin_use(write, reading)?;
@@ -224,10 +226,10 @@ impl Inode {
         Some(used)
     }
 
-    /// Starts a task that asks the mgr for another layout before the current one ends. Reads and writes continue under
-    /// the current layout.
+    /// Starts a task that requests another layout before the current one expires. Meanwhile I/O continues under the
+    /// current layout.
     fn renew_soon(&self, number: u64) {
-        // An inode without opens needs no layout.
+        // An inode without opens is not in the table, and needs no layout.
         let Some(inode) = self.mount.inodes.get(self.node.id) else { return };
         let Some(write) = self.layouts.state().begin_renewal(number, Instant::now()) else { return };
         net::task::spawn_on(&self.mount.runtime, async move {
@@ -239,8 +241,7 @@ impl Inode {
     }
 
     async fn renew(&self, number: u64, write: bool) -> Result<()> {
-        // While the mgr is unreachable no task may have to wait for it: the task takes its turn only once the mgr
-        // answers.
+        // While the mgr is unreachable, do not lock `layout_turn`, so that no other task has to wait for it.
         self.mount.session.answers().await?;
         let ask = async {
             let is_current = self.layouts.state().is_current(number);
@@ -249,7 +250,7 @@ impl Inode {
         self.layout_turn.hold(pin!(ask)).await
     }
 
-    /// Asks the mgr for a layout, of one kind after the other in the order of preference. The caller has the turn.
+    /// Requests a layout, one kind after the other in the order of preference. The caller has locked `layout_turn`.
     async fn ask_for_layout(&self, write: bool) -> Result<()> {
         let mut asks = ASKS;
         let first = self.layouts.state().kind();
@@ -267,7 +268,7 @@ impl Inode {
                     None => break,
                 }
             }
-            // Unless the kind is refused, a layout of it may be available a little later.
+            // Try the next kind only if the mgr refused this one. Otherwise it may grant this kind a little later.
             let next = self.layouts.state().kind();
             if next == position {
                 return Ok(());
@@ -279,8 +280,8 @@ impl Inode {
     async fn ask_for_kind(&self, kind: KindId, write: bool) -> Result<std::result::Result<LAYOUTGET4resok, Failed>> {
         let mut tries = TRIES;
         loop {
-            // Only an open for writing can get a layout for writing. If there is such an open, request that layout even
-            // for a read, so that a later write needs no second LAYOUTGET.
+            // Only an open for writing can get a layout for writing. If there is such an open, request a layout for
+            // writing even for a read, so that a later write needs no second LAYOUTGET.
             let (opened, write) = match self.opened(true) {
                 Ok(opened) => (opened, true),
                 Err(_) => (self.opened(write)?, write),
@@ -300,19 +301,19 @@ impl Inode {
         }
     }
 
-    /// Reports size and time of writes since the last report to the mgr (RFC 8881 §18.42). If the client holds no
-    /// layout to report under, it first asks for one. While another client truncates the file the mgr grants none.
+    /// Reports size and modification time of writes since the last report to the mgr (RFC 8881 §18.42). If the client
+    /// holds no layout, it first requests one; the mgr grants none while another client truncates the file.
     pub(crate) async fn report(&self) -> Result<()> {
         self.report_within(self.mount.options.retry_timeout).await
     }
 
-    /// Reports like [`Inode::report`], and waits no longer than `patience` for a layout.
+    /// Reports like [`Inode::report`], but waits at most `patience` for a layout.
     async fn report_within(&self, patience: Duration) -> Result<()> {
         let due = |state: &State| state.dirty.report_due().map(|(end, update)| (Some(end), update));
         self.commit_layout("reporting what was written", patience, due).await
     }
 
-    /// Sends the LAYOUTCOMMIT that is due, if any, and waits no longer than `patience` for a layout to send it under.
+    /// Sends the LAYOUTCOMMIT that `due` returns, if any. Waits at most `patience` for a layout to send it under.
     pub(super) async fn commit_layout(
         &self,
         what: &'static str,
@@ -356,7 +357,8 @@ impl Inode {
                     }
                     return Ok(());
                 }
-                // The mgr restarted or revoked the layout: the bytes are durable, only the report is missing.
+                // The mgr restarted or revoked the layout. The bytes are durable, and the client reports them again
+                // under another layout.
                 Err(Failed::Nfs(status)) if status == NFS4ERR_BADLAYOUT || is_state_lost(status) => {
                     self.lose_layout();
                 }
@@ -366,20 +368,20 @@ impl Inode {
         Err(Error::status(Status::NoLayout, what))
     }
 
-    /// Returns the caller that has the file open for writing, if any.
+    /// Returns the credentials of an open for writing, if there is one.
     pub(crate) fn writer(&self) -> Caller {
         self.opened(true).ok().and_then(|opened| opened.caller)
     }
 
-    /// Returns whether a report is due and there is no layout to send it under.
+    /// Returns whether a report is due and the client holds no layout to send it under.
     pub(crate) async fn cannot_report(&self) -> bool {
         let _turn = self.layout_turn().await;
         let reportable = self.layouts.state().reportable().is_some();
         !reportable && self.state().dirty.report_due().is_some()
     }
 
-    /// Locks out attribute changes ([`Inode::set_attrs`]). A close holds the guard from before it removes its open
-    /// until the mgr has its report.
+    /// Excludes attribute changes ([`Inode::set_attrs`]). A close holds the guard from before it removes its open until
+    /// the mgr has its report.
     pub(crate) async fn reporting(&self) -> RwLockReadGuard<'_, ()> {
         self.reporting.read().await
     }
@@ -388,7 +390,7 @@ impl Inode {
     pub(crate) fn reported(&self, end: u64) {
         let mut state = self.state();
         if let Some(asked_iods) = state.dirty.reported(end) {
-            // The iods may have reported another size than the one known here.
+            // The mgr asked the iods, whose size may differ from the size that the client knows.
             if asked_iods {
                 state.size.doubt();
             }
@@ -396,20 +398,19 @@ impl Inode {
         }
     }
 
-    /// Drops the due report of a file that disappeared while it was being closed. Its last name was removed before, and
-    /// its open was lost with an mgr that has restarted since. Nobody can ever read the file, so nothing is left to
-    /// report.
+    /// Drops the report that is due, because the mgr removed the file during its close. The last name had been removed
+    /// before, and the mgr lost the open in a restart. No client can read the file any more.
     pub(crate) fn gone(&self) {
         tracing::debug!(file = %self.node.id, "the mgr removed the file before CLOSE: the client drops its size report");
         self.state().dirty.drop_report();
     }
 
-    /// Appends the LAYOUTCOMMIT that is due, if `report` is set and there is one, and returns the LAYOUTRETURN of a
-    /// last close. `report` says whether all that was written is durable.
+    /// Appends the LAYOUTCOMMIT that is due, if any, and returns the LAYOUTRETURN of a last close. `report` is `None`
+    /// if the caller wants no LAYOUTCOMMIT; otherwise it says whether all written bytes are durable.
     ///
-    /// The file may be opened again in the meantime. No I/O uses a layout that is being returned, as the mgr no longer
-    /// asks the iods about a layout that it does not know. With `wait`, no task asks for another layout either until
-    /// [`Goodbye::said`]. Without `wait`, the mgr may have to wait for something that needs this layout back.
+    /// Another task may open the file again meanwhile. No I/O may use the layout while the client returns it, because
+    /// afterwards the mgr no longer asks the iods for sizes. With `wait`, no task can request another layout before
+    /// [`Goodbye::said`]. Callers set no `wait` if the mgr may have to recall this layout before it replies.
     pub(crate) async fn append_goodbye(
         &self,
         compound: &mut Compound,
@@ -435,35 +436,36 @@ impl Inode {
         Goodbye { committed, returned, turn }
     }
 
-    /// Records the return of a layout: the answer to an OPEN that was sent before may still grant it.
+    /// Records the end of a LAYOUTRETURN. The answer to an OPEN that the client sent earlier may still grant the
+    /// returned layout.
     fn layout_is_back(&self) {
         let opens = self.mount.opens_asked().0;
         self.layouts.state().returned(opens);
     }
 
-    /// Forgets the known object lengths. The client calls this before it truncates the file, and again after the mgr
-    /// has answered: a layout that the mgr granted before the truncate may arrive in between.
+    /// Forgets the durable lengths of the objects. The client calls this before it truncates the file, and again after
+    /// the mgr has answered: a layout that the mgr granted before the truncate may arrive in between.
     pub(crate) async fn forget_lengths(&self) {
-        // A LAYOUTGET in flight may bring lengths from before the truncate.
+        // Wait for a LAYOUTGET in flight: its answer may contain lengths from before the truncate.
         let _turn = self.layout_turn().await;
         if let Some(held) = self.layouts.state().held() {
             held.layout().truncating();
         }
     }
 
-    /// Stops writes under the current layout after a failed truncate, which may still complete and would truncate those
-    /// writes. The mgr grants no other layout until the outcome is known.
+    /// Forbids I/O under the current layout after a failed truncate: the mgr may still execute the truncate, and would
+    /// remove later writes. The mgr grants no other layout until the outcome is known.
     pub(super) async fn distrust_layout(&self) {
         let _turn = self.layout_turn().await;
         self.layouts.state().distrust();
     }
 
-    /// Removes an open if its close consists of nothing but a CLOSE: no report is due, and no lock and no layout goes
-    /// with it. Returns the stateid of the open, and the delegation to return with it if the open was the last one.
+    /// Removes an open if CLOSE is the only operation that its close needs: no report is due, and it has no locks and
+    /// no layout to return. Returns the stateid of the open, and the delegation to return if this was the last open.
     pub(crate) async fn remove_mere_open(&self, key: u64) -> Option<(stateid4, Option<stateid4>)> {
         let _turn = self.layout_turn().await;
         let has_layout = self.has_layout();
-        // In one step: if two opens close at the same time, exactly one is the last.
+        // Check and remove under one lock: if two opens close at the same time, exactly one of them is the last.
         let mut state = self.state();
         let has_locks = state.opens.get(key)?.has_locks();
         let takes_more = state.opens.all().len() == 1 && has_layout;
@@ -480,16 +482,16 @@ impl Inode {
         }
     }
 
-    /// Forgets a layout whose stateid the mgr refused.
+    /// Drops the layout, because the mgr refused its stateid.
     pub(crate) async fn forget_layout(&self) {
         let _turn = self.layout_turn().await;
         self.lose_layout();
     }
 
-    /// Returns the report that is due, in the form for an mgr that restarted since it granted the layout (RFC 8881
-    /// §12.7.4).
+    /// Returns the report that is due, in the form for an mgr that has restarted since it granted the layout
+    /// (`loca_reclaim`, RFC 8881 §12.7.4).
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
-        // A task that has the turn is about to report, or to get a layout to report under.
+        // A task that has locked `layout_turn` is about to report, or to request a layout to report under.
         let _turn = self.layout_turn.try_lock()?;
         let (end, update) = self.state().dirty.report_due()?;
         let layouts = self.layouts.state();
@@ -497,26 +499,26 @@ impl Inode {
         Some((end, LAYOUTCOMMIT4args { loca_reclaim: true, ..args }))
     }
 
-    /// Drops a layout that the mgr has revoked or forgotten. A task that uses the layout continues until the iods refuse
-    /// it.
+    /// Drops a layout that the mgr revoked or does not know. Requests that use the layout continue until the iods
+    /// refuse them.
     pub(crate) fn lose_layout(&self) {
         let opens = self.mount.opens_asked().0;
         self.layouts.state().lose(opens);
     }
 
-    /// Records a recall by the mgr, and answers it in the background.
+    /// Records a layout recall, and answers it in a background task.
     pub(crate) fn recall_layout(self: &Arc<Self>, kind: layouttype4, stateid: stateid4) {
         self.layouts.state().recalled(Recall { kind, stateid });
         let inode = self.clone();
         net::task::spawn(async move {
             if let Err(error) = inode.give_back().await {
-                // Writers of the file must receive the error.
+                // Opens for writing must report the error.
                 inode.fail(error);
             }
         });
     }
 
-    /// Records a recall of all layouts of this client; returns `false` if it holds none of this file.
+    /// Handles a recall of all layouts of this client; returns `false` if the client holds none for this file.
     pub(crate) fn recall_any_layout(self: &Arc<Self>) -> bool {
         let held = self.layouts.state().held().map(|held| (held.kind().number(), held.stateid()));
         if let Some((kind, stateid)) = held {
@@ -525,42 +527,44 @@ impl Inode {
         held.is_some()
     }
 
-    /// Answers a recall (RFC 8881 §20.3): makes everything durable, reports it and returns the layout. The next I/O
-    /// asks for a new one.
+    /// Answers a recall (RFC 8881 §20.3): makes all writes durable, reports them, and returns the layout. The next I/O
+    /// requests a new layout.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
-        // A truncate by this client holds back all bytes until the mgr has done it, and the mgr may wait for this
-        // layout.
+        // A truncate by this client delays all writes until the mgr replies, and the mgr may wait for the return of
+        // this layout.
         let mut cutting = self.cutting.subscribe();
         tokio::select! {
             biased;
-            // The sender lives as long as this inode. Sending holds the lock that a truncate needs to begin.
+            // `wait_for` cannot fail: the sender lives as long as this inode. A truncate cannot begin while bytes are
+            // being sent, because both lock `order`.
             _ = cutting.wait_for(|cutting| *cutting) => {}
             () = self.hand_over(true) => {}
         }
         self.settle_all().await;
-        // Later writes may have been sent as well; from here on nothing is sent until the layout is returned.
+        // The client may have sent more writes since. From now on it sends no write until it has returned the layout.
         self.leaving.hold(pin!(self.return_recalled())).await
     }
 
     async fn return_recalled(self: &Arc<Self>) -> Result<()> {
         self.settle_all().await;
-        // The client that wants the layout waits for this return: no other layout is available in the meantime.
+        // Do not wait for another layout: the client that needs the recall's outcome waits for this return, and the mgr
+        // grants no layout before it.
         let reported = self.report_within(Duration::ZERO).await;
         let returned = self.layout_turn.hold(pin!(self.send_return())).await?;
         match reported {
-            // The layout was granted after the report had been postponed, as above.
+            // The mgr granted the layout after the client had postponed its report.
             Err(error) if returned && error.is(Status::NoLayout) => Ok(()),
             Err(_) if !returned => Ok(()),
             reported => reported,
         }
     }
 
-    /// Sends the LAYOUTRETURN that answers a recall, once no request uses the layout; returns `false` if no recall waits
-    /// for an answer.
+    /// Sends the LAYOUTRETURN that answers a recall, after the last request under the layout has ended. Returns `false`
+    /// if there is no recall to answer.
     async fn send_return(&self) -> Result<bool> {
-        // The mgr recalls layouts for a client that truncates or extends the file.
+        // The mgr recalls layouts on behalf of clients that truncate or extend the file.
         self.state().size.doubt();
-        // A close may have returned the layout since. The report is then left to the next sync or close.
+        // A close may have returned the layout already. The next fsync or close then sends the report.
         if !self.layouts.state().begin_return() {
             return Ok(false);
         }
@@ -576,18 +580,19 @@ impl Inode {
     }
 }
 
-/// What [`Inode::append_goodbye`] put into the compound, and the LAYOUTRETURN to append next.
+/// The operations that [`Inode::append_goodbye`] appended to the COMPOUND, and the LAYOUTRETURN that the caller
+/// appends.
 pub(crate) struct Goodbye<'a> {
-    /// The end of the LAYOUTCOMMIT in the compound.
+    /// The end of the durable bytes in the LAYOUTCOMMIT, if one was appended.
     pub(crate) committed: Option<u64>,
-    /// To be appended by the caller at the right place.
+    /// The LAYOUTRETURN that the caller has to append.
     pub(crate) returned: Option<LAYOUTRETURN4args>,
-    /// Held until the mgr has answered, so that no task asks for another layout before.
+    /// The lock on `layout_turn`, which keeps other tasks from requesting a layout until the mgr has replied.
     turn: Option<AsyncMutexGuard<'a, ()>>,
 }
 
 impl Goodbye<'_> {
-    /// Records that the mgr has answered, or will not.
+    /// Records the end of the COMPOUND, with or without a reply from the mgr.
     pub(crate) fn said(&mut self, inode: &Inode) {
         if self.returned.is_some() {
             inode.layout_is_back();

@@ -1,9 +1,9 @@
 //! Byte-range locks of an open file in the client: lock, unlock, reclaim, and loss (RFC 8881 §9, §8.4).
 //!
-//! The client records here what the mgr has granted; the mgr alone decides. A lock is lost if the mgr granted it to
-//! another client while it could not hear this one, or refused its reclaim. Then the open that requested it returns
-//! errors to its users. The client drops its writes that are not durable, because they must not overwrite the bytes
-//! that other clients write.
+//! The mgr decides about locks; the client records the locks that the mgr granted. A lock is lost if the client's lease
+//! expired and the mgr granted the lock to another client, or if the mgr refused a reclaim. Then every operation on the
+//! open that requested the lock fails. The client drops its bytes that are not durable, because they could overwrite
+//! newer bytes of other clients.
 
 use super::Inode;
 use super::open_states::{Wanted, any_age};
@@ -17,41 +17,43 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::nfs4::*;
 
-/// The first pause before the client asks for a lock again. Each later pause is twice as long, up to the longest.
+/// The first pause before the client requests a denied lock again. Each later pause is twice as long, up to
+/// `PAUSE_LONGEST`.
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
-/// Whether another owner held a requested lock.
+/// Whether another owner held the requested lock at first, so that the caller had to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waited(pub(crate) bool);
 
 /// A lock that an owner holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldLock {
-    /// The locked bytes; a length of `u64::MAX` reaches to the end of the file, whatever the end is.
+    /// The locked range. A length of `u64::MAX` means up to the end of the file, however long it becomes.
     pub range: types::ByteRange,
     /// The kind of the lock.
     pub kind: LockKind,
-    /// The owner, if the lock belongs to this mount.
+    /// The lock owner, if the lock belongs to this mount; `None` if it belongs to another client.
     pub owner: Option<u64>,
 }
 
-/// The mgr's answer to LOCK.
+/// The mgr's answer to a LOCK request.
 enum Answer {
     Granted,
     Denied,
-    /// The stateid of the request has changed or is gone.
+    /// The stateid in the request was replaced or is no longer valid: the client must send the request again.
     Again,
 }
 
-/// A LOCK request in flight. Its caller may be gone before the answer arrives, or no answer may arrive.
+/// A LOCK request in flight. If its caller is cancelled or the answer is lost, the drop of this value makes the client
+/// settle with the mgr whether the owner has the lock.
 struct Doubt<'a> {
     inode: &'a Arc<Inode>,
     key: u64,
     owner: u64,
     span: Span,
     kind: LockKind,
-    /// Whether the answer is still missing.
+    /// Whether the client still waits for the answer.
     open: bool,
 }
 
@@ -69,7 +71,7 @@ impl Drop for Doubt<'_> {
     }
 }
 
-/// Returns the parts of a span that are not in `held`, which is sorted.
+/// Returns the parts of `span` that no lock in `held` covers; `held` is sorted.
 fn gaps(span: Span, held: &[(Span, LockKind)]) -> Vec<Span> {
     let mut gaps = Vec::new();
     let mut from = Some(span.first);
@@ -103,7 +105,8 @@ pub(super) fn lost_error() -> Error {
 }
 
 impl Inode {
-    /// Requests a lock; returns `false` if another owner holds a conflicting one. With `wait` the mgr queues the owner.
+    /// Requests a lock; returns `false` if another owner holds a conflicting lock. With `wait`, the mgr queues the
+    /// request.
     pub(crate) async fn lock(
         self: &Arc<Self>,
         key: u64,
@@ -127,8 +130,8 @@ impl Inode {
         self.locking.hold(pin!(ask)).await
     }
 
-    /// Requests a lock until it is granted: again when the mgr says that it is free, and from time to time, as the mgr
-    /// need not say so.
+    /// Requests a lock until the mgr grants it. The client repeats the request when the mgr notifies it that the lock
+    /// is free, and periodically, because the mgr may omit the notification.
     pub(crate) async fn wait_for_lock(
         self: &Arc<Self>,
         key: u64,
@@ -139,7 +142,7 @@ impl Inode {
         let mut pause = PAUSE;
         let mut waited = Waited(false);
         loop {
-            // Enabled before the request, so that no notification is missed.
+            // Enable the notification before the request, so that the task misses none.
             let mut free = std::pin::pin!(self.lock_free.notified());
             free.as_mut().enable();
             if self.lock(key, owner, span, kind, true).await? {
@@ -151,18 +154,19 @@ impl Inode {
         }
     }
 
-    /// Handles the mgr's notice that a refused lock is available.
+    /// Handles the mgr's notification (CB_NOTIFY_LOCK) that a denied lock may be free.
     pub(crate) fn lock_is_free(&self) {
         self.lock_free.notify_waiters();
     }
 
-    /// Makes the mgr's locks match those booked here, after a LOCK whose answer nobody waits for.
+    /// Makes the mgr's locks match the locks that the client has recorded, after the answer to a LOCK was lost or
+    /// ignored.
     async fn settle_doubt(&self, key: u64, owner: u64, span: Span, kind: LockKind) -> Result<()> {
-        // If the file is closed, its locks are gone.
+        // If the file is closed, the mgr has released its locks.
         let Some(before) = self.state().opens.locks_in(key, owner, span) else { return Ok(()) };
         let (mut tries, mut open) = (TRIES, false);
         if self.lock_stateids(key, owner)?.1.is_none() {
-            // The lost answer contained the stateid; a repeated request returns it.
+            // The lost answer contained the lock stateid; a repeated LOCK returns it again.
             match self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await? {
                 Answer::Granted => {}
                 Answer::Denied | Answer::Again => return Ok(()),
@@ -173,7 +177,7 @@ impl Inode {
             self.send_unlock(lock, gap).await?;
             self.state().opens.unlocked(owner, lock, gap);
         }
-        // A lock that was held before may have changed its kind.
+        // The LOCK may have changed the kind of a lock that the owner held before: restore it.
         for (span, kind) in before {
             if !matches!(self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await?, Answer::Granted)
             {
@@ -223,8 +227,7 @@ impl Inode {
         match results.raw::<LOCK4resok>(OP_LOCK) {
             Ok(got) if self.locked(key, owner, open, got.lock_stateid, (span, kind)) => Ok(Answer::Granted),
             Err(Failed::Nfs(NFS4ERR_DENIED)) => Ok(Answer::Denied),
-            // The open was reclaimed or closed while the answer was on its way, and the lock was not among the
-            // reclaimed ones.
+            // While the answer was in flight, the open was closed, or was reclaimed without this lock.
             Ok(_) => self.again(tries, lost_error()),
             Err(failed @ Failed::Nfs(status)) if is_state_lost(status) => {
                 let error = results.error(&failed);
@@ -243,13 +246,14 @@ impl Inode {
         Ok(Answer::Again)
     }
 
-    /// Releases a range after earlier writes are durable, so that the next lock holder sees them.
+    /// Releases a lock range, after earlier writes are durable, so that the next lock holder sees them.
     pub(crate) async fn unlock(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = if self.is_open_for_writing() { self.fsync(key).await } else { Ok(()) };
         self.locking.hold(pin!(self.send_back(owner, span))).await.and(written)
     }
 
-    /// Releases a range like [`Self::unlock`], and leaves write errors for the next call that reports them.
+    /// Releases a lock range like [`Self::unlock`], but does not report write errors: the next call that reports errors
+    /// does.
     pub(crate) async fn unlock_quietly(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = self.flush(key).await;
         self.locking.hold(pin!(self.send_back(owner, span))).await.and(written)
@@ -273,7 +277,7 @@ impl Inode {
         }
     }
 
-    /// Returns a lock that prevents `owner` from locking this range.
+    /// Returns a lock that would conflict with a lock of `owner` on this range, if there is one.
     pub(crate) async fn test_lock(&self, owner: u64, span: Span, kind: LockKind) -> Result<Option<HeldLock>> {
         let args = LOCKT4args {
             locktype: lock_type(kind, false),
@@ -302,18 +306,18 @@ impl Inode {
         }
     }
 
-    /// Returns the stateid of the open and, if there is one, of this owner's locks under it.
+    /// Returns the stateid of an open, and the stateid of the owner's locks under it, if there is one.
     fn lock_stateids(&self, key: u64, owner: u64) -> Result<(stateid4, Option<stateid4>)> {
         let stateids = self.state().opens.lock_stateids(key, owner);
         stateids.ok_or_else(|| Error::usage("the file is no longer open"))
     }
 
-    /// Returns whether a file is open in the mode that locks of this kind need.
+    /// Returns whether an open has the access mode that a lock of this kind requires.
     pub(crate) fn may_lock(&self, key: u64, kind: LockKind) -> bool {
         self.state().opens.may_lock(key, kind)
     }
 
-    /// Books a lock that the mgr granted, unless the open under which it was requested has been replaced.
+    /// Records a lock that the mgr granted, unless the client has replaced the open under which it requested the lock.
     fn locked(
         &self,
         key: u64,
@@ -325,13 +329,13 @@ impl Inode {
         let mut state = self.state();
         let booked = state.opens.locked(key, open_stateid, lock, (owner, span, kind));
         if booked {
-            // The previous lock holder may have written.
+            // The previous lock holder may have changed the file.
             state.size.doubt();
         }
         booked
     }
 
-    /// Returns the locks to reclaim under an open that the client has reclaimed.
+    /// Returns the locks to reclaim under an open that the client has reclaimed, and the open's stateid.
     pub(crate) fn locks_to_reclaim(&self, key: u64) -> (Option<stateid4>, Vec<Wanted>) {
         self.state().opens.locks_to_reclaim(key)
     }
@@ -341,7 +345,7 @@ impl Inode {
         self.state().opens.reclaimed(key, owner, lock);
     }
 
-    /// Returns the arguments that reclaim a lock.
+    /// Returns the arguments of a LOCK that reclaims a lock.
     pub(crate) fn reclaim_args(open: stateid4, (owner, span, kind): Wanted) -> LOCK4args {
         let locker = locker4::TRUE(open_to_lock_owner4 {
             open_seqid: 0,
@@ -353,19 +357,19 @@ impl Inode {
         LOCK4args { locktype, reclaim: true, offset, length, locker }
     }
 
-    /// Handles a lock stateid that the mgr refused and that was not replaced in the meantime: the mgr has revoked or
-    /// forgotten the locks.
+    /// Handles a refused lock stateid that the client has not replaced since: the mgr has revoked the locks or does not
+    /// know them.
     pub(super) async fn lock_refused(&self, lock: stateid4) -> Result<()> {
         self.lock_gone(lock);
         self.mount.session.free_stateid(lock).await
     }
 
-    /// Returns whether a stateid belongs to locks held here.
+    /// Returns whether a stateid belongs to locks of this file.
     pub(super) fn knows_lock(&self, stateid: stateid4) -> bool {
         self.state().opens.knows_lock(stateid)
     }
 
-    /// Handles locks that the mgr does not know any more.
+    /// Records the loss of the locks with this stateid, which the mgr does not know any more.
     pub(crate) fn lock_gone(&self, lock: stateid4) {
         let found = self.state().opens.forget_lock(lock);
         if let Some((key, owner)) = found {
@@ -373,12 +377,12 @@ impl Inode {
         }
     }
 
-    /// Marks the locks under an open as lost: those of one owner, or of all.
+    /// Marks locks under an open as lost: those of `owner`, or of all owners if `None`.
     pub(crate) fn lose_locks(&self, key: u64, owner: Option<u64>) {
         self.lose_locks_as(key, owner, &lost_error());
     }
 
-    /// Marks locks as lost like [`Inode::lose_locks`]; their owners get this error.
+    /// Marks locks as lost like [`Inode::lose_locks`]; operations under them will return the error `why`.
     pub(crate) fn lose_locks_as(&self, key: u64, owner: Option<u64>, why: &Error) {
         let writing = {
             let mut state = self.state();
@@ -394,32 +398,32 @@ impl Inode {
         }
     }
 
-    /// Fails if locks of this owner under this open were lost and it has not unlocked since.
+    /// Returns an error if locks of this owner under this open were lost and the owner has not unlocked since.
     fn locks_kept(&self, key: u64, owner: u64) -> Result<()> {
         self.state().opens.locks_kept(key, Some(owner))
     }
 
-    /// Fails if locks under this open were lost and their owners have not unlocked since.
+    /// Returns an error if locks under this open were lost and their owners have not unlocked since.
     pub(crate) fn all_locks_kept(&self, key: u64) -> Result<()> {
         self.state().opens.locks_kept(key, None)
     }
 
-    /// Fails if a batch holds bytes that must not be written any more.
+    /// Returns an error if the client gave up this batch, because it lost a lock or delegation.
     pub(super) fn check_given_up(&self, batch: u64) -> Result<()> {
         if self.state().dirty.is_given_up(batch) { Err(lost_error()) } else { Ok(()) }
     }
 
-    /// Returns every stateid of locks under an open.
+    /// Returns the stateids of all locks under an open.
     pub(super) fn locks_under(&self, key: u64) -> Vec<stateid4> {
         self.state().opens.locks_under(key)
     }
 
-    /// Returns every stateid of opens and locks here.
+    /// Returns the stateids of all opens and locks of the file.
     pub(crate) fn stateids(&self) -> Vec<stateid4> {
         self.state().opens.stateids()
     }
 
-    /// Handles the mgr's report that it has revoked a stateid.
+    /// Handles the revocation of a stateid that the mgr reported.
     pub(crate) async fn revoked(&self, stateid: stateid4) {
         self.lose_layout();
         self.lock_gone(stateid);

@@ -1,8 +1,7 @@
-//! I/O on the mgr path under an open of the file, which the client re-establishes if the mgr has forgotten it.
+//! I/O on the mgr path under an open of the file. The client opens the file again if the mgr does not know the open.
 //!
-//! The mgr may forget the client while a request is in flight or about to be sent. Then the stateid in the request is
-//! invalid, although the file is open again by the time the mgr refuses it. The mgr has not executed the request in
-//! that case.
+//! The mgr may lose the client's state while the client prepares or sends a request. It then refuses the stateid in the
+//! request without executing it, even if the client has opened the file again meanwhile.
 
 use super::delegation::revoked_error;
 use super::locks::lost_error;
@@ -15,25 +14,25 @@ use bytes::Bytes;
 use types::ByteRange;
 use wire::nfs4::*;
 
-/// How often a request is sent again under a new stateid.
+/// How often the client sends a request again under a new stateid.
 pub(super) const TRIES: u32 = 8;
 
 impl Inode {
-    /// Returns a stateid that allows the I/O: of an open with the needed access, or of the write delegation. If there
-    /// are locks, it is one of theirs, so that the mgr refuses I/O under locks that it has revoked (RFC 8881 §8.2.5).
+    /// Returns a stateid that allows the I/O, and the credentials of its open. If there are locks, returns a lock
+    /// stateid, so that the mgr refuses I/O under locks that it has revoked (RFC 8881 §8.2.5).
     fn suitable(&self, write: bool) -> Result<(stateid4, Caller)> {
         let found = self.state().opens.suitable(write, self.delegation_of_io());
         found.ok_or_else(|| Error::usage("the file is no longer open for this operation"))
     }
 
-    /// Returns an open that allows the I/O (for writing, if `write`), in its current state.
+    /// Returns the current state of an open that allows the I/O (for writing, if `write`).
     pub(super) fn opened(&self, write: bool) -> Result<Opened<'_>> {
         let (stateid, caller) = self.suitable(write)?;
         let (session, tally, handle) = (&self.mount.session, &self.mount.tally, &self.node.handle);
         Ok(Opened { session, tally, handle, stateid, caller })
     }
 
-    /// Reads up to `len` bytes through the mgr; returns them and whether the read reached the end of the file.
+    /// Reads up to `len` bytes through the mgr. Returns the bytes, and whether the read reached the end of the file.
     pub(super) async fn mgr_read(&self, offset: u64, len: usize) -> Result<(Bytes, bool)> {
         let mut tries = TRIES;
         loop {
@@ -45,12 +44,13 @@ impl Inode {
         }
     }
 
-    /// Writes all of `data`, at most one payload, through the mgr. The bytes belong to this batch; fails if the batch
-    /// was given up.
+    /// Writes all of `data`, at most one payload, through the mgr. Fails if the client has given up the batch of the
+    /// bytes.
     pub(super) async fn mgr_write(&self, batch: u64, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let mut tries = TRIES;
         loop {
-            // Check this before each try: opening the file again may have shown that locks are lost.
+            // Check before each attempt: while it opened the file again, the client may have learned that it lost
+            // locks.
             self.check_given_up(batch)?;
             let opened = self.opened(true)?;
             match opened.write(offset, data.clone(), stable).await {
@@ -65,7 +65,7 @@ impl Inode {
         }
     }
 
-    /// Turns a range into a hole through the mgr.
+    /// Punches a hole through the mgr.
     pub(super) async fn mgr_punch(&self, range: ByteRange) -> Result<()> {
         let mut tries = TRIES;
         loop {
@@ -77,7 +77,7 @@ impl Inode {
         }
     }
 
-    /// Makes the mgr reserve space for a range.
+    /// Reserves space for a range through the mgr.
     pub(super) async fn mgr_allocate(&self, range: ByteRange) -> Result<()> {
         let mut tries = TRIES;
         loop {
@@ -89,7 +89,7 @@ impl Inode {
         }
     }
 
-    /// Looks for data or a hole through the mgr.
+    /// Seeks data or a hole through the mgr.
     pub(super) async fn mgr_seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
         let mut tries = TRIES;
         loop {
@@ -101,10 +101,11 @@ impl Inode {
         }
     }
 
-    /// Replaces an open or lock stateid that the mgr refused with `error`, unless that was tried too often.
+    /// Replaces a stateid of an open or lock that the mgr refused with `error`. Returns `error` if the attempts in
+    /// `tries` are used up.
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
-        // Boxed, because it is rare.
+        // Box the future: it is large, and the mgr rarely loses a stateid.
         self.reopening.hold(Box::pin(self.replace_stateid(stateid, error)).as_mut()).await
     }
 
@@ -118,10 +119,11 @@ impl Inode {
             return self.lock_refused(stateid).await.and(Err(lost_error()));
         }
         let open = self.state().opens.by_stateid(stateid).cloned();
-        // The open was closed, or re-established since the request was made.
+        // The open was closed, or got another stateid after the client prepared the request.
         let Some(open) = open else { return Ok(()) };
         tracing::debug!(file = %self.node.id, "{error}; opening it again");
-        // The mgr keeps no locks without the open under which they were requested. It may wait for FREE_STATEID.
+        // When the mgr drops an open, it also drops the locks under it. It may keep revoked stateids until
+        // FREE_STATEID.
         let locks = self.locks_under(open.key);
         self.lose_locks(open.key, None);
         for gone in locks.into_iter().chain([open.stateid]) {
@@ -140,7 +142,8 @@ impl Inode {
 }
 
 impl Open {
-    /// Returns the arguments that open the file again as before, with a delegation wish (`OPEN4_SHARE_ACCESS_WANT_*`).
+    /// Returns the OPEN arguments that open the file again in the same mode, with the delegation wish `wish`
+    /// (`OPEN4_SHARE_ACCESS_WANT_*`).
     pub(crate) fn args(&self, claim: open_claim4, wish: u32) -> OPEN4args {
         let access =
             if self.write { OPEN4_SHARE_ACCESS_WRITE } else { 0 } | if self.read { OPEN4_SHARE_ACCESS_READ } else { 0 };

@@ -1,4 +1,4 @@
-//! Reads of an open file: fetches the pieces of a range in parallel and joins them in file order.
+//! Reads of an open file: reads parts of a range from several servers in parallel, and joins them in file order.
 
 use super::{Inode, Lane, LayoutUse};
 use crate::compound::Compound;
@@ -17,15 +17,15 @@ use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{Attrs, ByteRange};
 use wire::nfs4::OP_PUTFH;
 
-/// From this many runs on, if their mean length is below `RUNS_SHORT`, neighbours are copied into one buffer: returning
-/// thousands of tiny slices costs more than copying them.
+/// If a read returns at least this many pieces, and their mean length is below `RUNS_SHORT`, the client copies adjacent
+/// pieces into one buffer: thousands of tiny slices cost more than the copy.
 const RUNS_MANY: usize = 16;
 const RUNS_SHORT: u64 = 16 << 10;
 
-/// How often the client asks for the size while other tasks of this mount change it.
+/// How often the client requests the size again because other tasks on this mount change it.
 const SIZE_TRIES: u32 = 16;
 
-/// How long a reader at the end of a file waits for the mgr to confirm the end.
+/// How long a read up to the end of a file waits for the mgr to confirm the end.
 const END_WAIT: Duration = Duration::from_secs(1);
 
 type Runs = Vec<(u64, Found)>;
@@ -34,18 +34,18 @@ impl Inode {
     /// Reads a range, see [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         if self.is_shared() {
-            // Boxed: most reads are not of shared files.
+            // Box the future: most reads are of files that are not shared.
             return Box::pin(self.read_beside_others(&policy, offset, len)).await;
         }
         let found = self.read_once(&policy, offset, len).await?;
-        // The mgr may have reported a smaller size than the one known here.
+        // If the mgr reported a smaller size than the client knew, read again up to the new end.
         let shorter = self.state().size.take_shorter();
         if shorter { Box::pin(self.read_once(&policy, offset, len)).await } else { Ok(found) }
     }
 
     async fn read_once(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
-        // An answer that a write of this mount overtook is useless: it may be older than the write, and than another
-        // client's truncate.
+        // If a write on this mount overtakes the answer, ask again. The answer may be older than the write, or older
+        // than another client's truncate.
         for _ in 0..SIZE_TRIES {
             if !self.is_doubtful() {
                 break;
@@ -73,9 +73,9 @@ impl Inode {
         Ok(ReadResult { segments: join(overlay(runs, &own), range)?, eof: end >= self.size() })
     }
 
-    /// Reads like [`Inode::read_shared`]. The result may lack bytes that this client wrote and that are not committed.
-    /// In that case another client has replaced the bytes, or a server has lost them. A COMMIT shows which, and the
-    /// client sends lost bytes again.
+    /// Reads a shared file with [`Inode::read_shared`], and checks the result against the client's uncommitted bytes.
+    /// If the result lacks some, another client has overwritten them, or a server has lost them. The client then sends
+    /// COMMIT, sends lost bytes again, and reads again.
     async fn read_beside_others(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         let found = self.read_shared(policy, offset, len).await?;
         let (own, end) = {
@@ -92,11 +92,11 @@ impl Inode {
     }
 
     /// Reads a file that other clients may write or truncate at the same time. The result includes every write that has
-    /// returned, on whichever client.
+    /// returned, on any client.
     ///
-    /// The cached size is not used. Data on the iods prove that the file reached that place when they were read,
-    /// because a truncate is answered only after the objects are truncated. If the iods have none at the end of the
-    /// range, the mgr tells a hole from the end of the file.
+    /// The client does not use the cached size. Data on the iods prove that the file reached that far at the time of
+    /// the read, because the mgr answers a truncate only after the objects are truncated. If the iods have no data at
+    /// the end of the range, the mgr tells whether there is a hole or the end of the file.
     async fn read_shared(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         self.ask_again();
         let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
@@ -105,7 +105,7 @@ impl Inode {
             return Ok(ReadResult { segments: Vec::new(), eof: offset >= FILE_SIZE_MAX });
         }
         self.expose(range).await;
-        // The mgr may still gather the bytes that this client wrote through it.
+        // The mgr may still be gathering bytes that this client wrote on the mgr path.
         let gathered = self.state().dirty.is_gathered(range);
         let straight = !gathered && self.reads_straight(policy, len).await;
         let layout = if straight { self.layout(false, None).await? } else { None };
@@ -125,13 +125,13 @@ impl Inode {
         Ok(ReadResult { segments: join(runs, ByteRange { offset, len: end - offset })?, eof })
     }
 
-    /// Reads a range through the mgr, which knows the end of the file; returns whether the read reached it. With `hole`
-    /// (the iods had nothing there), zeros stay a hole.
+    /// Reads a range through the mgr, which knows the end of the file; returns whether the read reached the end. If
+    /// `hole` is set, the iods had no data in the range, and zeros from the mgr become a hole.
     async fn read_to_end_via_mgr(self: &Arc<Self>, range: ByteRange, hole: bool, runs: &mut Runs) -> Result<bool> {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
-            // Read this client's own end before the request: the mgr's answer need not include later reports.
+            // Compute `own_end` before the request: the mgr's answer need not include later reports.
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;
             if data.is_empty() && !eof {
@@ -145,8 +145,7 @@ impl Inode {
                 runs.push((at, if zeros { Found::Nothing(len) } else { Found::Data(data) }));
                 at += len;
             }
-            // Only this client knows of unreported bytes that it wrote directly to the iods: the mgr does not look for
-            // them.
+            // The mgr does not know of unreported bytes that this client wrote directly to the iods.
             if eof && at >= own_end {
                 return Ok(true);
             }
@@ -158,13 +157,14 @@ impl Inode {
         Ok(false)
     }
 
-    /// Returns one past the last byte that this client wrote directly to iods and that the mgr may not know of.
+    /// Returns the file offset just after the last byte that this client wrote directly to iods and that the mgr may
+    /// not know of.
     fn own_end_straight(&self) -> u64 {
         self.state().dirty.own_end_of(|lane| lane != Lane::Mgr)
     }
 
-    /// Asks for the end of the file before a read up to it, because other clients may have moved it. A read does not
-    /// wait for an unreachable mgr longer than `END_WAIT`.
+    /// Requests the size from the mgr before a read up to the end of the file, because other clients may have changed
+    /// the size. Waits at most `END_WAIT` for an unreachable mgr.
     async fn learn_end(self: &Arc<Self>) {
         if self.is_alone() {
             return;
@@ -173,9 +173,9 @@ impl Inode {
             return;
         }
         let inode = self.clone();
-        // In its own task: the request must not be cancelled when the reader stops waiting.
+        // Spawn a task, so that the request continues when the reader stops waiting.
         let asked = net::task::spawn_on(&self.mount.runtime, async move { inode.ask_end().await });
-        // The task logs failures.
+        // Ignore a timeout or an error: the spawned task logs a failed request.
         let _ = tokio::time::timeout(END_WAIT, asked).await;
     }
 
@@ -196,26 +196,27 @@ impl Inode {
     /// Returns whether a read of `len` bytes takes the direct path.
     async fn reads_straight(&self, policy: &Policy, len: u64) -> bool {
         let straight = threshold::path(len, policy.read_threshold) == Path::Direct;
-        // A file that was written through the mgr, or that is too short, is not worth a layout.
+        // Do not request a layout for a file that is too short, or whose writes take the mgr path.
         let least = self.mount.present_threshold(policy.write_threshold).max(least_size(policy));
         straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout())
     }
 
-    /// Returns the size known here, or the mgr's answer if other clients may change it or may have changed it.
+    /// Returns the size that the client knows. Asks the mgr if other clients may change the size, or may have changed
+    /// it.
     pub(crate) async fn size_now(self: &Arc<Self>) -> Result<u64> {
         let asks = self.is_shared() || self.is_doubtful();
         if asks { self.learn_attrs().await.map(|attrs| attrs.size) } else { Ok(self.size()) }
     }
 
-    /// Asks the mgr for the attributes; the size includes bytes that the mgr does not know of yet.
+    /// Requests the attributes from the mgr, and adds the client's unreported bytes to the size.
     pub(crate) async fn learn_attrs(self: &Arc<Self>) -> Result<Attrs> {
         let attrs = self.ask_attrs().await?;
         let misses = self.is_shared() && attrs.size < self.state().dirty.own_end();
         if !misses {
             return Ok(attrs);
         }
-        // Another client has truncated the file, or a server has lost the bytes that were written here: a COMMIT finds
-        // out.
+        // Another client has truncated the file, or a server has lost bytes that this client wrote. A COMMIT shows
+        // which.
         Box::pin(self.settle_all()).await;
         self.ask_attrs().await
     }
@@ -231,7 +232,7 @@ impl Inode {
         Ok(self.shown(attrs))
     }
 
-    /// Ensures that the servers have everything that was written to `range`.
+    /// Sends all pending bytes that overlap `range`, and waits until servers have received them.
     pub(super) async fn expose(self: &Arc<Self>, range: ByteRange) {
         if self.state().dirty.pending().overlaps(range) {
             Box::pin(self.hand_over(false)).await;
@@ -242,7 +243,7 @@ impl Inode {
     async fn read_direct(self: &Arc<Self>, layout: LayoutUse, range: ByteRange) -> Result<Runs> {
         let shares = layout.shares(&[range]).into_iter();
         let reads: Vec<_> = shares.map(|share| self.read_share(layout.clone(), share)).collect();
-        // From here on each share uses the layout by itself, and no longer than it needs.
+        // From here on each share holds its own use of the layout, which ends with the share's request.
         drop(layout);
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
@@ -255,7 +256,7 @@ impl Inode {
                 Ok(ReadDone { mut runs, lost }) => {
                     drop(layout);
                     for range in lost {
-                        // Boxed, because the future is rarely needed, and every read would reserve memory for it.
+                        // Box the future of this rarely needed read, which would enlarge the future of every read.
                         runs.extend(Box::pin(self.read_via_mgr(range)).await?);
                     }
                     return Ok(runs);
@@ -300,13 +301,14 @@ impl Inode {
             if len > 0 {
                 runs.push((at, Found::Data(data)));
             } else {
-                // Bytes below the size that the server does not have: truncated in the meantime, or not written yet.
+                // The server has no bytes at this place below the known size: the file was truncated meanwhile, or the
+                // bytes were not written yet.
                 if !eof {
                     return Err(Error::protocol(
                         "reading through the mgr: the mgr returned 0 bytes before the end of the file",
                     ));
                 }
-                // The mgr does not know of everything written here, and the reader would see zeros.
+                // The mgr does not know of all of this client's writes, so the reader would see zeros in their place.
                 if !told && !self.is_clean() {
                     self.make_durable().await;
                     self.report().await?;
@@ -325,7 +327,7 @@ impl Inode {
     }
 }
 
-/// Returns whether a read from `offset` on found all these bytes.
+/// Returns whether a read at `offset` returned all bytes in `own`.
 fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
     let bytes = found.to_vec();
     let range = ByteRange { offset, len: u64::MAX - offset };
@@ -335,7 +337,7 @@ fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
     })
 }
 
-/// Returns the size that a file must have before the client asks for a layout.
+/// Returns the file size from which on the client requests a layout.
 pub(super) fn least_size(policy: &Policy) -> u64 {
     match policy.layout_when {
         LayoutWhen::Size(size) => size,
@@ -343,7 +345,7 @@ pub(super) fn least_size(policy: &Policy) -> u64 {
     }
 }
 
-/// Replaces parts of the servers' runs by this client's `own` bytes.
+/// Replaces parts of the bytes that servers returned by the client's `own` uncommitted bytes.
 ///
 /// A server that restarted may have lost bytes that it had received. Until the next commit sends them again, only this
 /// client has them.
@@ -370,7 +372,10 @@ fn overlay(runs: Runs, own: &Extents) -> Runs {
     out
 }
 
-/// Joins runs in file order to segments; the runs must cover `range` exactly.
+/// Joins pieces to segments in file order.
+///
+/// # Errors
+/// The pieces do not cover `range` exactly.
 fn join(runs: Runs, range: ByteRange) -> Result<Vec<Segment>> {
     let gap = || Error::protocol("reading: the servers returned fewer bytes than requested");
     let many = runs.len() > RUNS_MANY && range.len / (runs.len() as u64) < RUNS_SHORT;

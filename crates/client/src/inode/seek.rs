@@ -1,4 +1,4 @@
-//! SEEK, hole punching, space reservation, SETATTR of the size, and the placement of an open file.
+//! Seeking data and holes, hole punching, space reservation, SETATTR, and the placement of an open file.
 
 use super::opens::TRIES;
 use super::{Inode, Lane};
@@ -11,15 +11,15 @@ use types::{Attrs, ByteRange, SetAttrs, Status};
 use wire::nfs4::*;
 
 impl Inode {
-    /// Returns the next data, see [`crate::File::next_data`].
+    /// Returns the next data range, see [`crate::File::next_data`].
     pub(crate) async fn next_data(self: &Arc<Self>, offset: u64) -> Result<Option<ByteRange>> {
         self.expose(ByteRange::ALL).await;
         let size = self.size_now().await?;
         if offset >= size {
             return Ok(None);
         }
-        // The mgr stops gathering writes of other clients when it grants the layout. No use of a layout waits for the
-        // mgr.
+        // When the mgr grants the layout, it stops gathering other clients' writes. End this use at once, because a
+        // task must not hold a use of the layout while it waits for the mgr.
         drop(self.layout(false, None).await?);
         self.expose_to_iods().await;
         let layout = self.layout(false, None).await?;
@@ -38,12 +38,11 @@ impl Inode {
             Some(found) => found,
             None => self.next_via_mgr(offset).await?,
         };
-        // A file that another client truncated in the meantime may look longer on the iods than it is.
+        // If another client has truncated the file meanwhile, the objects on the iods may reach beyond the size.
         Ok(found.and_then(|run| run.intersection(ByteRange { offset, len: size - offset })))
     }
 
-    /// Ensures that the iods have the bytes that this client sent to the mgr, which the mgr may still gather. The mgr
-    /// does not wait for a client that holds a layout itself.
+    /// Ensures that the iods have the bytes that this client sent to the mgr and that the mgr may still be gathering.
     async fn expose_to_iods(self: &Arc<Self>) {
         if self.state().dirty.is_uncommitted(Lane::Mgr) {
             self.commit_lane(Lane::Mgr).await;
@@ -58,7 +57,7 @@ impl Inode {
 
     /// Punches a hole, see [`crate::File::punch`].
     pub(crate) async fn punch(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
-        // Uncommitted bytes that had to be sent again would fill the hole.
+        // Commit first: sending uncommitted bytes again would fill the hole.
         self.fsync_data(key).await?;
         let _turn = Turn(self);
         let size = self.size_now().await?;
@@ -99,7 +98,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Sets the size like [`crate::File::set_len`], and other attributes with it. Reports write errors of the open
+    /// Sets the size like [`crate::File::set_len`], together with other attributes. Reports write errors of the open
     /// `key`.
     pub(crate) async fn set_attrs(
         self: &Arc<Self>,
@@ -107,7 +106,7 @@ impl Inode {
         caller: &Caller,
         changes: &SetAttrs,
     ) -> Result<Attrs> {
-        // Bytes beyond the new end must not come back when they are sent again.
+        // Make everything durable first: sending uncommitted bytes again would restore bytes beyond the new end.
         self.make_durable().await;
         key.map_or(Ok(()), |key| self.take_error(key))?;
         self.order.hold(pin!(self.set_attrs_in_order(caller, changes))).await
@@ -116,15 +115,15 @@ impl Inode {
     async fn set_attrs_in_order(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         self.cutting.send_replace(true);
         let _over = Over(self);
-        // Other writers here may have sent bytes since. Neither these bytes nor a report of them may follow the
-        // truncate.
+        // Other tasks of this mount may have sent bytes since. Neither these bytes nor a report of them may reach a
+        // server after the truncate.
         self.settle_all().await;
         self.reporting.hold_write(pin!(self.report_and_set_attrs(caller, changes))).await
     }
 
     async fn report_and_set_attrs(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         let settled = async { self.end_strays().await.and(self.report().await) }.await;
-        // Without an open for writing no report is possible; the closes have reported, or failed.
+        // Without an open for writing, the client cannot report, and need not: the closes have reported, or failed.
         if self.is_open_for_writing() {
             settled?;
         }
@@ -133,7 +132,7 @@ impl Inode {
         }
         let mut tries = TRIES;
         let attrs = loop {
-            // The last open for writing may end in the meantime; then SETATTR uses the anonymous stateid.
+            // The last open for writing may close meanwhile; then SETATTR carries the anonymous stateid.
             let opened = changes.size.and_then(|_| self.opened(true).ok());
             let stateid = opened.map_or(stateid4 { seqid: 0, other: [0; 12] }, |opened| opened.stateid);
             match self.send_attrs(stateid, caller, changes).await {
@@ -150,7 +149,7 @@ impl Inode {
         if changes.size.is_some() {
             self.forget_lengths().await;
             let mut state = self.state();
-            // Bytes written in the meantime have not been sent yet, and follow the truncate.
+            // The client has not sent bytes written meanwhile; it sends them after the truncate.
             let size = attrs.size.max(state.dirty.own_end());
             state.size.set(size, self.mount.next_stamp());
         }
@@ -168,7 +167,7 @@ impl Inode {
         results.attrs()
     }
 
-    /// Returns where the bytes are stored.
+    /// Returns the servers that store the bytes of the file.
     pub(crate) async fn placement(self: &Arc<Self>) -> Result<Placement> {
         self.expose(ByteRange::ALL).await;
         drop(self.layout(false, None).await?);
@@ -179,7 +178,7 @@ impl Inode {
     }
 }
 
-/// A guard that invalidates bytes read before when it is dropped.
+/// A guard whose drop invalidates bytes that were read before.
 struct Turn<'a>(&'a Inode);
 
 impl Drop for Turn<'_> {
@@ -188,7 +187,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A guard that marks the truncate as finished when it is dropped.
+/// A guard whose drop marks the truncate as finished.
 struct Over<'a>(&'a Inode);
 
 impl Drop for Over<'_> {
@@ -197,8 +196,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The part of a SETATTR result after the status (RFC 8881 §18.30.2): the bitmap of the attributes that were set.
-/// Decoding discards it, because no caller needs it.
+/// The SETATTR result after the status (RFC 8881 §18.30.2): the bitmap of the attributes that the mgr set. Decoding
+/// discards the bitmap, because no caller needs it.
 pub(crate) struct StatusOnly;
 
 impl xdr::Xdr for StatusOnly {

@@ -1,5 +1,5 @@
-//! The sharing of a file between clients, as this client knows it: the requirements of its opens, how many delegations
-//! it got and lost, and when it may ask for the next one.
+//! The sharing of a file with other clients: what the opens require, the delegations that this client got and lost, and
+//! when it may request the next one.
 
 #[cfg(test)]
 mod tests;
@@ -7,21 +7,21 @@ mod tests;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a client asks for a delegation of a shared file.
+/// The minimum time between two requests for a delegation of a shared file.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The sharing of one file.
+/// The sharing of one file with other clients.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharingState {
-    /// Whether an open requires `sharing=coherent`.
+    /// Whether an open on this client requires `sharing=coherent`.
     coherent: bool,
-    /// Whether a cache above this client keeps bytes under the delegation ([`crate::OpenOptions::alone`]).
+    /// Whether a cache above this client holds dirty bytes under the delegation ([`crate::OpenOptions::alone`]).
     exclusive: bool,
-    /// Number of delegations granted.
+    /// Number of delegations that the mgr granted for this file.
     grants: u64,
-    /// Number of delegations revoked. Writes that relied on a revoked delegation are dropped.
+    /// Number of delegations that the mgr revoked. The client drops writes that relied on a revoked delegation.
     revocations: u64,
-    /// When a delegation was last requested or lost.
+    /// When the client last requested or lost a delegation.
     asked: Option<Instant>,
 }
 
@@ -37,38 +37,39 @@ impl SharingState {
         self.coherent
     }
 
-    /// Returns whether a cache above this client keeps bytes under the delegation.
+    /// Returns whether a cache above this client holds dirty bytes under the delegation.
     pub(super) fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
-    /// Returns whether a request for a delegation is useful: the file is shared, and the client has not asked recently.
+    /// Returns whether the client should request a delegation: an open requires coherence, and the last request is not
+    /// recent.
     pub(super) fn may_ask(&self, now: Instant) -> bool {
         let lately = self.asked.is_some_and(|asked| now.saturating_duration_since(asked) < ASK_AGAIN);
         self.coherent && !lately
     }
 
-    /// Records that a delegation was requested or lost.
+    /// Records the time at which the client requested or lost a delegation.
     pub(super) fn asked(&mut self, now: Instant) {
         self.asked = Some(now);
     }
 
-    /// Records a new delegation.
+    /// Counts a granted delegation.
     pub(super) fn granted(&mut self) {
         self.grants += 1;
     }
 
-    /// Returns the number of delegations granted.
+    /// Returns the number of delegations that the mgr granted for this file.
     pub(super) fn grants(&self) -> u64 {
         self.grants
     }
 
-    /// Records a revoked delegation.
+    /// Counts a revoked delegation.
     pub(super) fn revoked(&mut self) {
         self.revocations += 1;
     }
 
-    /// Returns the number of delegations revoked.
+    /// Returns the number of delegations that the mgr revoked for this file.
     pub(super) fn revocations(&self) -> u64 {
         self.revocations
     }

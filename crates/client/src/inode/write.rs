@@ -1,5 +1,5 @@
-//! Asynchronous writes of an open file: gathers bytes, sends them in batches of parallel requests, and keeps them until
-//! they are durable.
+//! Asynchronous writes of an open file: the client gathers bytes, sends them in batches of parallel requests, and holds
+//! them until they are durable.
 
 use super::delegation::revoked_error;
 use super::dirty::{Batch, Piece, Under};
@@ -20,23 +20,23 @@ use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{ByteRange, Status, Timestamp, leaves_hole};
 
-/// How often the client gets a new layout for one request before the request takes the mgr path.
+/// How often the client gets a new layout for a request before it sends the request through the mgr.
 pub(super) const LAYOUT_TRIES: u32 = 3;
 
-/// The largest request that is sent in the calling thread.
+/// The largest request in bytes that the calling task sends itself.
 const BEGIN_MAX: u64 = 64 << 10;
 
-/// Maximum number of requests of a batch that are in flight at a time. Each uses some KiB meanwhile, and scattered
-/// bytes may make a hundred thousand requests.
+/// Maximum number of requests of one batch in flight. Each uses some KiB of memory, and scattered writes may need a
+/// hundred thousand requests.
 const RUNNERS: usize = 256;
 
-/// The path of each gathered range.
+/// The gathered ranges, divided by the path that they take: direct, and through the mgr.
 struct Ways {
     straight: Vec<ByteRange>,
     through: Vec<ByteRange>,
 }
 
-/// Bytes that could not be written, and the window space to release.
+/// Bytes that the client failed to write, and the window space that they occupy.
 struct Lost {
     error: Error,
     bytes: u64,
@@ -47,14 +47,15 @@ struct Errand {
     batch: u64,
     lane: Lane,
     piece: Piece,
-    /// Whether the server must make the bytes durable at once.
+    /// Whether to send a stable write, which the server makes durable at once.
     stable: bool,
-    /// Number of requests of the batch on the same path; `None` if requests are not timed one by one.
+    /// Number of requests of the batch on the same path; `None` if the client does not measure the time of each
+    /// request.
     together: Option<usize>,
 }
 
 impl Inode {
-    /// Takes runs of bytes into the window; see [`crate::File::write_at`] and [`crate::File::write_list`]. Reports
+    /// Accepts byte ranges into the window; see [`crate::File::write_at`] and [`crate::File::write_list`]. Reports
     /// write errors of the open `key`.
     pub(crate) async fn write(
         self: &Arc<Self>,
@@ -71,19 +72,19 @@ impl Inode {
             self.take_run(ruling, &policy, revocations, (offset, data)).await?;
             hull = Some(hull.map_or(range, |hull| hull.around(range)));
         }
-        // Check this only after the inode has the bytes, where a recall finds them. Then either the recall makes them
-        // durable, or this call sends them now.
+        // Check this only after the inode has the bytes. A later recall finds the bytes in the inode and makes them
+        // durable; after an earlier recall, this call sends them now.
         if let Some(hull) = hull.filter(|hull| !hull.is_empty())
             && (policy.access == Access::Unbuffered || self.writes_through())
         {
             self.ask_again();
-            // Boxed: most writes gather and need no memory for this future.
+            // Box the future of the send, because most writes are only gathered.
             return Box::pin(self.send(key, hull)).await;
         }
         Ok(())
     }
 
-    /// Takes one run of bytes into the window.
+    /// Accepts one byte range into the window.
     async fn take_run(
         self: &Arc<Self>,
         ruling: &Arc<Ruling>,
@@ -95,7 +96,7 @@ impl Inode {
             let part = data.split_to(data.len().min(PAYLOAD_MAX));
             let len = part.len();
             if !self.mount.window.try_take(len) {
-                // Boxed, as below: most writes find space.
+                // Box the future of the wait, because most writes find free window space at once.
                 Box::pin(self.wait_for_room(len)).await;
             }
             let gathered = {
@@ -118,23 +119,23 @@ impl Inode {
                 state.dirty.pending().bytes()
             };
             if !self.writes_through() && self.is_enough(gathered, policy).await {
-                // Boxed: most writes do not need it.
+                // Box the future of the send, because most writes do not fill a batch.
                 Box::pin(self.hand_over(false)).await;
             }
         }
         Ok(())
     }
 
-    /// Extends the file, see [`crate::File::grow`].
+    /// Extends the file with a hole, see [`crate::File::grow`].
     pub(crate) async fn grow(self: &Arc<Self>, key: u64, ruling: &Arc<Ruling>, end: u64) -> Result<()> {
         if self.size_now().await? >= end {
             return Ok(());
         }
-        // Request the layout before the new end is recorded: an end that is already recorded becomes doubtful when a
-        // layout is granted again.
+        // Request the layout before recording the new end. An end recorded earlier becomes doubtful when the mgr grants
+        // another layout.
         if self.layout(true, None).await?.is_none() {
-            // The client gets no layout, for instance because the file has copies. A write of the last byte through the
-            // mgr extends the file instead.
+            // The client gets no layout, for example because the file has mirrors. Write the last byte through the mgr
+            // instead, which extends the file.
             return self.write(Some(key), ruling, [(end - 1, Bytes::from_static(&[0]))]).await;
         }
         {
@@ -147,19 +148,20 @@ impl Inode {
         self.report().await
     }
 
-    /// Returns when servers have answered for everything written to `range`, or reports the error.
+    /// Sends all bytes written to `range`, waits until servers have received them, and reports the error of the open
+    /// `key`.
     async fn send(self: &Arc<Self>, key: Option<u64>, range: ByteRange) -> Result<()> {
         self.expose(range).await;
         key.map_or(Ok(()), |key| self.take_error(key))
     }
 
-    /// Returns the steps that are due by `now`, and when the next step is due.
+    /// Returns the steps that the flush timer has to do by `now`, and when the next step is due.
     pub(crate) fn is_due_by(&self, now: Instant) -> (Due, Option<Instant>) {
         self.state().sending.times.take(now)
     }
 
-    /// Executes the steps that are due; errors are reported later. If the mgr does not answer, the step is put off: no
-    /// caller has asked for it, and the client keeps the bytes until then.
+    /// Does the steps of the flush timer that are due. Later operations report errors. While the mgr does not answer,
+    /// postpones the steps: no caller waits for them, and the client keeps the bytes.
     pub(crate) async fn do_due(self: Arc<Self>, due: Due) {
         let answers = self.mount.session.answers().await;
         if let Err(error) = &answers {
@@ -185,7 +187,7 @@ impl Inode {
         next.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
-    /// Schedules the sending of gathered bytes, unless something else sends them before.
+    /// Schedules the flush timer to send gathered bytes, unless another operation sends them before.
     fn leave_in_a_while(self: &Arc<Self>, state: &mut State, policy: &Policy) {
         if policy.gather_delay != NEVER {
             state.sending.times.leave = Instant::now().checked_add(policy.gather_delay);
@@ -193,7 +195,7 @@ impl Inode {
         }
     }
 
-    /// Schedules a commit of sent bytes, if gathered bytes are also sent by the timer.
+    /// Schedules the flush timer to commit sent bytes, unless the policy disables the timer.
     pub(super) fn settle_in_a_while(self: &Arc<Self>, policy: &Policy) {
         if policy.gather_delay == NEVER {
             return;
@@ -202,10 +204,10 @@ impl Inode {
         at.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
-    /// Returns whether enough bytes have gathered to be sent.
+    /// Returns whether the client has gathered enough bytes to send them.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
-            // Bytes for less than one request are not enough, and the layout need not be asked for.
+            // Fewer bytes than one full request are never enough; do not request the layout for this decision.
             FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }
@@ -216,10 +218,10 @@ impl Inode {
         self.mount.window.take(len).await;
     }
 
-    /// Returns the size of one full request for each server, in bytes, but at most a quarter of the window.
+    /// Returns how many bytes make one full request for each server, at most a quarter of the window.
     async fn full(&self, policy: &Policy) -> u64 {
-        // Get no layout only for this: a client with a layout prevents the mgr from gathering other clients' writes to
-        // the file.
+        // Do not request a layout only for this decision if writes take the mgr path: a client with a layout prevents
+        // the mgr from gathering other clients' writes to the file.
         let long = self.size() >= least_size(policy);
         let wanted = long && self.mount.present_threshold(policy.write_threshold) != ALWAYS_MGR;
         let layout = if wanted { self.layout(true, None).await.ok().flatten() } else { None };
@@ -227,11 +229,10 @@ impl Inode {
         ((count * PAYLOAD_MAX) as u64).min(self.mount.window.size() as u64 / 4)
     }
 
-    /// Sends all gathered bytes to servers and returns while the requests are in flight. With `last`, a server that
-    /// holds nothing uncommitted and gets just one request makes its bytes durable with that request, which saves a
-    /// COMMIT.
+    /// Sends all gathered bytes to servers, and returns while the requests are in flight. With `last`, a server that
+    /// has no uncommitted bytes and gets only one request receives a stable write, which saves a COMMIT.
     ///
-    /// Errors are recorded and reported later.
+    /// Errors are recorded; later operations report them.
     pub(crate) async fn hand_over(self: &Arc<Self>, last: bool) {
         let send = async {
             if !self.state().dirty.pending().is_empty() {
@@ -241,7 +242,7 @@ impl Inode {
         self.order.hold(pin!(send)).await;
     }
 
-    /// Sends all gathered bytes like [`Inode::hand_over`]. The caller holds the locks that order this.
+    /// Sends all gathered bytes like [`Inode::hand_over`]. The caller has locked `order` and `leaving`.
     async fn send_gathered(self: &Arc<Self>, last: bool) {
         let policy = self.policy();
         if !last {
@@ -253,14 +254,14 @@ impl Inode {
             let state = self.state();
             let ranges = state.dirty.pending().ranges();
             let verdict = if shared && policy.write_threshold != Rule::Fixed(ALWAYS_MGR) {
-                // Each write of a shared file is awaited by itself: the mgr would only add a hop.
+                // A write to a shared file waits for its reply, so the mgr path would only add latency.
                 ALWAYS_STRAIGHT.into()
             } else {
                 self.mount.threshold(policy.write_threshold, longest(&ranges))
             };
             let may = long_enough || state.size.get() >= least_size(&policy);
             let verdict = if may { verdict } else { ALWAYS_MGR.into() };
-            // Without a layout the number of requests is unknown: assume one to decide whether to ask for it.
+            // Without a layout, the number of requests is unknown. Assume one to decide whether to request a layout.
             (verdict, !threshold::divide_by(&ranges, verdict, state.sending.streamed, |_| 1).0.is_empty())
         };
         let layout = match self.end_strays().await {
@@ -286,7 +287,7 @@ impl Inode {
         let timed = whole.then(Instant::now);
         self.state().dirty.divided(batch, errands.len(), timed);
         let runtime = &self.mount.runtime;
-        // A small request is sent from here. Sending many takes time and should not delay other tasks.
+        // Send a small request from this task. Many requests take time to send, and should not delay other tasks.
         let alone = errands.len() == 1 && errands[0].piece.bytes() <= BEGIN_MAX;
         let runners = errands.len().min(RUNNERS);
         let errands = Arc::new(Mutex::new(errands.into_iter()));
@@ -306,9 +307,11 @@ impl Inode {
         }
     }
 
-    /// Takes the gathered bytes, and chooses the path of each range by the threshold; without `rule` all take the mgr
-    /// path. Waits until no request in flight overlaps them. Also commits overlapping bytes that took the other path,
-    /// because sending those again would overwrite these. A request in flight may still change its path.
+    /// Turns the gathered bytes into a batch, and chooses a path for each range by the write threshold; without `rule`
+    /// all ranges take the mgr path.
+    ///
+    /// Waits until no request in flight overlaps the batch. Commits overlapping uncommitted bytes that took the other
+    /// path, because sending them again would overwrite the new bytes.
     async fn begin_batch(self: &Arc<Self>, rule: Option<(Verdict, &dyn Layout)>) -> (u64, Extents, Ways) {
         let mut settled = self.settled.subscribe();
         loop {
@@ -323,8 +326,8 @@ impl Inode {
                 }
                 let ways = state.ways(rule);
                 if let Some((number, extents)) = state.dirty.begin_batch() {
-                    // A short last range (a tail or a trial) does not count as a stream for later ranges. Otherwise
-                    // each range would follow the one before, whatever T is by then.
+                    // A short last range, such as a tail or a measurement, does not make later ranges part of a stream.
+                    // Otherwise every following range would take the direct path, whatever the threshold is.
                     if let (Some(last), Some((verdict, _))) = (ways.straight.last(), rule) {
                         let long = threshold::path(last.len, verdict.t) == Path::Direct;
                         state.sending.streamed = long.then(|| last.end());
@@ -332,7 +335,7 @@ impl Inode {
                     return (number, extents, ways);
                 }
             }
-            // The sender lives as long as this inode.
+            // `changed` cannot fail: the sender lives as long as this inode.
             let _ = settled.changed().await;
         }
     }
@@ -346,7 +349,7 @@ impl Inode {
         }
     }
 
-    /// Executes one request of a batch and books the outcome.
+    /// Executes one request of a batch and records the outcome.
     async fn run(self: &Arc<Self>, errand: Errand, layout: Option<LayoutUse>) {
         let outcome = match (errand.lane, layout) {
             (Lane::Direct(index), Some(layout)) => self.write_direct(index, &errand, layout).await,
@@ -362,7 +365,7 @@ impl Inode {
             let mut state = self.state();
             let ended = state.dirty.request_ended(errand.batch, done);
             if ended.is_some() {
-                // A size that was requested before may be from before the mgr knew these bytes.
+                // A size that the client requested earlier may not include these bytes.
                 state.size.touch(self.mount.next_stamp());
             }
             ended
@@ -414,15 +417,16 @@ impl Inode {
             }
         }
         self.state().dirty.disregard_time(errand.batch);
-        // The bytes that this iod received before and may lose must follow on the same path, and first.
+        // Bytes that this iod received earlier and may lose must take the same path before these bytes.
         let moved = locks.committing.hold(pin!(self.move_to_mgr(errand.lane))).await;
         moved.map_err(|error| lost(Error::by_no_path(why.clone(), error)))?;
         let written = self.write_via_mgr(errand).await;
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
-    /// Locks out moves of the lane's bytes to the mgr, when the iods have all older bytes that `piece` replaces. Since
-    /// the batch began, such bytes may have moved to the mgr, which could send them to the iods after these.
+    /// Locks a data server's bytes against moves to the mgr, once the iods have all older bytes that `piece`
+    /// overwrites. Such bytes may have moved to the mgr since the batch began, and the mgr could send them to the iods
+    /// later than `piece`.
     async fn sending_after_mgr<'a>(self: &Arc<Self>, locks: &'a LaneLocks, piece: &Piece) -> RwLockReadGuard<'a, ()> {
         loop {
             let sending = locks.sending.read().await;
@@ -430,12 +434,12 @@ impl Inode {
                 return sending;
             }
             drop(sending);
-            // Boxed, because the future is rarely needed, and every write would reserve memory for it.
+            // Box the future of the commit: it is rarely needed, and would enlarge the future of every write.
             Box::pin(self.commit_lane(Lane::Mgr)).await;
         }
     }
 
-    /// Writes the parts of an errand through the mgr. Its window space is split among them.
+    /// Writes the ranges of a request through the mgr, one after the other.
     async fn write_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
         self.lane(Lane::Mgr).sending.hold_read(pin!(self.write_parts_via_mgr(errand))).await
     }
@@ -456,8 +460,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Sends the bytes that a lane's server may still lose to the mgr instead. The caller holds the lane's lock against
-    /// commits.
+    /// Sends the uncommitted bytes of a data server to the mgr instead. The caller holds the server's `committing`
+    /// lock.
     pub(super) async fn move_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
         from.sending.hold_write(pin!(to.sending.hold_read(pin!(self.move_all_to_mgr(lane))))).await
@@ -473,8 +477,8 @@ impl Inode {
         outcome
     }
 
-    /// Sends the oldest bytes of a lane to the mgr. Until the mgr has them they count as bytes of the lane. A reader
-    /// may meanwhile get older bytes, which are also sent again, and must find the newer ones here.
+    /// Sends the oldest uncommitted write of a data server to the mgr. The write stays in the table until the mgr has
+    /// received it, so that a reader still finds its bytes on this client.
     async fn move_first_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let Some(resend) = self.state().dirty.resend(lane, 0) else { return Ok(()) };
         let mut received = Vec::new();
@@ -487,7 +491,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Records that a server received bytes of a batch, and commits early if servers may lose many.
+    /// Records that a server received bytes of a batch. Starts an early commit if there are many uncommitted bytes.
     fn received(self: &Arc<Self>, batch: u64, lane: Lane, piece: Piece, written: (Written, Under)) {
         let mut state = self.state();
         let free = state.dirty.received(batch, lane, piece, written);
@@ -502,7 +506,7 @@ impl Inode {
 }
 
 impl State {
-    /// Returns the path of each gathered range under a threshold; without `rule` all ranges take the mgr path.
+    /// Chooses a path for each gathered range by the write threshold; without `rule` all ranges take the mgr path.
     fn ways(&self, rule: Option<(Verdict, &dyn Layout)>) -> Ways {
         let ranges = self.dirty.pending().ranges();
         let (straight, through) = match rule {
@@ -515,15 +519,15 @@ impl State {
         Ways { straight, through }
     }
 
-    /// Returns the lanes with uncommitted bytes that the gathered bytes replace on another path.
+    /// Returns the servers whose uncommitted bytes the gathered bytes overwrite on another path.
     fn lanes_off_path(&self, rule: Option<(Verdict, &dyn Layout)>) -> Vec<Lane> {
         let ways = self.ways(rule);
         self.dirty.lanes_off_path(&ways.straight, &ways.through)
     }
 }
 
-/// Returns the requests of a batch, and whether their time is measured as a whole: so for a range that would be one
-/// request to the mgr.
+/// Returns the requests of a batch, and whether the client measures their total time. It does for several direct
+/// requests whose bytes would be a single request on the mgr path.
 fn errands_of(batch: u64, extents: &Extents, ways: &Ways, layout: Option<&dyn Layout>) -> (Vec<Errand>, bool) {
     let straight = layout.map(|layout| layout.shares(&ways.straight)).unwrap_or_default();
     let through = chunks(&ways.through);
@@ -546,7 +550,7 @@ fn longest(ranges: &[ByteRange]) -> u64 {
     ranges.iter().map(|range| range.len).max().unwrap_or(0)
 }
 
-/// Returns the requests to the mgr for file ranges, each at most one payload long.
+/// Returns the requests to the mgr for some file ranges, each at most one payload long.
 fn chunks(ranges: &[ByteRange]) -> Vec<ByteRange> {
     let mut out = Vec::new();
     for range in ranges {

@@ -1,4 +1,4 @@
-//! GETATTR, SETATTR, ACCESS and extended attributes of a mount.
+//! GETATTR, SETATTR, ACCESS and extended attributes of files on a mount.
 
 use super::names::shown;
 use super::{Mount, Node};
@@ -13,24 +13,24 @@ use types::{Attrs, FileId, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Maximum number of bytes of names requested in one LISTXATTRS.
+/// Maximum size of the names in the answer to one LISTXATTRS, in bytes.
 const XATTR_NAMES_BYTES: u32 = 64 << 10;
 
-/// Whether an extended attribute may or must exist before it is set.
+/// Whether an extended attribute may, must, or must not exist before it is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum XattrMode {
     /// The attribute may exist.
     #[default]
     Either,
-    /// The attribute must not exist; the request fails with `Exist` otherwise.
+    /// The attribute must not exist; otherwise setting it fails with `Exist`.
     Create,
-    /// The attribute must exist; the request fails with `NoXattr` otherwise.
+    /// The attribute must exist; otherwise setting it fails with `NoXattr`.
     Replace,
 }
 
 impl Mount {
-    /// Returns the attributes of a file, fresh from the server. The size includes bytes written here that the server
-    /// does not know of yet.
+    /// Requests the attributes of a file from the mgr. The size includes bytes written on this mount that the mgr does
+    /// not know of.
     pub async fn getattr(&self, node: &Node) -> Result<Attrs> {
         if let Some(inode) = self.inner.open_inode(node.id) {
             return inode.learn_attrs().await;
@@ -42,13 +42,13 @@ impl Mount {
         results.attrs()
     }
 
-    /// Returns whether a file is open here while other clients may write it. Then its attributes must be requested each
-    /// time, and nothing of it may be cached. See `sharing` of the policy.
+    /// Returns whether the file is open on this mount while other clients may write it (see `sharing` of the policy).
+    /// The caller must then not cache its bytes or attributes.
     pub fn is_shared(&self, file: FileId) -> bool {
         self.inner.open_inode(file).is_some_and(|inode| inode.is_shared())
     }
 
-    /// Sets attributes and returns all attributes after the change.
+    /// Sets attributes, and returns all attributes after the change.
     pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let outcome = self.set_attrs(node, changes).await;
         self.inner.names().permissions_changed(node.id);
@@ -57,7 +57,8 @@ impl Mount {
 
     async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        // A later write or report to the mgr would undo this size or time. A closing open may still report.
+        // Flush and report first. A later write or report would undo the new size or time, even one of a close in
+        // progress.
         let settles = |inode: &&Arc<Inode>| {
             let undone = (changes.size.is_some() || changes.mtime.is_some()) && !inode.is_clean();
             undone || (changes.size.is_some() && inode.is_open_for_writing())
@@ -91,14 +92,14 @@ impl Mount {
         Ok(attrs)
     }
 
-    /// Checks that the expected paths lead to a file.
+    /// Checks that the expected paths lead to a file, without any other operation.
     async fn check_paths(&self, node: &Node) -> Result<()> {
         let mut compound = self.compound("checking the path of a file");
         self.arrive(&mut compound, node);
         self.inner.session.call(compound).await?.arrived()
     }
 
-    /// Returns which of the ACCESS4 bits in `wanted` (RFC 8881 §18.1, RFC 8276 §8.4.3) the caller has.
+    /// Returns which ACCESS4 bits of `wanted` (RFC 8881 §18.1, RFC 8276 §8.4.3) the mgr grants to the caller.
     pub async fn access(&self, node: &Node, wanted: u32) -> Result<u32> {
         let mut compound = self.compound("asking for permissions");
         self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: wanted });
@@ -107,7 +108,7 @@ impl Mount {
         results.take::<ACCESS4resok>(OP_ACCESS).map(|got| got.access & wanted)
     }
 
-    /// Returns the value of an extended attribute. Here and below, `name` has no `user.` prefix.
+    /// Returns the value of an extended attribute, whose `name` has no `user.` prefix.
     pub async fn getxattr(&self, node: &Node, name: &[u8]) -> Result<Bytes> {
         let args = GETXATTR4args { gxa_name: Bytes::copy_from_slice(name) };
         let what = format!("reading extended attribute {}", shown(name));
@@ -118,7 +119,7 @@ impl Mount {
         results.take::<XattrValue>(OP_GETXATTR).map(|got| got.0)
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute, whose `name` has no `user.` prefix.
     pub async fn setxattr(&self, node: &Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let args = SETXATTR4args {
             sxa_option: match mode {
@@ -139,18 +140,18 @@ impl Mount {
         Ok(())
     }
 
-    /// Applies a policy attribute of an open file at once, if it was set here.
+    /// Applies a policy attribute that was set through this mount to the open file at once.
     fn own_changed(&self, node: &Node, name: &[u8], value: Option<&[u8]>) {
         let Some(inode) = self.inner.open_inode(node.id).filter(|_| is_policy_name(name)) else { return };
         inode.set_own(|own| match (value, Part::named(name)) {
             (None, Ok(part)) => own.unset(part),
-            // The mgr has accepted it.
+            // The mgr has accepted the value, so parsing it cannot fail.
             (Some(value), _) => drop(own.set(Origin::File, name, value)),
             (None, Err(_)) => {}
         });
     }
 
-    /// Returns the names of all extended attributes.
+    /// Returns the names of all extended attributes, without the `user.` prefix.
     pub async fn listxattr(&self, node: &Node) -> Result<Vec<Bytes>> {
         let mut names = Vec::new();
         let mut cookie = 0;
@@ -170,7 +171,7 @@ impl Mount {
         }
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute, whose `name` has no `user.` prefix.
     pub async fn removexattr(&self, node: &Node, name: &[u8]) -> Result<()> {
         let args = REMOVEXATTR4args { rxa_name: Bytes::copy_from_slice(name) };
         let what = format!("removing extended attribute {}", shown(name));
@@ -184,7 +185,7 @@ impl Mount {
     }
 }
 
-/// The result of GETXATTR behind its status (RFC 8276 §8.4.1.2).
+/// The result of GETXATTR after the status (RFC 8276 §8.4.1.2).
 struct XattrValue(Bytes);
 
 impl Xdr for XattrValue {

@@ -1,5 +1,4 @@
-//! Deferred close: the CLOSEs of several files, and the DELEGRETURNs that go with them, share a round trip in the
-//! background.
+//! Deferred close: a background task sends the CLOSEs of several files, with their DELEGRETURNs, in one round trip.
 
 use super::Inner;
 use crate::Result;
@@ -15,56 +14,57 @@ use types::limits::COMPOUND_OPS_MAX;
 use wire::native::Nothing;
 use wire::nfs4::*;
 
-/// Maximum number of files that one COMPOUND closes: SEQUENCE, then PUTFH, DELEGRETURN and CLOSE for each.
+/// Maximum number of files that one COMPOUND closes. The COMPOUND has one SEQUENCE, and three operations for each file:
+/// PUTFH, DELEGRETURN and CLOSE.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
-/// How long the CLOSE of a file may be deferred. A file that is removed in this time stays an orphan until the CLOSE.
-/// Another client that wants the file does not wait: the recall of its delegation closes all of them at once.
+/// How long the client defers a CLOSE. A file that is removed meanwhile stays an orphan until the CLOSE. Other clients
+/// do not wait this long: a recall of a queued delegation makes the client close all queued files at once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How often a failed round trip is tried.
+/// How often the client sends the COMPOUND before it gives up the closes.
 const TRIES: u32 = 2;
 
-/// An open that is no longer used, but that the mgr still knows.
+/// An open that the caller has closed and the mgr has not.
 pub(crate) struct Left {
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
-    /// The delegation to return with the CLOSE.
+    /// The delegation to return in the same COMPOUND.
     pub(crate) delegation: Option<stateid4>,
     pub(crate) caller: Caller,
 }
 
-/// The state of a delegation that a close returns.
+/// What happens to a delegation in the deferred closes when its file is opened again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
-    /// No close returns the delegation.
+    /// The delegation is not in the queue.
     Nowhere,
-    /// The delegation was queued, and the client no longer returns it.
+    /// The delegation was in the queue. It has been removed, so the client keeps it.
     Kept,
-    /// The client is returning the delegation, or will return it although the file is open again.
+    /// The client is returning the delegation, or must return it, although the file is open again.
     Sent,
 }
 
 /// Opens whose CLOSE is deferred.
 pub(crate) struct DeferredCloses {
     queue: OrderedMutex<Queue>,
-    /// Held while some opens are being closed.
+    /// Locked while a task closes queued opens.
     closing: AsyncMutex<()>,
-    /// Notified when the mgr recalls a queued delegation.
+    /// Notified when the mgr recalls a delegation in the queue.
     hurry: Notify,
 }
 
 #[derive(Default)]
 struct Queue {
     left: VecDeque<Left>,
-    /// Delegations that are being returned.
+    /// Delegations that the client is returning, by the `other` field of the stateid.
     sent: BTreeSet<[u8; 12]>,
-    /// Recalled delegations. They are returned even if the file is opened again, because the client has accepted the
+    /// Recalled delegations. The client returns them even if the file is opened again, because it has accepted the
     /// recall and the mgr does not repeat it.
     recalled: BTreeSet<[u8; 12]>,
-    /// Returned delegations, with the number of OPENs sent by then: the answer to one of them may still grant the
-    /// returned delegation.
+    /// Returned delegations, each with the number of OPENs sent by then. The answer to one of these OPENs may still
+    /// grant the returned delegation.
     gone: BTreeMap<[u8; 12], u64>,
-    /// Whether a task is scheduled to close the queued opens.
+    /// Whether a background task will close the queued opens.
     expected: bool,
 }
 
@@ -83,7 +83,7 @@ impl DeferredCloses {
         self.queue.lock()
     }
 
-    /// Takes up to [`TOGETHER`] opens of one caller, the oldest first.
+    /// Removes up to [`TOGETHER`] opens of one caller from the queue, the oldest first.
     fn some(&self) -> VecDeque<Left> {
         let mut queue = self.queue();
         let Some(first) = queue.left.front() else { return VecDeque::new() };
@@ -94,7 +94,8 @@ impl DeferredCloses {
         some
     }
 
-    /// Handles a recall; returns whether a close returns the delegation, which then happens at once.
+    /// Handles a recall of a delegation. If the delegation is in the queue or being returned, makes the client return
+    /// it at once and returns true.
     pub(crate) fn recall(&self, stateid: &stateid4) -> bool {
         let mut queue = self.queue();
         let is_this = |left: &Left| left.delegation.is_some_and(|held| held.other == stateid.other);
@@ -109,13 +110,14 @@ impl DeferredCloses {
         goes_back
     }
 
-    /// Records that a delegation is being returned or is about to be: an OPEN whose answer grants it does not have it.
+    /// Records that the client is returning a delegation. An OPEN whose answer grants the same delegation does not get
+    /// it.
     pub(crate) fn goes_back(&self, stateid: stateid4) {
         self.queue().sent.insert(stateid.other);
     }
 
-    /// Records that a delegation is returned or lost. `asked` OPENs were sent by now, and `answered` before the first
-    /// unanswered one.
+    /// Records that a delegation is returned or lost. `asked` is the number of OPENs sent by now, and `answered` the
+    /// number of the first unanswered one.
     pub(crate) fn is_gone(&self, other: [u8; 12], (asked, answered): (u64, u64)) {
         let mut queue = self.queue();
         queue.sent.remove(&other);
@@ -126,9 +128,9 @@ impl DeferredCloses {
         }
     }
 
-    /// Takes back the delegation of a file that is open again, unless it is being returned. The caller holds the
-    /// inode's delegation lock until it has stored the delegation. Otherwise another task might return the delegation
-    /// in between, and the file would be written under a returned delegation.
+    /// Removes a delegation from the queue because the file is open again, unless the client is already returning the
+    /// delegation. The caller holds the inode's delegation lock until it has stored the delegation. Otherwise another
+    /// task could return the delegation meanwhile, and the client would write the file under a returned delegation.
     pub(crate) fn take_back(&self, stateid: stateid4, _locked: &Delegation) -> Queued {
         let mut queue = self.queue();
         let other = &stateid.other;
@@ -147,12 +149,12 @@ impl Inner {
         &self.inodes.leaving
     }
 
-    /// Closes an open soon, together with other opens.
+    /// Queues an open for a CLOSE in the background, together with other opens.
     pub(crate) fn leave(self: &Arc<Self>, left: Left) {
         {
             let mut queue = self.leaving().queue();
             if let Some(held) = left.delegation {
-                // From now on the delegation is queued, and an open may take it back.
+                // The delegation is now in the queue, where an open may take it back.
                 queue.sent.remove(&held.other);
             }
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));
@@ -170,13 +172,13 @@ impl Inner {
                 () = tokio::time::sleep(PATIENCE) => {}
                 () = mount.leaving().hurry.notified() => {}
             }
-            // Later opens are left to another task.
+            // Opens that are queued from now on belong to the next task.
             mount.leaving().queue().expected = false;
             mount.close_left().await;
         });
     }
 
-    /// Returns when every open that was queued before is closed, or cannot be.
+    /// Sends the CLOSEs of all queued opens, and waits until the mgr has executed them or the client gives up.
     pub(crate) async fn close_left(&self) {
         let _closing = self.leaving().closing.lock().await;
         loop {
@@ -188,7 +190,7 @@ impl Inner {
             while !some.is_empty() {
                 let Err(error) = self.close_some(&mut some).await else { continue };
                 tracing::debug!(files = some.len(), "closing files: {error}");
-                // The session has already retried for long: most likely the mgr is gone, and with it all opens.
+                // The session has already retried for long. Most likely the mgr is down, and forgets all opens.
                 failures += 1;
                 if failures == TRIES {
                     break;
@@ -200,7 +202,8 @@ impl Inner {
         }
     }
 
-    /// Closes opens in one round trip, at least one, and removes them from `some`; removes none on failure.
+    /// Closes as many opens of `some` as one round trip allows, at least one, and removes them from `some`. On an
+    /// error, removes none.
     async fn close_some(&self, some: &mut VecDeque<Left>) -> Result<()> {
         let Some(first) = some.front() else { return Ok(()) };
         let mut compound = Compound::new("closing files").by(&first.caller).cached();
@@ -224,11 +227,12 @@ impl Inner {
                     left.delegation = None;
                     self.leaving().is_gone(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
-                        // The mgr has forgotten or revoked the delegation, and did not execute the remaining
+                        // The mgr does not know the delegation or has revoked it, and did not execute the remaining
                         // operations.
                         some.push_front(left);
                         if status == NFS4ERR_DELEG_REVOKED {
-                            // The mgr reports the revoked delegation until FREE_STATEID acknowledges the revocation.
+                            // The mgr reports a revoked delegation in every reply until FREE_STATEID acknowledges the
+                            // revocation.
                             drop(self.session.free_stateid(held).await);
                         }
                         break;
@@ -238,10 +242,11 @@ impl Inner {
             }
             match found.and_then(|_| results.raw::<stateid4>(OP_CLOSE)) {
                 Ok(_) => continue,
-                // After other operations the session does not retry the request.
+                // The session retries a delayed request only if its first operation was delayed. So the next COMPOUND
+                // sends this close again.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
-                // The mgr has revoked the open. FREE_STATEID acknowledges the revocation. If FREE_STATEID fails, the
-                // mgr reports the revocation again.
+                // The mgr has revoked the open, and FREE_STATEID acknowledges this. If FREE_STATEID fails, the mgr
+                // reports the revocation again later.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
                 Err(failed) => tracing::debug!(?failed, "the mgr had forgotten an open before CLOSE"),
             }

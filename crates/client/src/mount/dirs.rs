@@ -10,29 +10,29 @@ use types::limits::PAYLOAD_MAX;
 use types::{Attrs, Status};
 use wire::nfs4::*;
 
-/// Bytes requested in one READDIR: some hundred entries.
+/// The size of the answer to one READDIR in bytes, enough for some hundred entries.
 const PAGE_BYTES: u32 = 128 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
 
 const WANTED: Mask = attrs::OBJECT.or(Mask::of(&[FATTR4_RDATTR_ERROR, FATTR4_FILEHANDLE, attrs::FATTR4_WEIR_WRITER]));
 
-/// A directory entry, with the file that it names.
+/// A directory entry and the attributes of its file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The name.
+    /// The name of the entry.
     pub name: Bytes,
-    /// Position to continue after, for [`Mount::readdir_from`].
+    /// The cookie of the entry: [`Mount::readdir_from`] continues after it.
     pub cookie: u64,
-    /// The file that it names.
+    /// The node (id and filehandle) of the file.
     pub node: Node,
     /// The attributes of the file.
     pub attrs: Attrs,
-    /// Whether another client writes the file: size and times in `attrs` may be stale. [`Mount::entry_attrs`] asks
-    /// again.
+    /// Whether another client writes the file, so that the size and times in `attrs` may be outdated.
+    /// [`Mount::entry_attrs`] then asks the mgr again.
     pub written_elsewhere: bool,
 }
 
-/// A directory being read, page by page.
+/// An iteration over a directory, page by page.
 pub struct ReadDir {
     mount: Mount,
     dir: Node,
@@ -42,18 +42,18 @@ pub struct ReadDir {
 }
 
 impl Mount {
-    /// Reads a directory from its beginning.
+    /// Begins to read a directory, from its first entry.
     pub fn readdir(&self, dir: &Node) -> ReadDir {
         self.readdir_from(dir, 0)
     }
 
-    /// Reads a directory after the entry with this cookie (0: from the beginning).
+    /// Begins to read a directory after the entry with this cookie; 0 means from the first entry.
     pub fn readdir_from(&self, dir: &Node, cookie: u64) -> ReadDir {
         ReadDir { mount: self.clone(), dir: dir.clone(), cookie, verifier: [0; 8], done: false }
     }
 
-    /// Returns the current attributes of an entry: those of the directory page, unless another client may have changed
-    /// them since. For a file that was removed in the meantime, returns those of the page.
+    /// Returns the current attributes of an entry. Asks the mgr only if another client may have changed the attributes
+    /// since the page was read. If the file was removed meanwhile, returns the attributes from the page.
     pub async fn entry_attrs(&self, entry: &Entry) -> Result<Attrs> {
         if !entry.written_elsewhere {
             return Ok(entry.attrs);
@@ -66,9 +66,9 @@ impl Mount {
 }
 
 impl ReadDir {
-    /// Returns the next entries, in the order of their cookies, or `None` at the end. `.` and `..` are never among
-    /// them. Entries that are added or removed in the meantime may or may not be seen; all other entries are seen
-    /// exactly once.
+    /// Returns the entries of the next page in the order of their cookies, or `None` at the end of the directory. Never
+    /// returns `.` and `..`. An entry that is added or removed during the iteration may or may not be returned. Every
+    /// other entry is returned exactly once.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Entry>>> {
         while !self.done {
             let what = "reading a directory";
@@ -84,7 +84,8 @@ impl ReadDir {
             let stamp = self.mount.inner.stamp();
             let mut results = self.mount.inner.session.call(compound).await?;
             results.arrived()?;
-            // The directory was opened by its name; the later pages use the open directory.
+            // Only the first page checks the path of the directory. Later pages read the same directory, wherever its
+            // name leads.
             self.mount = self.mount.expecting(Vec::new());
             let got: READDIR4resok = results.take(OP_READDIR)?;
             self.verifier = got.cookieverf;
@@ -103,7 +104,7 @@ impl ReadDir {
             for entry in got.reply.entries {
                 page.extend(self.entry(entry, stamp, what)?);
             }
-            // All entries of a page may have been removed in the meantime; that is not the end.
+            // All entries of the page may have been removed meanwhile. This is not the end of the directory.
             if !page.is_empty() {
                 return Ok(Some(page));
             }
@@ -115,8 +116,8 @@ impl ReadDir {
         check_answer(&entry.name, what)?;
         let values = attrs::decode(&entry.attrs).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         match values.rdattr_error {
-            // NFS4ERR_ACCESS: the name leads to an export that this client may not access, so the client omits the
-            // name.
+            // NFS4ERR_ACCESS means that the name leads to an export that this client may not access. The client omits
+            // the entry.
             Some(NFS4ERR_NOENT | NFS4ERR_STALE | NFS4ERR_ACCESS) => return Ok(None),
             Some(NFS4_OK) | None => {}
             Some(status) => return Err(nfs_error(status, what)),

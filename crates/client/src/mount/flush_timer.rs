@@ -1,9 +1,9 @@
-//! The flush timer of a mount: sends gathered bytes after a delay, and makes sent bytes durable after a further delay,
-//! even without fsync or close.
+//! The flush timer of a mount: sends gathered bytes after a delay, and commits sent bytes after a further delay,
+//! without fsync or close.
 //!
-//! So other clients see the log of a program that runs for days, and a crash of the machine loses seconds of it, not
-//! hours. Most files are closed long before anything is due. Therefore due times are recorded only in each file, and
-//! the timer visits all open files when the first is due.
+//! So other clients soon see the log of a long-running program, and a crash of the machine loses seconds of the log,
+//! not hours. Most files are closed before any step is due. Therefore each file only records its due times, and the
+//! timer visits all open files when the first step is due.
 
 use super::Inner;
 use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
@@ -12,25 +12,25 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long servers may lose sent bytes, or the mgr not know of them.
+/// How long after they were sent the timer commits bytes and reports the size to the mgr.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The shortest pause between two visits of all files.
+/// The shortest pause between two visits of all open files.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The pause is also at least this many times as long as the visit took.
+/// The pause between two visits is at least this many times as long as the last visit took.
 const PAUSE_TIMES: u32 = 20;
 
-/// The due times of a file; only one step runs at a time.
+/// The due times of one file. Only one step of a file runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
-    /// When gathered bytes are sent.
+    /// When the timer sends gathered bytes.
     pub(crate) leave: Option<Instant>,
-    /// When sent bytes are made durable and the mgr receives the size.
+    /// When the timer commits sent bytes and reports the size to the mgr.
     settle: Option<Instant>,
-    /// Whether a step is running, which may take as long as servers are unreachable.
+    /// Whether a step is running. It may wait as long as servers are unreachable.
     busy: bool,
 }
 
-/// The steps that are due.
+/// The steps of one file that are due: `leave` sends gathered bytes, `settle` commits sent bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Due {
     pub(crate) leave: bool,
@@ -38,14 +38,16 @@ pub(crate) struct Due {
 }
 
 impl Times {
-    /// Records that bytes were sent: they are made durable after a delay. Returns the due time if it is new.
+    /// Schedules the commit of bytes that were just sent, unless a commit is scheduled already. Returns the due time of
+    /// a new commit.
     pub(crate) fn settle_from(&mut self, now: Instant) -> Option<Instant> {
         let unknown = self.settle.is_none().then(|| now + SETTLED);
         self.settle = self.settle.or(unknown);
         unknown
     }
 
-    /// Takes the steps due by `now`, each once; returns them, and the time of the next step.
+    /// Returns the steps that are due by `now` and clears their due times, and returns when the next step is due. While
+    /// a step is running, returns no steps.
     pub(crate) fn take(&mut self, now: Instant) -> (Due, Option<Instant>) {
         if self.busy {
             return Default::default();
@@ -56,7 +58,7 @@ impl Times {
         (due, if self.busy { None } else { self.next() })
     }
 
-    /// Records that the steps are finished or were tried; returns the time of the next step.
+    /// Records that the running steps have ended. Returns when the next step is due.
     pub(crate) fn done(&mut self) -> Option<Instant> {
         self.busy = false;
         self.next()
@@ -67,16 +69,16 @@ impl Times {
     }
 }
 
-/// The time of the next visit of all files.
+/// The schedule of the next visit of all open files.
 pub(super) struct FlushTimer {
-    /// The time of the next visit, or `None` if no task waits for it. During a visit, the earliest time recorded since
-    /// its beginning.
+    /// The time of the next visit, or `None` if no task is waiting for it. During a visit, the earliest due time
+    /// recorded since the visit began.
     next: OrderedMutex<Option<Next>>,
-    /// Notified when the time becomes earlier.
+    /// Notified when the next visit becomes earlier.
     earlier: Arc<Notify>,
 }
 
-/// A due time, or none known yet.
+/// The earliest due time of any file, or `None` if no step is scheduled.
 type Next = Option<Instant>;
 
 impl Default for FlushTimer {
@@ -92,7 +94,7 @@ impl FlushTimer {
 }
 
 impl Inner {
-    /// Schedules a visit for a step that is recorded in a file.
+    /// Schedules a visit at time `at`, when a step of a file is due.
     pub(crate) fn due_at(self: &Arc<Self>, at: Instant) {
         let mut next = self.behind.next();
         match *next {
@@ -108,7 +110,7 @@ impl Inner {
         }
     }
 
-    /// Starts all steps that are due; returns the time of the next step.
+    /// Starts all steps that are due by `now`; returns when the next step is due.
     fn go_through(self: &Arc<Self>, now: Instant) -> Next {
         let mut all = self.inodes.all();
         all.sort_unstable_by_key(|inode| inode.node.id);
@@ -117,7 +119,7 @@ impl Inner {
             let (due, next) = inode.is_due_by(now);
             first = first.into_iter().chain(next).min();
             if due != Due::default() {
-                // Each in its own task: one file may wait for a server that the other files do not need.
+                // Spawn a task for each file, because one file may wait for a server that the other files do not need.
                 net::task::spawn_on(&self.runtime, inode.do_due(due));
             }
         }
@@ -125,7 +127,8 @@ impl Inner {
     }
 }
 
-/// Visits all files whenever a step is due, until no step is left or the mount has ended.
+/// The task of the flush timer: visits all open files whenever a step is due. Ends when no step is left or the mount is
+/// dropped.
 async fn attend(mount: Weak<Inner>) {
     let mut rested = Instant::now();
     while let Some(mount) = mount.upgrade() {
@@ -168,7 +171,7 @@ mod tests {
         assert_eq!(times.settle_from(at(3)), None, "the oldest sent bytes set the time");
         assert_eq!(times.take(at(0)), (due(false, false), Some(at(1))));
         assert_eq!(times.take(at(1)), (due(true, false), None));
-        // One step at a time; steps that become due meanwhile run afterwards.
+        // While a step runs, no other step is returned. Steps that become due meanwhile are returned afterwards.
         times.leave = Some(at(7));
         assert_eq!(times.take(at(6)), (due(false, false), None));
         assert_eq!((times.done(), times.take(at(6))), (Some(at(5)), (due(false, true), None)));

@@ -1,5 +1,4 @@
-//! The state that the mgr has granted to a mount: the reaction of the mount when the mgr recalls or revokes some of
-//! this state, or has restarted.
+//! The mount's reactions to events of the state that the mgr granted: recalls, revocations, and a restart of the mgr.
 
 mod reclaim;
 
@@ -28,18 +27,19 @@ impl HeldState for Inodes {
         if recalled { NFS4_OK } else { NFS4ERR_NOMATCHING_LAYOUT }
     }
 
-    /// A delegation that this client does not know may be in an answer that is still on its way: the mgr then recalls it
-    /// again. If no answer is on its way, the opening program was gone when the answer arrived, and the delegation is
-    /// returned at once.
+    /// Handles a recall. If the client does not know the delegation and an OPEN is unanswered, the answer may grant the
+    /// delegation; the client rejects the recall, and the mgr repeats it. If every OPEN is answered, the program that
+    /// opened the file was gone when the answer arrived; the client returns the delegation at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;
-        // Checked first: a later answer does not grant what is recalled already, and an earlier one is found below.
+        // Check this first. An answer that arrives later grants no delegation that is already recalled; the code below
+        // finds the delegation of an earlier answer.
         let all_answered = self.names.are_opens_answered();
         let leaves = || self.leaving.recall(stateid);
         let is_known = self.names.recall(stateid)
             || leaves()
             || self.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))
-            // A close may have moved it there since.
+            // A close may have moved the delegation to the deferred closes since the first check.
             || leaves();
         match is_known {
             false if !all_answered => return NFS4ERR_BAD_STATEID,
@@ -77,13 +77,13 @@ impl HeldState for Inodes {
     }
 
     async fn revoked(&self, HeldStateid { file, stateid }: HeldStateid, status: nfsstat4) {
-        // A file that was closed in the meantime has lost nothing.
+        // A file that was closed meanwhile has lost nothing.
         let Some(inode) = self.get(file) else { return };
         tracing::debug!(%file, ?status, "the mgr has revoked a stateid");
         if inode.delegation().is_none_or(|held| held.other != stateid.other) {
             return inode.revoked(stateid).await;
         }
-        // The mgr may not know a delegation because its return has just arrived there.
+        // The mgr may not know a delegation because the client's DELEGRETURN has just arrived at the mgr.
         if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
             match status {
                 NFS4ERR_DELEG_REVOKED => inode.delegation_revoked(stateid),

@@ -1,4 +1,4 @@
-//! Name operations of a mount: lookup, path walks, create, link, rename and remove.
+//! Name operations of a mount: lookup, path resolution, create, link, rename and remove.
 
 use super::{Mount, Node};
 use crate::compound::{Compound, Failed, Results};
@@ -9,28 +9,28 @@ use std::time::Duration;
 use types::{Attrs, FileId, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp};
 use wire::nfs4::*;
 
-/// Maximum number of LOOKUPs in one COMPOUND.
+/// Maximum number of LOOKUPs that the client puts into one COMPOUND.
 const LOOKUPS_MAX: usize = 32;
-/// Maximum number of symlinks followed on one path, as in Linux.
+/// Maximum number of symlinks that the client follows on one path, as in Linux.
 const SYMLINKS_MAX: u32 = 40;
 
-/// How often a path is walked again because a file on it was removed between two steps.
+/// How often the client looks up a path because a file on the path was removed between LOOKUP and GETATTR.
 const WALKS_MAX: usize = 8;
 
-/// Formats a name for messages.
+/// Formats a name for error messages.
 pub(crate) fn shown(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
 }
 
-/// Checks a name from the mgr, so that no caller can take it for a path that leads elsewhere. An invalid name is a
-/// protocol error.
+/// Checks a name that the mgr sent, so that no caller takes it for a path. An invalid name is a protocol error.
 pub(super) fn check_answer(name: &[u8], what: &str) -> Result<()> {
     let refused = |_| Error::protocol(format!("{what}: the mgr sent a name that no file can have: {}", shown(name)));
     types::name::check(name).map_err(refused)
 }
 
-/// Returns the access time of a new file: a random time within the next second. Its creator recognizes the file by it
-/// if the mgr stops before it answers. The time is not in the past, because nothing was accessed before the creation.
+/// Returns the access time for a new file: a random time within the next second. If the mgr restarts before it answers,
+/// the client recognizes the file that it created by this time. The time is not in the past, so it never precedes the
+/// creation.
 fn mark() -> Result<Timestamp> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
@@ -44,23 +44,24 @@ fn node(results: &mut Results) -> Result<(Node, Attrs)> {
     Ok((Node { id: attrs.id, handle }, attrs))
 }
 
-/// Returns the error for an operation that another client undid before its result could be read.
+/// Converts ESTALE, which means that another client undid the operation before this client could read its result, to an
+/// error in doubt.
 fn undone(error: Error) -> Error {
     if error.is(Status::Stale) { error.with_doubt() } else { error }
 }
 
-/// Why a walk ended early: the index of the component, and the error.
+/// Where a lookup of several components failed: the index of the component, and the error.
 struct Stopped {
     at: usize,
     error: Error,
 }
 
 impl Mount {
-    /// Returns when everything that was created here without waiting for the disk ([`crate::CreateOptions::unsynced`],
-    /// [`crate::Durable::Fsync`]) is durable.
+    /// Waits until all names created on this mount are durable, also those whose replies did not wait for durability
+    /// ([`crate::CreateOptions::unsynced`], [`crate::Durable::Fsync`]).
     ///
     /// # Errors
-    /// `Stale` or `Io` if anything is lost, because the mgr's machine lost power.
+    /// `Stale` or `Io` if the mgr's machine lost power and a change with it.
     pub async fn sync_names(&self) -> Result<()> {
         if self.inner.session.is_soon() {
             return self.inner.session.settle(&self.inner.losses).await;
@@ -72,7 +73,7 @@ impl Mount {
         outcome
     }
 
-    /// Looks up `name` in `dir`; does not follow symlinks.
+    /// Looks up `name` in `dir`, without following a symlink.
     pub async fn lookup(&self, dir: &Node, name: &[u8]) -> Result<(Node, Attrs)> {
         if let Some(absent) = self.absent(dir, name) {
             return Err(absent);
@@ -84,14 +85,15 @@ impl Mount {
         found
     }
 
-    /// Walks components from the root, in as few round trips as possible. Follows symlinks on the way (at most 40,
-    /// absolute ones from the root of this file system). Follows one at the end only if `follow` is set.
+    /// Looks up a path from the root, in as few round trips as possible. Follows at most 40 symlinks; absolute ones
+    /// start at the root of this file system. Follows a symlink in the last component only if `follow` is set.
     pub async fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Node, Attrs)> {
         let mut done: Vec<Vec<u8>> = Vec::new();
         let mut todo: VecDeque<Vec<u8>> = path.iter().cloned().collect();
         let mut symlinks = 0;
         loop {
-            // Walk up to the next "..", which removes the component before it once that is known to be no symlink.
+            // Look up the components before the next "..". Only then is it known that the last of them is no symlink
+            // and that ".." cancels it.
             let run = todo.iter().take_while(|c| *c != b"..").count();
             let whole: Vec<Vec<u8>> = done.iter().cloned().chain(todo.iter().take(run).cloned()).collect();
             let at_end = run == todo.len();
@@ -135,8 +137,8 @@ impl Mount {
         }
     }
 
-    /// Looks up components one after the other, many in one round trip. If a component is gone when its attributes are
-    /// read, it was removed in between: the walk starts again.
+    /// Looks up components one after the other, many in one round trip. If a file is removed between its LOOKUP and its
+    /// GETATTR, repeats the lookup.
     async fn walk(&self, from: &Node, path: &[Vec<u8>]) -> std::result::Result<(Node, Attrs), Stopped> {
         for _ in 1..WALKS_MAX {
             match self.walk_once(from, path).await {
@@ -193,7 +195,7 @@ impl Mount {
         compound.op(OP_CREATE, &CREATE4args { objtype, objname, createattrs }).getfh().getattr();
         let making = self.inner.makes(dir, name);
         let mut results = match self.inner.session.call(compound).await {
-            // Only this request carried the mark.
+            // Only a file that this request created has this access time (the mark).
             Err(error) if error.is_in_doubt() => match self.lookup(dir, name).await {
                 Ok(found) if found.1.atime == mark => return Ok(found),
                 _ => return Err(error),
@@ -206,7 +208,7 @@ impl Mount {
         node(&mut results).map_err(undone)
     }
 
-    /// Creates a directory with these permission bits (no umask is applied).
+    /// Creates a directory with these permission bits; the client applies no umask.
     pub async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<(Node, Attrs)> {
         let attrs = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
         self.create_node(dir, name, createtype4::NF4DIR, attrs, "making directory").await
@@ -219,7 +221,8 @@ impl Mount {
         self.create_node(dir, name, kind, attrs, "making symbolic link").await
     }
 
-    /// Creates a device node, socket or named pipe; `rdev` is (major, minor) for devices, otherwise ignored.
+    /// Creates a device node, socket or named pipe. `rdev` is the pair (major, minor) of a device; for other types it
+    /// is ignored.
     pub async fn mknod(
         &self,
         dir: &Node,
@@ -242,7 +245,7 @@ impl Mount {
         self.create_node(dir, name, kind, attrs, "making special file").await
     }
 
-    /// Adds a hard link to a file that is no directory, and returns its attributes.
+    /// Adds a hard link to a file that is no directory, and returns the file's attributes.
     pub async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
         let mut compound = self.compound(format!("linking {}", shown(name))).once();
         self.arrive(&mut compound, node).void(OP_SAVEFH);
@@ -261,15 +264,16 @@ impl Mount {
         Ok(self.inner.open_inode(node.id).map_or(attrs, |inode| inode.met(attrs, stamp)))
     }
 
-    /// Renames a file, and replaces the file at `to_name`, as rename(2) does.
+    /// Renames a file. Replaces an existing file `to_name`, as rename(2) does.
     pub async fn rename(&self, from_dir: &Node, from_name: &[u8], to_dir: &Node, to_name: &[u8]) -> Result<()> {
         self.rename_as((from_dir, from_name), (to_dir, to_name), Renaming::Replace).await
     }
 
-    /// Renames a file (each name with its directory); `how` says what happens to a file that already has the new name.
+    /// Renames a file; each name is a pair of directory and name. `how` says what happens to a file that already has
+    /// the new name.
     ///
     /// # Errors
-    /// `Exist` and `NoEnt` as `how` says; `AttrNotSupp` from an mgr that supports only [`Renaming::Replace`].
+    /// `Exist` and `NoEnt` as documented for `how`. `AttrNotSupp` if the mgr supports only [`Renaming::Replace`].
     pub async fn rename_as(&self, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) -> Result<()> {
         let what = match how {
             Renaming::Exchange => format!("exchanging {} and {}", shown(from.1), shown(to.1)),
@@ -293,8 +297,8 @@ impl Mount {
         self.remove_telling(dir, name).await.map(|_| ())
     }
 
-    /// Removes a name like [`Mount::remove`]; returns the directory's attributes after the removal from the same round
-    /// trip, if available.
+    /// Removes a name like [`Mount::remove`]. If available, also returns the directory's attributes after the removal,
+    /// without another round trip.
     pub async fn remove_telling(&self, dir: &Node, name: &[u8]) -> Result<Option<Attrs>> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
         let args = REMOVE4args { target: Bytes::copy_from_slice(name) };
@@ -307,7 +311,7 @@ impl Mount {
         Ok(results.attrs().ok())
     }
 
-    /// Removes a directory like [`Mount::remove_telling`], and returns its id.
+    /// Removes a directory. Returns its id and, if available, the attributes of its parent after the removal.
     pub async fn rmdir_telling(&self, dir: &Node, name: &[u8]) -> Result<(FileId, Option<Attrs>)> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
         let target = Bytes::copy_from_slice(name);
@@ -337,13 +341,13 @@ impl Mount {
     }
 }
 
-/// Appends a RENAME (each name with its directory); the current filehandle is then the target directory.
+/// Appends a RENAME; each name is a pair of directory and name. The target directory becomes the current filehandle.
 pub(crate) fn append_rename(compound: &mut Compound, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) {
     compound.putfh(&from.0.handle).void(OP_SAVEFH).putfh(&to.0.handle);
     append_renaming(compound, from.1, to.1, how);
 }
 
-/// Appends a RENAME from the saved to the current filehandle's directory.
+/// Appends a RENAME from the directory in the saved filehandle to the directory in the current filehandle.
 fn append_renaming(compound: &mut Compound, from: &[u8], to: &[u8], how: Renaming) {
     if how != Renaming::Replace {
         compound.op(OP_VERIFY, &VERIFY4args { obj_attributes: nfs::attrs::encode_renaming(how) });
@@ -352,7 +356,7 @@ fn append_renaming(compound: &mut Compound, from: &[u8], to: &[u8], how: Renamin
     compound.op(OP_RENAME, &RENAME4args { oldname, newname });
 }
 
-/// Checks the results of [`append_rename`].
+/// Takes and checks the results of [`append_rename`].
 pub(crate) fn take_rename(results: &mut Results, how: Renaming) -> Result<()> {
     results.arrived()?;
     results.done(&[OP_SAVEFH])?;

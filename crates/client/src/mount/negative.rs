@@ -1,4 +1,5 @@
-//! Requests for the negative-lookup cache: obtains, reads and returns directory delegations, see [`crate::negative`].
+//! Requests for the negative-lookup cache: get and return directory delegations, and read directories; see
+//! [`crate::negative`].
 
 use super::names::check_answer;
 use super::{Inner, Mount, Node};
@@ -17,23 +18,23 @@ use types::limits::PAYLOAD_MAX;
 use types::{FileId, Status, Timestamp};
 use wire::nfs4::*;
 
-/// Bytes of names requested in one READDIR.
+/// The size of the answer to one READDIR, in bytes.
 const PAGE_BYTES: u32 = 512 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
-/// How often the client tries to return a delegation.
+/// How often the client tries to return a directory delegation.
 const TRIES: u32 = 8;
-/// How long an ending mount waits for these returns.
+/// How long a disconnecting mount waits for the return of its directory delegations.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// The negative-lookup cache of a mount.
+/// The negative-lookup cache of a mount, and the mount that sends its requests.
 #[derive(Default)]
 pub(crate) struct Names {
     known: Mutex<Negative<Caller>>,
-    /// The mount that sends the requests.
+    /// The mount that sends the requests; set once after its creation.
     mount: OnceLock<Weak<Inner>>,
 }
 
-/// A request that may create a name, until it is dropped.
+/// A request in flight that may create a name, until this value is dropped.
 pub(crate) struct Making<'a> {
     mount: &'a Arc<Inner>,
     dir: FileId,
@@ -42,7 +43,7 @@ pub(crate) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// Records that the mgr has answered: the request has no later effect.
+    /// Records that the mgr has answered the request, so that it cannot take effect later.
     pub(crate) fn answered(mut self) {
         self.answered = true;
     }
@@ -64,12 +65,12 @@ impl Names {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the mount that returns recalled delegations.
+    /// Sets the mount that will send the requests of this cache.
     pub(super) fn belong_to(&self, mount: &Arc<Inner>) {
         let _ = self.mount.set(Arc::downgrade(mount));
     }
 
-    /// Handles a recall; returns whether there is such a delegation, which is then returned.
+    /// Handles a recall. If the client holds the directory delegation, starts its return and returns true.
     pub(crate) fn recall(&self, stateid: &stateid4) -> bool {
         let Some(gone) = self.known().lose(stateid, now()) else { return false };
         if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
@@ -78,37 +79,37 @@ impl Names {
         true
     }
 
-    /// Returns whether no unanswered OPEN may still bring a delegation.
+    /// Returns whether every OPEN is answered, so that no delegation can be in flight.
     pub(crate) fn are_opens_answered(&self) -> bool {
         let counts = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.opens_asked());
         counts.is_some_and(|(asked, answered)| asked == answered)
     }
 
-    /// Returns a delegation to the mgr that this client does not know.
+    /// Starts to return a delegation that this client does not know.
     pub(crate) fn give_back_unknown(&self, handle: &Bytes, stateid: stateid4) {
         if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
             mount.give_back_names([Gone { handle: handle.clone(), stateid }]);
         }
     }
 
-    /// Handles a delegation that the mgr has revoked.
+    /// Drops the names under a directory delegation that the mgr has revoked.
     pub(crate) fn lose(&self, stateid: &stateid4) {
         self.known().lose(stateid, now());
     }
 
-    /// Records that this mount may have changed the permissions of a directory.
+    /// Records that the permissions of a directory may have changed on this mount.
     pub(super) fn permissions_changed(&self, dir: FileId) {
         self.known().permissions_changed(dir);
     }
 
-    /// Returns the stateids of all directory delegations.
+    /// Returns the stateids of all directory delegations that the client holds.
     pub(crate) fn held(&self) -> Vec<stateid4> {
         self.known().held()
     }
 }
 
 impl Mount {
-    /// Returns the error for a missing name, if the cache shows without a request that it does not exist.
+    /// Returns the error for a missing name, if the negative-lookup cache shows that the name does not exist.
     pub(super) fn absent(&self, dir: &Node, name: &[u8]) -> Option<Error> {
         if self.inner.options.negative == 0 {
             return None;
@@ -121,8 +122,8 @@ impl Mount {
         Some(Error::status(Status::NoEnt, format!("looking up {}", super::names::shown(name))))
     }
 
-    /// Records the mgr's answer that a name does not exist. If that happens often in a directory, starts to read all
-    /// its names in the background.
+    /// Records that the mgr did not find a name. After several such misses in a directory, starts to read all its names
+    /// in the background.
     pub(super) fn missed(&self, dir: &Node) {
         let wanted = self.inner.options.negative;
         if wanted == 0 {
@@ -147,19 +148,20 @@ impl Mount {
         self.inner.give_back_names(back);
     }
 
-    /// Requests the delegation and reads all names; returns whether all are known now.
+    /// Requests a delegation of a directory and reads all its names. Returns whether the cache now knows all names.
     async fn read_names(&self, dir: &Node, number: u64, epoch: u64) -> Result<bool> {
         let mut compound = self.compound("asking for the names in a directory").cached();
         let gdda_notification_types = Mask::of(&[OWN_CHANGES]).to_bitmap();
         let args = GET_DIR_DELEGATION4args { gdda_notification_types, ..GET_DIR_DELEGATION4args::default() };
         compound.putfh(&dir.handle).op(OP_GET_DIR_DELEGATION, &args);
-        // Registered, so that a recall which arrives before the answer is not treated as unknown.
+        // Count the request as an unanswered OPEN. A recall that arrives before the answer is then not taken for an
+        // unknown delegation.
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let given = match results.raw::<GET_DIR_DELEGATION4res_non_fatal>(OP_GET_DIR_DELEGATION) {
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_OK(given)) => given.gddr_stateid,
-            // Other clients change the directory, or the mgr does not support this.
+            // Other clients change the directory, or the mgr does not support directory delegations.
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(_)) | Err(Failed::Nfs(_)) => return Ok(false),
             Err(failed) => return Err(results.error(&failed)),
         };
@@ -199,33 +201,34 @@ impl Inner {
         &self.inodes.names
     }
 
-    /// Registers a request that may create a name in a directory and is about to be sent.
+    /// Registers a request that may create a name in a directory, before the client sends it.
     pub(crate) fn makes<'a>(self: &'a Arc<Self>, dir: &Node, name: &'a [u8]) -> Making<'a> {
         let back = self.names().known().makes(dir.id, name, now());
         self.give_back_names(back);
         Making { mount: self, dir: dir.id, name, answered: false }
     }
 
-    /// Registers a request that removes or renames a name and is about to be sent.
+    /// Registers a request that removes or renames a name, before the client sends it.
     pub(crate) fn removes(&self, dir: &Node, name: &[u8]) -> Option<Removal> {
         self.names().known().removes(dir.id, name)
     }
 
-    /// Records that the mgr has executed the removal.
+    /// Records that the mgr has executed a removal.
     pub(crate) fn removed(&self, removal: Option<Removal>) {
         if let Some(removal) = removal {
             self.names().known().removed(removal);
         }
     }
 
-    /// Returns all directory delegations, if the mgr answers soon. Other clients would not wait long for them.
+    /// Returns all directory delegations, and waits at most `LEAVING`. If the mgr is slow, other clients wait only
+    /// until the mgr revokes the delegations.
     pub(super) async fn leave_names(self: &Arc<Self>) {
         let all = self.names().known().leave();
         let given_back = future::join_all(all.iter().map(|gone| self.give_back(&gone.handle, gone.stateid)));
         let _ = tokio::time::timeout(LEAVING, given_back).await;
     }
 
-    /// Returns delegations to the mgr that the cache has dropped.
+    /// Starts to return delegations that the cache has dropped.
     fn give_back_names(self: &Arc<Self>, all: impl IntoIterator<Item = Gone>) {
         for gone in all {
             let mount = self.clone();
@@ -237,7 +240,7 @@ impl Inner {
         for attempt in 0..TRIES {
             let mut compound = Compound::new("returning a directory delegation").cached();
             compound.putfh(handle).op(OP_DELEGRETURN, &DELEGRETURN4args { deleg_stateid });
-            // If the directory is gone, so is its delegation, and so is a revoked delegation.
+            // If the directory is removed or the delegation is revoked, there is nothing to return.
             match self.session.call(compound).await {
                 Ok(_) => return,
                 Err(error) => tracing::debug!("returning a directory delegation: {error}"),

@@ -1,4 +1,4 @@
-//! Opening and creating regular files: one round trip for the open, the attributes and the layout.
+//! Opening and creating regular files. One round trip opens the file and gets its attributes, policy and layout.
 
 use super::names::shown;
 use super::{Asking, Mount, Node};
@@ -17,28 +17,28 @@ use std::sync::Arc;
 use types::{Attrs, SetAttrs, Status};
 use wire::nfs4::*;
 
-/// The mode in which a file is opened.
+/// The access mode of an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFlags {
-    /// Allow reading.
+    /// Open for reading.
     pub read: bool,
-    /// Allow writing.
+    /// Open for writing.
     pub write: bool,
-    /// Truncate to length 0 at open; needs `write`.
+    /// Truncate the file to length 0; requires `write`.
     pub truncate: bool,
-    /// Open the file for execution: checks the execute permission instead of the read permission (RFC 8881 §6.2.1.3.1).
+    /// Open the file to execute it: checks the execute permission instead of the read permission (RFC 8881 §6.2.1.3.1).
     pub execute: bool,
 }
 
 impl OpenFlags {
-    /// For reading only.
+    /// Open for reading only.
     pub const READ: OpenFlags = OpenFlags { read: true, write: false, truncate: false, execute: false };
-    /// For writing only.
+    /// Open for writing only.
     pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, truncate: false, execute: false };
-    /// For reading and writing.
+    /// Open for reading and writing.
     pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false, execute: false };
 
-    /// Returns the ACCESS bits that the file's mode must grant.
+    /// Returns the ACCESS4 bits that the open requires.
     fn access(self) -> u32 {
         let read = match (self.execute, self.read) {
             (true, _) => ACCESS4_EXECUTE,
@@ -49,7 +49,7 @@ impl OpenFlags {
         read | write
     }
 
-    /// Returns the share bits, with the wish for a data delegation if `delegated`.
+    /// Returns the share access bits of OPEN. With `delegated`, they include the wish for a delegation.
     fn share_access(self, delegated: bool) -> Result<u32> {
         let access = match (self.read, self.write) {
             (true, true) => OPEN4_SHARE_ACCESS_BOTH,
@@ -70,37 +70,35 @@ impl OpenFlags {
 pub struct OpenOptions<'a> {
     /// The open mode.
     pub flags: OpenFlags,
-    /// The directory whose policy applies: that of the name under which the file was found. Without one, no directory
-    /// policy applies.
+    /// The directory in which the caller found the file; its policy applies. `None`: no directory policy applies.
     pub dir: Option<&'a Node>,
-    /// The policy settings of this open, which override all other settings: hints, such as
-    /// [`crate::Access::Unbuffered`].
+    /// The policy settings of this open, which override all other settings, for example [`crate::Access::Unbuffered`].
     pub policy: Settings,
-    /// Request exclusive use for reading and writing, if no other client has the file open. See [`File::is_alone`].
+    /// Requests a write delegation, which the mgr grants if no other client has the file open. See [`File::is_alone`].
     pub alone: bool,
-    /// The file is opened by a name that was looked up before: fails with `Stale`, and changes nothing, if the file has
-    /// no name left.
+    /// Whether the caller opens the file by a name that it looked up before. If the file has no name any more, the open
+    /// fails with `Stale` and changes nothing.
     pub named: bool,
 }
 
 /// How to create a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CreateOptions {
-    /// Permission bits of a new file, at most 0o7777; no umask is applied.
+    /// Permission bits of a new file, at most 0o7777; the client applies no umask.
     pub mode: u32,
-    /// Fail with `Exist` if the name exists. Safe to repeat after a lost answer.
+    /// Whether to fail with `Exist` if the name exists. The client recognizes its own file if the answer was lost.
     pub exclusive: bool,
-    /// The open mode, and whether an existing file is truncated to length 0.
+    /// The access mode, and whether to truncate an existing file to length 0.
     pub open: OpenFlags,
-    /// User and group of a new file, if not the caller's.
+    /// User and group of a new file; `None` means those of the caller.
     pub owner: Option<(u32, u32)>,
     /// The policy settings of this open, which override all other settings.
     pub policy: Settings,
-    /// Request exclusive use for reading and writing, if no other client has the file open. See [`File::is_alone`].
+    /// Requests a write delegation, which the mgr grants if no other client has the file open. See [`File::is_alone`].
     pub alone: bool,
-    /// Do not wait until a new file is durable. The first [`File::fsync`], [`File::flush`] or close of it here makes it
-    /// durable, and so does [`Mount::sync_names`]. If the mgr's machine loses power before, the file may be lost, and
-    /// these calls fail with `Stale`.
+    /// Whether to return before a new file is durable. The first [`File::fsync`], [`File::flush`] or close of the file
+    /// on this client makes its creation durable, and so does [`Mount::sync_names`]. If the mgr's machine loses power
+    /// before, the file may be lost, and these calls fail with `Stale`.
     pub unsynced: bool,
 }
 
@@ -118,38 +116,38 @@ impl Default for CreateOptions {
     }
 }
 
-/// An OPEN that was sent.
+/// The parameters of an OPEN in flight.
 struct Asked {
     origin: Origin,
-    /// The policy settings from the server and the directory.
+    /// The policy settings of the server and the directory, if the answer's first part contained them.
     said: Option<(Settings, Settings)>,
-    /// The caller's hint.
+    /// The policy settings that the caller passed.
     policy: Settings,
-    /// The ACCESS bits that were requested before OPEN.
+    /// The ACCESS4 bits that the ACCESS before the OPEN requested.
     needed: u32,
-    /// Whether a LAYOUTGET follows the OPEN.
+    /// Whether a LAYOUTGET follows the OPEN in the COMPOUND.
     layout: bool,
-    /// Whether the file must have a name.
+    /// Whether the open must fail if the file has no name.
     named: bool,
-    /// Whether exclusive use is requested.
+    /// Whether the caller requested a write delegation.
     alone: bool,
 }
 
-/// The special stateid for the last stateid in the same COMPOUND (RFC 8881 §16.2.3.1.2).
+/// The special stateid that stands for the stateid of the previous operation in the same COMPOUND (RFC 8881
+/// §16.2.3.1.2).
 pub(crate) const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 
 impl Mount {
-    /// Opens a regular file.
+    /// Opens a regular file without a directory policy.
     pub async fn open(&self, node: &Node, flags: OpenFlags) -> Result<File> {
         self.open_with(node, OpenOptions { flags, ..OpenOptions::default() }).await
     }
 
-    /// Opens a regular file under the policy of a directory, with hints of the caller. The directory's settings arrive
-    /// in the same round trip.
+    /// Opens a regular file with these options. The same round trip reads the settings of the directory.
     pub async fn open_with(&self, node: &Node, options: OpenOptions<'_>) -> Result<File> {
         match self.try_open(node, options).await? {
             Some(file) => Ok(file),
-            // The directory is gone or not accessible any more. The file may still exist.
+            // The directory was removed, or the caller may not access it any more. The file may still exist.
             None => {
                 let options = OpenOptions { dir: None, ..options };
                 let gone = || Error::protocol("opening a file: the mgr's answer belongs to another request");
@@ -158,7 +156,7 @@ impl Mount {
         }
     }
 
-    /// Opens a file; returns `None` if its directory cannot be asked.
+    /// Opens a file; returns `None` if the mgr cannot read the settings of the directory.
     async fn try_open(&self, node: &Node, options: OpenOptions<'_>) -> Result<Option<File>> {
         let OpenOptions { flags, dir, policy, alone, named } = options;
         let inode = self.inner.open_inode(node.id);
@@ -170,8 +168,8 @@ impl Mount {
         if let Some(dir) = dir {
             compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
         }
-        // OPEN by filehandle lets the owner pass whatever the mode is, as NFS servers do for I/O on open files. open(2)
-        // does not, so check the mode with ACCESS too.
+        // OPEN by filehandle lets the owner of a file pass whatever the mode is, as NFS servers do for I/O on open
+        // files. open(2) checks the mode of the owner too, so the client adds ACCESS.
         let needed = flags.access();
         self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: needed });
         let openhow = openflag4::Default(OPEN4_NOCREATE);
@@ -202,14 +200,14 @@ impl Mount {
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
-    /// Returns the policy of a file that is about to be opened, if known before the mgr's answer.
+    /// Predicts the policy of a file that the client is about to open.
     fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
         let effective_policy = &self.inner.effective_policy;
         let words = effective_policy.guess(dir.map(|dir| dir.id), open);
         effective_policy.effective(&words, own).policy
     }
 
-    /// Returns the policy settings of a directory from the answer to a GETATTR.
+    /// Takes the policy settings of a directory from the result of a GETATTR, and caches them.
     fn hear(&self, dir: &Node, results: &mut Results) -> Result<(Settings, Settings)> {
         let told = results.values()?.weir_policy.unwrap_or_default();
         Ok(self.heard(dir, &told))
@@ -222,8 +220,7 @@ impl Mount {
         words
     }
 
-    /// Returns the attributes and policy settings of a directory in which a file was created, if the end of the reply
-    /// has them.
+    /// Takes the attributes and policy settings of the directory from the end of the reply, if the reply contains them.
     fn hear_last(&self, dir: &Node, results: &mut Results) -> (Option<Attrs>, Option<(Settings, Settings)>) {
         match results.done(&[OP_PUTFH]).and_then(|()| results.attrs_and_policy()) {
             Ok((attrs, told)) => (Some(attrs), told.map(|told| self.heard(dir, &told))),
@@ -236,8 +233,8 @@ impl Mount {
         self.create_telling(dir, name, options).await.map(|(file, _)| file)
     }
 
-    /// Creates a file like [`Mount::create`]; returns the directory's attributes after the creation from the same round
-    /// trip, if available.
+    /// Creates a file like [`Mount::create`]. If available, also returns the directory's attributes after the creation,
+    /// without another round trip.
     pub async fn create_telling(
         &self,
         dir: &Node,
@@ -245,7 +242,7 @@ impl Mount {
         options: CreateOptions,
     ) -> Result<(File, Option<Attrs>)> {
         match self.try_create(dir, name, options).await {
-            // An mgr that always waits for its disk.
+            // The mgr does not support `unsynced`: it always waits for its disk.
             Err(error) if options.unsynced && error.is(Status::AttrNotSupp) => {
                 self.try_create(dir, name, CreateOptions { unsynced: false, ..options }).await
             }
@@ -259,7 +256,7 @@ impl Mount {
         let attrs = nfs::attrs::encode_new(&attrs, options.unsynced);
         let key = self.inner.next_owner();
         let how = if options.exclusive {
-            // The verifier identifies an exclusive create, also after a restart of the mgr.
+            // The verifier identifies an exclusive create, even after a restart of the mgr.
             let cva_verf = self.inner.session.verifier().wrapping_add(key).to_be_bytes();
             createhow4::EXCLUSIVE4_1(creatverfattr { cva_verf, cva_attrs: attrs })
         } else {
@@ -274,7 +271,8 @@ impl Mount {
         let layout = self.inner.options.direct && layout_at_open(&guess);
         self.arrive(&mut compound, dir);
         if layout {
-            // The mgr executes nothing after a refused LAYOUTGET.
+            // Ask for the policy before LAYOUTGET, because the mgr does not execute operations after a refused
+            // LAYOUTGET.
             compound.getattr_of(fattr::POLICY);
         }
         compound.op(OP_OPEN, &args).getfh().getattr_of(fattr::OPENING);
@@ -297,12 +295,13 @@ impl Mount {
     }
 
     fn open_args(key: u64, share_access: u32, openhow: openflag4, claim: open_claim4) -> OPEN4args {
-        // Each open has its own owner, so that each has its own stateid.
+        // Each open has its own open owner, so that it has its own stateid.
         let owner = open_owner4 { clientid: 0, owner: Bytes::copy_from_slice(&key.to_be_bytes()) };
         OPEN4args { seqid: 0, share_access, share_deny: OPEN4_SHARE_DENY_NONE, owner, openhow, claim }
     }
 
-    /// Makes a file from the answer: from PUTFH for an open by filehandle, or from OPEN for an open by name.
+    /// Creates the open file from the results of the COMPOUND. They begin with PUTFH for an open by filehandle, and
+    /// with OPEN for an open by name.
     async fn finish_open(
         &self,
         mut results: Results,
@@ -325,7 +324,7 @@ impl Mount {
             return Err(Error::status(Status::Stale, "opening a file: the mgr opened another file"));
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
-        // The mgr executed nothing after a refused LAYOUTGET.
+        // If the mgr refused LAYOUTGET, it did not execute the operations after it.
         let (dir, heard_last) = match &origin.name {
             Some(name) => self.hear_last(&name.dir, &mut results),
             None => (None, None),
@@ -342,7 +341,8 @@ impl Mount {
         }
         let learnt = inode.learn_delegation(&opened.delegation, &asking);
         if learnt.again {
-            // Without a delegation the file would bypass the page cache while it is open. Boxed, as it is rare.
+            // Request the delegation again: without it, I/O would bypass the page cache as long as the file is open.
+            // Box the future, because this is rare.
             Box::pin(inode.ask_when_returned()).await;
         }
         let mut size = inode.learn_size(attrs.size, learnt.stamp);
@@ -359,7 +359,8 @@ impl Mount {
         let nameless = named && attrs.nlink == 0;
         if nameless || !permitted {
             let status = if nameless { Status::Stale } else { Status::Access };
-            // The open error matters more than one of the close. Boxed, as below: rarely needed, and large.
+            // The error of the open matters more than an error of the close. Box the future: it is large and rarely
+            // needed.
             let _ = Box::pin(file.close()).await;
             return Err(Error::status(status, "opening a file"));
         }
@@ -369,7 +370,7 @@ impl Mount {
         Ok((file, dir))
     }
 
-    /// Returns where the bytes of a regular file are stored.
+    /// Returns the servers that store the bytes of a regular file.
     pub async fn placement(&self, node: &Node) -> Result<Placement> {
         let file = self.open(node, OpenFlags::READ).await?;
         let placement = file.placement().await;

@@ -1,4 +1,4 @@
-//! The policy of a mount: the settings in force, their changes, and the write threshold that follows from measured
+//! The policy of a mount: reading and changing settings, and the automatic write threshold, which depends on measured
 //! service times.
 
 use super::{Inner, Mount, Node};
@@ -13,18 +13,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::FileKind;
 
-/// Service times, and the requests in flight to the mgr.
+/// Measured service times, and the requests in flight to the mgr.
 #[derive(Default)]
 pub(super) struct Timing {
     auto: Auto,
-    /// When the unanswered requests were sent, in that order.
+    /// The times at which the client sent the requests in flight, by request number.
     sent: BTreeMap<u64, Instant>,
     next: u64,
-    /// Moving average of the time of a report after direct writes, in nanoseconds.
+    /// Moving average of the service time of a LAYOUTCOMMIT after direct writes, in nanoseconds.
     report: u64,
 }
 
-/// A write to the mgr that is being timed.
+/// A write to the mgr whose service time the client measures.
 pub(crate) struct Timed<'a> {
     mount: &'a Inner,
     number: Option<u64>,
@@ -32,7 +32,7 @@ pub(crate) struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// Records the answer to a write of `len` bytes; `together` requests were sent at the same time.
+    /// Records the service time of a write of `len` bytes. The client sent `together` requests at the same time.
     pub(crate) fn done(self, len: u64, together: usize) {
         self.mount.learn_service((Path::Mgr, len, together), self.begun, false);
     }
@@ -47,14 +47,14 @@ impl Drop for Timed<'_> {
 }
 
 impl Mount {
-    /// Returns the policy for files in no particular directory.
+    /// Returns the effective policy for files without a directory policy.
     pub fn policy(&self) -> Effective {
         let effective_policy = &self.inner.effective_policy;
         effective_policy.effective(&effective_policy.guess(None, Settings::default()), Settings::default())
     }
 
-    /// Asks the mgr for the kind of a file or directory, and for its policy. For a file the policy is that of an open
-    /// in `dir`, if given. Files that are already open may have another policy.
+    /// Asks the mgr for the kind of a file or directory, and for its policy. The policy of a file is that of a new open
+    /// in `dir`, if given; existing opens of the file may have another policy.
     pub async fn policy_of(&self, node: &Node, dir: Option<&Node>) -> Result<(FileKind, Effective)> {
         let mut compound = self.compound("asking for the policy");
         compound.putfh(&node.handle).getattr_of(fattr::OPENING);
@@ -76,7 +76,7 @@ impl Mount {
         Ok((attrs.kind, self.inner.effective_policy.effective(&words, own)))
     }
 
-    /// Returns the settings in the extended attributes of a directory.
+    /// Returns the policy settings in the extended attributes of a directory.
     async fn settings_of(&self, dir: &Node) -> Result<Settings> {
         let mut compound = self.compound("asking for the policy of a directory");
         compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
@@ -86,17 +86,17 @@ impl Mount {
         Ok(heard(&told, Origin::Directory).1)
     }
 
-    /// Returns the current settings from the options of this mount.
+    /// Returns the policy settings from the current mount options.
     pub fn settings(&self) -> Settings {
         self.inner.effective_policy.mount()
     }
 
-    /// Sets or removes a part of the policy as an option of this mount, over the settings of the server and
-    /// directories. The change applies from the next read or write of every file, including open ones. Earlier writes
-    /// are not affected, and the order of writes is kept.
+    /// Sets or removes one part of the policy as a mount option, which overrides the settings of the server and of
+    /// directories. The change applies from the next read or write of every file, including open files. It does not
+    /// affect or reorder earlier writes.
     ///
     /// # Errors
-    /// The part does not exist, does not allow this value, or is not an option of mounts.
+    /// The part does not exist, does not allow this value, or cannot be set as a mount option.
     pub fn set_policy(&self, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         let usage = |e: layout::PolicyError| Error::usage(e.to_string());
         match value {
@@ -113,7 +113,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Returns the current write threshold for files in no particular directory, in bytes.
+    /// Returns the current write threshold for files without a directory policy, in bytes.
     pub fn write_threshold(&self) -> u64 {
         self.inner.present_threshold(self.policy().policy.write_threshold)
     }
@@ -124,7 +124,8 @@ impl Inner {
         self.timing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the write threshold under a rule, for bytes whose longest run has this length.
+    /// Returns the write threshold under `rule` for a write whose longest range has `longest` bytes. The result may ask
+    /// for a probe of one path, to measure its service time.
     pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> Verdict {
         let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
@@ -134,7 +135,7 @@ impl Inner {
         timing.auto.ask(longest, waiting)
     }
 
-    /// Returns the current write threshold without influencing it.
+    /// Returns the current write threshold in bytes, without starting a probe.
     pub(crate) fn present_threshold(&self, rule: Rule) -> u64 {
         match rule {
             Rule::Fixed(t) => t,
@@ -146,7 +147,7 @@ impl Inner {
         }
     }
 
-    /// Starts the timing of a write to the mgr that is about to be sent.
+    /// Starts to measure the service time of a write that the client is about to send to the mgr.
     pub(crate) fn time_mgr(&self) -> Timed<'_> {
         let begun = Instant::now();
         let number = self.session.load().is_wanted().then(|| {
@@ -159,8 +160,8 @@ impl Inner {
         Timed { mount: self, number, begun }
     }
 
-    /// Records the answer to a write that began at `begun`: its path, its bytes, and how many were sent together. With
-    /// `unreported` it is durable, but a caller next waits for the report to the mgr.
+    /// Records the service time of a write that began at `begun`: its path, its length, and the number of requests sent
+    /// together. `unreported` says that the write is durable, and that a caller has yet to wait for the LAYOUTCOMMIT.
     pub(crate) fn learn_service(&self, write: (Path, u64, usize), begun: Instant, unreported: bool) {
         if self.session.load().is_wanted() {
             let mut timing = self.timing();
@@ -169,7 +170,7 @@ impl Inner {
         }
     }
 
-    /// Records the answer to a report of direct writes that began at `begun`.
+    /// Records the service time of a LAYOUTCOMMIT that began at `begun`.
     pub(crate) fn learn_report(&self, begun: Instant) {
         if self.session.load().is_wanted() {
             self.timing().reported(begun.elapsed());
@@ -178,8 +179,8 @@ impl Inner {
 }
 
 impl Timing {
-    /// A durable write on the mgr path is also reported. For a fair comparison, the time of a direct write includes the
-    /// report.
+    /// Records a service time. A durable write on the mgr path needs no further report. So the time of a direct write
+    /// includes that of its LAYOUTCOMMIT, to make both comparable.
     fn learn(&mut self, (way, len, together): (Path, u64, usize), took: Duration, unreported: bool) {
         let report = if unreported { Duration::from_nanos(self.report) } else { Duration::ZERO };
         self.auto.learn(way, len, took.saturating_add(report), together);
@@ -190,7 +191,7 @@ impl Timing {
         self.report = if self.report == 0 { sample } else { self.report - self.report / 8 + sample / 8 };
     }
 
-    /// Takes over the queue delay that the mgr reported, if there is a new one.
+    /// Records the queue delay that the mgr reported, if there is a new one.
     fn hear(&mut self, news: Option<Duration>) {
         if let Some(delay) = news {
             self.auto.queued(delay);
@@ -198,7 +199,7 @@ impl Timing {
     }
 }
 
-/// Returns the policy of files without settings of their own.
+/// Returns the effective policy of files without settings of their own.
 pub(crate) fn usual(mount: &Inner) -> Policy {
     let effective_policy = &mount.effective_policy;
     effective_policy.effective(&effective_policy.guess(None, Settings::default()), Settings::default()).policy
@@ -208,7 +209,8 @@ pub(crate) fn usual(mount: &Inner) -> Policy {
 mod tests {
     use super::*;
 
-    /// Durable writes take 7 ms on the mgr path, and 4 ms plus a report on the direct path.
+    /// Returns the write threshold after many durable writes that take 7 ms on the mgr path, and 4 ms plus `report` on
+    /// the direct path.
     fn after(report: Duration) -> u64 {
         let mut timing = Timing::default();
         for _ in 0..64 {

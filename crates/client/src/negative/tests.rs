@@ -1,5 +1,5 @@
-//! Tests of the negative-lookup cache: a name reported as missing does not exist, in whatever order requests are sent,
-//! executed and answered.
+//! Tests of the negative-lookup cache: a name that the cache reports as missing does not exist, in whatever order
+//! requests are sent, executed and answered.
 
 use super::*;
 use proptest::prelude::*;
@@ -25,12 +25,12 @@ fn gone(number: u8) -> Gone {
     Gone { handle: handle(), stateid: stateid(number) }
 }
 
-/// Records failed lookups until a task is to read all names.
+/// Records failed lookups until the cache starts a task to read all names; returns the number of the task.
 fn miss(negative: &mut Negative<u8>, epoch: u64, now: Timestamp) -> Option<u64> {
     (0..MISSES).find_map(|_| negative.missed((DIR, &handle()), &0, (epoch, now), MISSES).0)
 }
 
-/// Returns a cache that knows that exactly these names exist.
+/// Returns a cache that contains exactly these names of the directory, under a delegation.
 fn knowing(names: &[&'static str]) -> Negative<u8> {
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
@@ -53,7 +53,7 @@ fn a_directory_with_many_failed_lookups_is_read_once() {
     assert!(!negative.is_absent(DIR, b"b", &0, 2), "another session");
     assert!(!negative.is_absent(FileId(8), b"b", &0, 1));
     assert!(!negative.is_absent(DIR, b"", &0, 1) && !negative.is_absent(DIR, &[b'x'; 256], &0, 1));
-    // Another caller may have no lookup permission, whatever is known.
+    // The cache answers only callers of whom it knows that they have lookup permission.
     assert!(!negative.is_absent(DIR, b"b", &1, 1));
     negative.missed((DIR, &handle()), &1, (1, at(1)), MISSES);
     assert!(negative.is_absent(DIR, b"b", &1, 1));
@@ -72,7 +72,7 @@ fn a_created_name_possibly_exists_until_its_removal_is_answered() {
     assert!(!negative.is_absent(DIR, b"a", &0, 1));
     negative.removed(removal);
     assert!(negative.is_absent(DIR, b"a", &0, 1));
-    // Created again while it is removed.
+    // A name that is created again while it is being removed may exist.
     negative.makes(DIR, b"a", at(0));
     negative.made(DIR, b"a", true);
     let removal = negative.removes(DIR, b"a").unwrap();
@@ -92,19 +92,20 @@ fn a_recalled_delegation_is_returned_and_not_requested_again_for_a_while() {
     assert!(!negative.is_absent(DIR, b"b", &0, 1) && negative.held().is_empty() && negative.names == 0);
     assert_eq!(miss(&mut negative, 1, at(34)), None);
     assert!(miss(&mut negative, 1, at(35)).is_some());
-    // Recalled before the answer that grants it: returned as soon as the answer arrives.
+    // A recall arrives before the answer that grants the delegation. The client returns the delegation as soon as the
+    // answer arrives.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     assert_eq!(negative.finished(DIR, number, false, at(0)), None);
     assert_eq!(negative.granted(DIR, number, gone(3), 1), Err(gone(3)));
-    // The delegation of an ended session is returned in the next one.
+    // A miss in a later session returns the delegation of the earlier session.
     let mut negative = knowing(&["a"]);
     assert_eq!(negative.missed((DIR, &handle()), &0, (2, at(1)), MISSES), (None, vec![gone(1)]));
 }
 
 #[test]
 fn the_cache_has_a_maximum_size() {
-    // Too many names, read and created.
+    // A directory with too many names, first read and then created, is dropped.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     negative.granted(DIR, number, gone(1), 1).unwrap();
@@ -115,14 +116,14 @@ fn the_cache_has_a_maximum_size() {
     let mut negative = knowing(&[]);
     let back = names(0..NAMES_OF_DIR + 1).find_map(|name| negative.makes(DIR, &name, at(0)));
     assert_eq!((back, negative.names), (Some(gone(1)), 0));
-    // Too many directories: the least recently used one is dropped.
+    // With too many directories, the least recently used directory is dropped.
     let mut negative = knowing(&["a"]);
     let mut back = Vec::new();
     for dir in 0..2 * DIRS as u64 {
         back.extend(negative.missed((FileId(100 + dir), &handle()), &0, (1, at(0)), MISSES).1);
     }
     assert_eq!((back, negative.dirs.len()), (vec![gone(1)], DIRS));
-    // Too many requests that were never answered.
+    // Too many requests without an answer switch the cache off.
     let mut negative = knowing(&[]);
     for number in 0..DOUBTS {
         negative.makes(DIR, &number.to_be_bytes(), at(0));
@@ -132,7 +133,7 @@ fn the_cache_has_a_maximum_size() {
     assert_eq!(miss(&mut negative, 1, at(100)), None);
 }
 
-/// A request of this mount in flight.
+/// A request of the mount in flight.
 #[derive(Clone, Debug)]
 enum Sent {
     Make { name: u8, done: bool, abandoned: bool },
@@ -141,7 +142,7 @@ enum Sent {
     Read { number: u64, page: u8, names: Option<Vec<u8>> },
 }
 
-/// A model of an mgr with one directory, other clients that change it, and a mount.
+/// A model of an mgr with one directory, of other clients that change the directory, and of a mount.
 #[derive(Default)]
 struct World {
     negative: Negative<u8>,
@@ -151,7 +152,7 @@ struct World {
     epoch: u64,
     now: i64,
     sent: Vec<Sent>,
-    /// How often the cache showed that a name does not exist.
+    /// Number of lookups that the cache answered.
     known: usize,
 }
 
@@ -164,7 +165,7 @@ impl World {
         self.sent.extend(asked.map(|number| Sent::Ask { number, given: None }));
     }
 
-    /// The mgr executes a request.
+    /// Lets the mgr execute a request.
     fn carry_out(&mut self, which: usize) {
         match &mut self.sent[which] {
             Sent::Make { name, done: done @ false, .. } => {
@@ -180,7 +181,7 @@ impl World {
                     *given = Some(self.granted);
                 }
             }
-            // One name on each page.
+            // Each page of the directory contains at most one name.
             Sent::Read { page, names: names @ None, .. } => {
                 *names = Some(self.there.iter().copied().filter(|name| name == page).collect());
             }
@@ -188,7 +189,7 @@ impl World {
         }
     }
 
-    /// The mount receives the answer.
+    /// Lets the mount receive the answer to a request.
     fn answer(&mut self, which: usize) {
         let sent = self.sent[which].clone();
         match sent {
@@ -233,10 +234,10 @@ impl World {
         }
     }
 
-    /// Another client creates or removes a name.
+    /// Another client creates or removes a name, after the mgr has recalled the delegation.
     fn others_change(&mut self, name: u8) {
         if let Some(id) = self.granted {
-            // The answer that grants it is still on its way: the other client waits.
+            // The answer that grants the delegation is still in flight, so the other client has to wait.
             let Some(gone) = self.negative.lose(&stateid(id), at(self.now)) else { return };
             self.given_back(&gone);
         }
@@ -245,7 +246,7 @@ impl World {
         }
     }
 
-    /// The mgr has forgotten the session and its requests.
+    /// The mgr ends the session, with its requests and its delegation.
     fn new_session(&mut self) {
         self.epoch += 1;
         self.granted = None;
@@ -255,7 +256,7 @@ impl World {
                     if !abandoned {
                         self.negative.made(DIR, &[name], false);
                     }
-                    // A request in flight may still reach the mgr.
+                    // The create request may still reach the mgr.
                     self.sent.push(Sent::Make { name, done, abandoned: true });
                 }
                 Sent::Ask { number, .. } | Sent::Read { number, .. } => {

@@ -1,5 +1,5 @@
-//! The callback service of the client: receives the mgr's recalls and notifications (RFC 8881 §20), and passes them to the
-//! holder of the state.
+//! The callback service of the client: receives the mgr's recalls and notifications (RFC 8881 §20), and passes them to
+//! the holder of the state.
 
 use super::{Epoch, HeldState, lock};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ impl Callbacks {
         Callbacks { held, table, channel: Mutex::default() }
     }
 
-    /// Switches to the callback channel of a new session.
+    /// Uses the callback channel of a new session from now on.
     pub(super) fn begin_session(&self, session: &Session) {
         let channel = session.back().map(|back| Channel::new(session.id(), back));
         *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
@@ -41,7 +41,7 @@ impl Callbacks {
         let statuses = self.decide(&pending).await;
         self.with_channel(|channel| match channel.has_received(&pending) {
             true => Ok(channel.answer(pending, &statuses)),
-            // The session of the callback no longer exists.
+            // The session of this callback was replaced.
             false => Err(Refusal::SystemErr),
         })?
     }
@@ -52,7 +52,8 @@ impl Callbacks {
     }
 
     async fn decide(&self, pending: &Pending) -> Vec<nfsstat4> {
-        // The client cannot return a layout whose grant it has not received yet (§2.10.6.3).
+        // Delay the recall while its referring calls are unanswered (RFC 8881 §2.10.6.3): the client cannot return a
+        // layout whose grant it has not received.
         let outstanding = {
             let table = lock(&self.table);
             let calls = pending.referring.iter().flat_map(|list| &list.rcl_referring_calls);
@@ -85,7 +86,8 @@ impl Callbacks {
                 }
                 NFS4_OK
             }
-            // The client holds nothing that it could spare, and asks for addresses again whenever one fails.
+            // The client has no state to spare for CB_RECALL_ANY, and requests device addresses again whenever a
+            // connection fails.
             Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
             Event::Resized(_) => NFS4_OK,
         }

@@ -1,9 +1,9 @@
-//! The durability barrier for changes that the mgr answered without waiting for its disk.
+//! The durability barrier for changes that the mgr answers before they are on its disk.
 //!
-//! The mgr reports a boot number to a mount that waits for durability only in fsync ([`crate::Durable::Fsync`]). The
-//! number changes when the mgr's machine loses power. While the number stays the same, every answered change is kept,
-//! whichever process was killed. The client asks for the number with each new session and each fsync. A different
-//! number means that changes may be lost which no barrier has covered.
+//! With [`crate::Durable::Fsync`], only fsync waits for durability. The mgr reports a boot number, which changes when
+//! the mgr's machine loses power. As long as the boot number stays the same, no answered change is lost, even if a
+//! process is killed. The client requests the boot number with each new session and each fsync. If the number has
+//! changed, changes since the last completed barrier may be lost.
 
 use super::{NewSession, Session, Shared, lock};
 use crate::compound::{Compound, Results};
@@ -19,7 +19,7 @@ use wire::nfs4::*;
 #[derive(Default)]
 pub(super) struct DurabilityBarrier {
     known: Mutex<Known>,
-    /// Held during a barrier: later callers wait for it, and then check whether anything is left.
+    /// Locked during a barrier. Later callers wait for the lock, and then check whether changes are left to cover.
     turn: AsyncMutex<()>,
 }
 
@@ -27,21 +27,21 @@ pub(super) struct DurabilityBarrier {
 struct Known {
     /// The last boot number that the mgr reported.
     boot: Option<u64>,
-    /// Whether anything was changed since the last barrier.
+    /// Whether the client sent a change since the last barrier began.
     changed: bool,
     /// Whether a barrier for earlier changes is in progress.
     settling: bool,
-    /// How often changes may have been lost.
+    /// How many times changes may have been lost.
     losses: u64,
 }
 
 impl Known {
-    /// Records that a change is about to be sent, or was.
+    /// Records that the client is about to send a change, or has received its answer.
     fn change(&mut self) {
         self.changed = true;
     }
 
-    /// Begins a barrier; returns whether there is anything to cover.
+    /// Begins a barrier; returns whether there are changes that it has to cover.
     fn begin(&mut self) -> bool {
         self.settling = std::mem::take(&mut self.changed);
         self.settling
@@ -51,13 +51,13 @@ impl Known {
     fn told(&mut self, boot: u64) {
         let other = self.boot.replace(boot).is_some_and(|before| before != boot);
         if other && (self.changed || self.settling) {
-            // Only changes from here on need a barrier: the earlier changes count as lost.
+            // The earlier changes count as lost. Only later changes need a barrier.
             (self.changed, self.settling) = (false, false);
             self.losses += 1;
         }
     }
 
-    /// Ends a barrier. Unless `done`, nothing is known about the changes, and they need another barrier.
+    /// Ends a barrier. Unless `done`, its changes may not be durable, and need another barrier.
     fn end(&mut self, done: bool) {
         self.changed |= !done && self.settling;
         self.settling = false;
@@ -79,12 +79,13 @@ fn question() -> Compound {
 }
 
 impl Shared {
-    /// Returns whether answers of the mgr need not wait for its disk.
+    /// Returns whether the mgr may answer changes before they are durable (`durable=fsync`).
     pub(super) fn is_soon(&self) -> bool {
         self.options.durable == Durable::Fsync
     }
 
-    /// Records that a request is about to be sent; returns whether its answer need not wait.
+    /// Registers a request that the client is about to send. Returns whether the mgr may answer it before its changes
+    /// are durable.
     pub(super) fn sends_soon(&self, changes: bool) -> bool {
         let soon = changes && self.is_soon();
         if soon {
@@ -93,13 +94,13 @@ impl Shared {
         soon
     }
 
-    /// Records that such a request was answered, or will not be. A barrier since its sending may have come before its
-    /// execution.
+    /// Records the end of a request that `sends_soon` registered: the mgr answered the request, or the client abandoned
+    /// it. A barrier that began after the client sent the request may not cover its changes.
     pub(super) fn answered_soon(&self) {
         lock(&self.settling.known).change();
     }
 
-    /// Checks the boot number at the start of a session, because the mgr's machine may have lost power.
+    /// Requests the boot number at the start of a session, because the mgr's machine may have lost power.
     pub(super) async fn begin_settling(&self, session: &NewSession<'_>) -> Result<()> {
         if self.is_soon() {
             let boot = boot_of(session.call(question()).await?)?;
@@ -110,20 +111,21 @@ impl Shared {
 }
 
 impl Session {
-    /// Returns whether answers of the mgr need not wait for its disk.
+    /// Returns whether the mgr may answer changes before they are durable (`durable=fsync`).
     pub(crate) fn is_soon(&self) -> bool {
         self.shared.is_soon()
     }
 
-    /// Returns how often changes may have been lost so far.
+    /// Returns how many times changes may have been lost so far.
     pub(crate) fn losses(&self) -> u64 {
         lock(&self.shared.settling.known).losses
     }
 
-    /// Returns when every change that the mgr has answered is durable.
+    /// Waits until every change that the mgr has answered is durable.
     ///
     /// # Errors
-    /// `Io`: changes may have been lost since `seen` losses. `seen` then counts all of them.
+    /// `Io` if changes may have been lost since the caller last called this with `seen`. Then `seen` counts all losses
+    /// so far.
     pub(crate) async fn settle(&self, seen: &AtomicU64) -> Result<()> {
         let settling = &self.shared.settling;
         let _turn = settling.turn.lock().await;
@@ -153,15 +155,16 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// Tests every history of so many steps: a loss is detected if and only if the number changed between a change and
-    /// its barrier.
+    /// Checks every history of `STEPS` steps: a loss is reported if and only if the boot number changed between a
+    /// change and its barrier.
     #[test]
     fn a_changed_boot_number_reports_the_changes_without_a_barrier_as_lost() {
         const STEPS: u32 = 8;
         for history in 0..4u32.pow(STEPS) {
             let (mut known, mut boot) = (Known::default(), 0u64);
             known.told(boot);
-            // By the specification: the changes that would be lost, and whether any was.
+            // The model: whether a change has no completed barrier (`open`), and whether such a change was lost
+            // (`lost`).
             let (mut open, mut lost) = (false, false);
             for step in 0..STEPS {
                 match history >> (2 * step) & 3 {
@@ -169,7 +172,7 @@ mod tests {
                         known.change();
                         open = true;
                     }
-                    // A power loss, detected with the next session.
+                    // A power loss, which the client detects with the next session.
                     1 => {
                         boot += 1;
                         lost |= open;
@@ -184,7 +187,8 @@ mod tests {
                         }
                         open = false;
                     }
-                    // A power loss during a barrier, detected with a new session and then with the answer.
+                    // A power loss during a barrier. The client detects it with a new session, and again with the
+                    // answer to the barrier.
                     _ => {
                         if known.begin() {
                             boot += 1;

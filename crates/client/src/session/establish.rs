@@ -1,5 +1,5 @@
-//! Establishing and recovering a session: connection, client id, session, and the order of the reclaim after a restart
-//! of the mgr.
+//! Establishing and recovering a session with the mgr: connection, client id, session, and the order of the reclaim
+//! after a restart of the mgr.
 
 use super::held_state::{NewSession, OpenId};
 use super::{COMPOUND, MINOR, Shared, lock, now};
@@ -21,27 +21,28 @@ use wire::nfs4::*;
 use wire::rpc::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, Auth, AuthSys};
 use xdr::Xdr;
 
-/// The lease time that is assumed until the client has asked the mgr for it.
+/// The lease time that the client assumes before the mgr has reported it.
 const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
-/// Maximum number of attempts to end a session. Only a connection failure causes another attempt.
+/// How often the client tries to end a session. Only a connection failure leads to another attempt.
 const GOODBYES: usize = 3;
 
-/// The established parts of a session.
+/// The parts of a session that are established so far.
 #[derive(Default)]
 pub(super) struct Link {
     connection: Option<Connection>,
-    /// The epoch of the session; `None` once the client has learned that the mgr no longer knows the session.
+    /// The epoch of the session; `None` if there is none, or if the client has learned that the mgr does not know it.
     epoch: Option<u64>,
-    /// The client id at the mgr, with the number of the next CREATE_SESSION.
+    /// The client id that the mgr issued, and the sequence number of the next CREATE_SESSION.
     identity: Option<Identity>,
-    /// The progress of the reclaim. If a session is lost before the reclaim is complete, the next session continues it.
+    /// The part of the reclaim that is left. If the session is lost before the reclaim is complete, the next session
+    /// continues it.
     owed: Owed,
     epochs: u64,
     ever: bool,
 }
 
-/// The progress of the reclaim.
+/// The part of the reclaim that is left.
 #[derive(Default)]
 enum Owed {
     /// The reclaim is complete.
@@ -49,22 +50,23 @@ enum Owed {
     Nothing,
     /// The reclaim has not begun, or was interrupted.
     Everything,
-    /// Everything is reclaimed except these opens; RECLAIM_COMPLETE was not sent yet.
+    /// The client has reclaimed everything, except these opens that the mgr refused. It has not sent RECLAIM_COMPLETE
+    /// yet.
     End(Vec<OpenId>),
 }
 
-/// Returns the credential of the client's own calls.
+/// Returns the RPC credential of requests that the client sends for itself.
 pub(super) fn auth(options: &Options) -> Auth {
     auth_of(options, &options.cred)
 }
 
-/// Returns the credential of calls in a user's name.
+/// Returns the RPC credential of requests that the client sends for a user.
 pub(crate) fn auth_of(options: &Options, cred: &Cred) -> Auth {
     Auth::Sys(AuthSys::new(cred, options.name.split(' ').next().unwrap_or_default()))
 }
 
-/// Returns the owner of this client. By default no other client has the same owner, not even an earlier run of the same
-/// program. With a fixed identity the verifier tells the runs apart.
+/// Returns the client owner. By default it is unique for each run of a program. With a fixed identity, each run has the
+/// same owner and another verifier.
 pub(super) fn owner(options: &Options) -> Result<client_owner4> {
     let mut random = [0u8; 24];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
@@ -82,7 +84,7 @@ pub(super) fn owner(options: &Options) -> Result<client_owner4> {
 }
 
 impl Shared {
-    /// Returns a connection and the epoch of a session, established if necessary; retries for `patience`.
+    /// Returns a connection and the epoch of a session. Establishes both if necessary, and retries for `patience`.
     pub(super) async fn ready(&self, patience: Duration) -> Result<(Connection, u64)> {
         let deadline = Instant::now() + patience;
         let mut link = self.link.lock().await;
@@ -92,10 +94,10 @@ impl Shared {
             {
                 return Ok((connection.clone(), epoch));
             }
-            // Boxed: rarely needed and large, so requests need no memory for it.
+            // Box the future: it is large and rarely needed, so that most requests need no memory for it.
             let error = match Box::pin(self.establish(&mut link)).await {
                 Ok(()) => continue,
-                // A failed first connection most likely means a wrong address.
+                // If the first connection fails, do not retry: most likely the address is wrong.
                 Err(error) if error.kind() == crate::ErrorKind::Connection && link.ever => error,
                 Err(error) if error.is(types::Status::Delay) => error,
                 Err(error) => return Err(error),
@@ -105,7 +107,7 @@ impl Shared {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// Forgets the session of this epoch, which is gone.
+    /// Drops the session of this epoch, because the mgr no longer knows it.
     pub(super) async fn forget_session(&self, epoch: u64) {
         let mut link = self.link.lock().await;
         if link.epoch == Some(epoch) {
@@ -113,8 +115,8 @@ impl Shared {
         }
     }
 
-    /// Forgets the session like [`Shared::forget_session`], and the client id: the mgr has lost the opens of this
-    /// client.
+    /// Drops the session like [`Shared::forget_session`], and also the client id, because the mgr has lost the opens of
+    /// this client.
     pub(super) async fn forget_state(&self, epoch: u64) {
         let mut link = self.link.lock().await;
         if link.epoch == Some(epoch) {
@@ -122,14 +124,14 @@ impl Shared {
         }
     }
 
-    /// Closes the connection. The next call makes a new one and binds it for callbacks.
+    /// Closes the connection. The next call connects again, and binds the new connection for callbacks.
     pub(super) async fn hang_up(&self) {
         if let Some(connection) = self.link.lock().await.connection.take() {
             connection.close();
         }
     }
 
-    /// Returns the lease time, if known.
+    /// Returns the lease time, or a default before the mgr has reported it.
     pub(super) fn lease(&self) -> Duration {
         lock(&self.table).lease.unwrap_or(LEASE_UNKNOWN)
     }
@@ -143,9 +145,9 @@ impl Shared {
         }
     }
 
-    /// Returns how long to wait for one answer before the client asks again over another connection. An mgr whose host
-    /// lost power does not answer. After its restart it accepts reclaims for one lease, so a longer wait here loses all
-    /// locks.
+    /// Returns how long the client waits for a reply before it sends the request again over another connection. An mgr
+    /// whose host lost power does not reply. After its restart it accepts reclaims for one lease time. So the client
+    /// waits at most a third of the lease time, in order not to lose its locks.
     pub(super) fn attempt_timeout(&self) -> Duration {
         let usual = self.options.attempt_timeout();
         lock(&self.table).lease.map_or(usual, |lease| usual.min(lease / 3))
@@ -172,16 +174,16 @@ impl Shared {
                 let message = format!("another file system than before answers at {}; mount again", self.address);
                 return Err(Error::protocol(message));
             }
-            // For a client that the mgr knows, the number is the one after its last CREATE_SESSION (§18.36.4).
+            // If the mgr knows this client, CREATE_SESSION must continue the sequence (RFC 8881 §18.36.4).
             (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
             _ => {}
         }
-        // A session may be lost before the reclaim is complete. The next session continues it, although the mgr then
-        // knows this client.
+        // If the session is lost during the reclaim, the next session continues it, although the mgr then knows this
+        // client.
         if continuity == Continuity::Lost {
             link.owed = Owed::Everything;
         }
-        // If the answer is lost, the same number returns the same session.
+        // If the reply is lost, CREATE_SESSION with the same sequence number returns the same session.
         link.identity = Some(identity.clone());
         let present = || lock(&self.table).session.as_ref().map(Session::id);
         let replaced = present().filter(|_| continuity == Continuity::Kept);
@@ -202,19 +204,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Destroys a session that another one has replaced: otherwise the mgr could not forget this client when it
-    /// unmounts.
+    /// Destroys a session that another one has replaced. Otherwise the mgr would refuse DESTROY_CLIENTID when this
+    /// client unmounts.
     async fn let_go(&self, connection: &Connection, old: sessionid4, new: Option<sessionid4>) -> Result<()> {
         if new == Some(old) {
             return Ok(());
         }
         let args = DESTROY_SESSION4args { dsa_sessionid: old };
         let gone = self.lone::<wire::native::Nothing>(connection, OP_DESTROY_SESSION, &args, "replacing a session");
-        // Usually the mgr has ended it before.
+        // Usually the mgr has already destroyed the old session, so any status is fine.
         gone.await.map(drop)
     }
 
-    /// Returns the connection, and makes one if necessary.
+    /// Returns the connection to the mgr; connects if there is none.
     async fn connected(&self, link: &mut Link) -> Result<Connection> {
         let connection = match link.connection.take().filter(|c| !c.is_closed()) {
             Some(connection) => connection,
@@ -245,8 +247,8 @@ impl Shared {
         Ok(connection)
     }
 
-    /// Connects to the Unix socket of the mgr that `connection` leads to, if the mgr is on this machine and has a
-    /// socket for this client. That avoids TCP for each message.
+    /// Connects to the Unix socket of the mgr at the other end of `connection`. Returns `None` if the mgr runs on
+    /// another machine or offers no socket to this client. A Unix socket costs less per message than TCP.
     async fn nearer(&self, connection: &Connection) -> Option<Connection> {
         let from = connection.local()?.to_string();
         let told = self.near(connection, from).await?;
@@ -259,7 +261,8 @@ impl Shared {
         let (net, limits) = (self.net.clone(), Limits::default());
         let connected =
             Connection::connect_sent(&address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
-        // On this machine the path may lead to another process than the mgr, which could forward the mgr's answers.
+        // Another process could own this path on this machine. So check that the peer reports the same random run id as
+        // the mgr.
         let near = connected
             .inspect_err(|e| tracing::debug!("the Unix socket of the mgr is unusable, so the client keeps TCP: {e}"))
             .ok()?;
@@ -270,14 +273,14 @@ impl Shared {
     async fn near(&self, connection: &Connection, from: String) -> Option<NearReply> {
         let (body, timeout) = (NearArgs { from }.to_bytes().into(), self.attempt_timeout());
         let sent = connection.call(admin::PROGRAM, admin::VERSION, admin::NEAR, &self.auth, body, timeout).await;
-        // A server that does not know the request is used over TCP.
+        // If the server does not know the procedure, keep using TCP.
         let mut reply = sent
             .inspect_err(|e| tracing::debug!("the mgr reports no Unix socket, so the client keeps TCP: {e}"))
             .ok()?;
         NearReply::decode(&mut reply.body).ok()
     }
 
-    /// Sends a COMPOUND of one operation outside any session and returns its result.
+    /// Sends a COMPOUND with one operation outside any session, and returns the result of the operation.
     async fn lone<T: Xdr>(
         &self,
         connection: &Connection,
@@ -298,7 +301,7 @@ impl Shared {
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
             }
             Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
-                // The next connection may come from another port.
+                // The next connection may have another port.
                 connection.close();
                 if rustix::process::geteuid().is_root() {
                     let why = "it accepts requests from this machine only from ports below 1024, and all of them are in use here; end a program that uses one";
@@ -373,8 +376,8 @@ impl Shared {
         Ok(link.epochs)
     }
 
-    /// Binds a new connection to the session, including callbacks. Returns false if the mgr does not know the session
-    /// any more.
+    /// Binds a new connection to the session for both channels (BIND_CONN_TO_SESSION). Returns false if the mgr does
+    /// not know the session any more.
     async fn bind(&self, connection: &Connection, session: sessionid4) -> Result<bool> {
         let what = "binding a connection";
         let args = BIND_CONN_TO_SESSION4args {
@@ -390,24 +393,24 @@ impl Shared {
         }
     }
 
-    /// Sends RECLAIM_COMPLETE; then opens the refused files as if for the first time.
+    /// Sends RECLAIM_COMPLETE; then opens the files again whose reclaim the mgr refused.
     async fn end_reclaim(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()> {
         let mut compound = Compound::new("ending recovery").cached();
         compound.op(OP_RECLAIM_COMPLETE, &RECLAIM_COMPLETE4args { rca_one_fs: false });
         let mut results = session.call(compound).await?;
         match results.raw::<wire::native::Nothing>(OP_RECLAIM_COMPLETE) {
-            // A repeated RECLAIM_COMPLETE is allowed (§18.51.4).
+            // The mgr has already executed an earlier RECLAIM_COMPLETE, whose reply was lost (RFC 8881 §18.51.4).
             Ok(_) | Err(Failed::Nfs(NFS4ERR_COMPLETE_ALREADY)) => {}
             Err(failed) => return Err(results.error(&failed)),
         }
         self.begin_settling(session).await?;
-        // An mgr that let the lease expire without a restart refuses reclaims, and accepts new opens only now
-        // (§18.51.3).
+        // An mgr that dropped this client after its lease expired, without a restart, refuses reclaims. It accepts new
+        // opens only after RECLAIM_COMPLETE (RFC 8881 §18.51.3).
         self.held.open_again(session, refused).await
     }
 
-    /// Ends the session and the client id. Otherwise the mgr would keep the opens for a lease, and wait as long for
-    /// this client after a restart.
+    /// Ends the session and destroys the client id. Otherwise the mgr would keep the opens for a lease time, and after
+    /// a restart wait for this client in its grace period.
     pub(super) async fn end(&self) -> Result<()> {
         let mut link = self.link.lock().await;
         link.epoch = None;
@@ -415,7 +418,7 @@ impl Shared {
         let mut outcome = Ok(());
         for _ in 0..GOODBYES {
             outcome = self.leave(&mut link, &session).await;
-            // Every step may be repeated.
+            // Every step is idempotent, so the client can repeat all of them.
             if !matches!(&outcome, Err(error) if error.kind() == crate::ErrorKind::Connection) {
                 break;
             }
@@ -431,12 +434,12 @@ impl Shared {
         let connection = self.connected(link).await?;
         let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
         let gone = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        // The mgr may not have noticed the end of an earlier connection.
+        // The mgr may not have noticed yet that an earlier connection is closed.
         if gone == Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION) && self.bind(&connection, session.id()).await? {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // The mgr has restarted, and waits for a client with this owner.
+            // The mgr has restarted, and waits in its grace period for a client with this owner.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;
         }

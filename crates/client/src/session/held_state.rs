@@ -1,7 +1,8 @@
-//! Held state, as the session sees it: the opens, locks, delegations and layouts that the mgr has granted to this client.
+//! Held state, as the session sees it: the opens, locks, delegations and layouts that the mgr has granted to this
+//! client.
 //!
-//! The session reports each event to the holder of the state: recalls, revocations, and a restart of the mgr. The
-//! session knows stateids and the order of a recovery. The holder, [`crate::Mount`], knows the files.
+//! The session knows stateids and the order of a recovery. It passes recalls, revocations and restarts of the mgr to
+//! the holder of the state. The holder, [`crate::Mount`], knows the files.
 
 use super::{Shared, Slot};
 use crate::compound::{Compound, Results};
@@ -13,28 +14,28 @@ use nfs::client::session::Outcome;
 use types::FileId;
 use wire::nfs4::*;
 
-/// The holder of the state that the mgr has granted in a session.
+/// The holder of the state that the mgr grants in a session.
 #[async_trait]
 pub(crate) trait HeldState: Send + Sync {
-    /// Begins to return recalled layouts (RFC 8881 §20.3).
+    /// Starts to return recalled layouts (RFC 8881 §20.3). Returns the status for the reply to the mgr.
     fn recall_layouts(&self, args: &CB_LAYOUTRECALL4args) -> nfsstat4;
 
-    /// Begins to return a recalled delegation (RFC 8881 §20.2).
+    /// Starts to return a recalled delegation (RFC 8881 §20.2). Returns the status for the reply to the mgr.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4;
 
-    /// Handles the notification that a refused lock of the file with this filehandle may be available.
+    /// Handles the mgr's notification that a denied lock on the file with this filehandle may be free.
     fn lock_is_free(&self, handle: &[u8]);
 
-    /// Handles the notification that another client has set the size of the file with this filehandle.
+    /// Handles the mgr's notification that another client has set the size of the file with this filehandle.
     async fn resized(&self, handle: &[u8]);
 
-    /// Drops all layouts: the mgr has revoked some of them.
+    /// Drops all layouts, because the mgr has revoked some of them.
     fn lose_layouts(&self);
 
     /// Returns the stateids of all opens, locks and delegations of files.
     fn stateids(&self) -> Vec<HeldStateid>;
 
-    /// Handles the mgr's report that it has revoked a stateid. The session has acknowledged the loss.
+    /// Handles a revoked stateid, after the session has acknowledged the revocation to the mgr.
     async fn revoked(&self, held: HeldStateid, status: nfsstat4);
 
     /// Returns the stateids of all directory delegations.
@@ -43,30 +44,30 @@ pub(crate) trait HeldState: Send + Sync {
     /// Drops the names that were cached under a revoked directory delegation.
     fn directory_delegation_revoked(&self, stateid: &stateid4);
 
-    /// Reclaims opens, delegations and locks from an mgr that knows nothing of this client (RFC 8881 §8.4.2.1), and
-    /// reports the bytes that were written under layouts. Returns the opens that the mgr did not grant.
+    /// Reclaims opens, delegations and locks from an mgr that has lost the state of this client (RFC 8881 §8.4.2.1).
+    /// Reports the bytes that the client wrote under layouts. Returns the opens that the mgr did not grant.
     async fn reclaim(&self, session: &NewSession<'_>) -> Result<Vec<OpenId>>;
 
-    /// Opens files again that the mgr did not grant to the reclaim.
+    /// Opens files again whose reclaim the mgr refused.
     async fn open_again(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()>;
 }
 
-/// A stateid of a file.
+/// A stateid, and the file that it belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct HeldStateid {
     pub(crate) file: FileId,
     pub(crate) stateid: stateid4,
 }
 
-/// An open of a file.
+/// The identifier of an open.
 #[derive(Clone, Copy)]
 pub(crate) struct OpenId {
     pub(crate) file: FileId,
-    /// The open owner.
+    /// The identifier of the open owner.
     pub(crate) owner: u64,
 }
 
-/// A session that is being established: no other task uses it yet.
+/// A session that is being established, which no other task uses yet.
 pub(crate) struct NewSession<'a> {
     pub(super) shared: &'a Shared,
     pub(super) connection: &'a Connection,
@@ -74,7 +75,7 @@ pub(crate) struct NewSession<'a> {
 }
 
 impl NewSession<'_> {
-    /// Sends a COMPOUND once and returns the results, whatever their status.
+    /// Sends a COMPOUND, without retries, and returns the results, whatever their status.
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
         let (shared, epoch) = (self.shared, self.epoch);
         let compound = compound.seal();

@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The shortest and longest time between two checks of the lease.
+/// The shortest and the longest time between two checks whether the lease must be renewed.
 const LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(60);
 
-/// Renews the lease for as long as the session is in use.
+/// The task that renews the lease, until the session is dropped.
 pub(super) async fn keep(session: Weak<Shared>) {
     loop {
         let left = {
@@ -29,7 +29,7 @@ pub(super) async fn keep(session: Weak<Shared>) {
 }
 
 impl Shared {
-    /// Acts on the status flags of a SEQUENCE.
+    /// Starts a task for each status flag in the reply to SEQUENCE that needs a reaction.
     pub(super) fn heed(self: &Arc<Self>, epoch: u64, flags: u32) {
         for task in tasks(flags) {
             let shared = self.clone();
@@ -40,7 +40,7 @@ impl Shared {
                     Task::StartOver | Task::Reclaim => shared.forget_state(epoch).await,
                     Task::TestStateids => shared.test_stateids(false).await,
                     Task::DropLayouts => shared.test_stateids(true).await,
-                    // The client asks for addresses again whenever one fails.
+                    // The client requests the address of a device again whenever a connection to it fails.
                     Task::RefreshDevices => {}
                 }
             });

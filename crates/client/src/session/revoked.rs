@@ -1,5 +1,5 @@
-//! Revoked state: finds the state that the mgr has revoked, reports it to the holder, and acknowledges the revocation
-//! (RFC 8881 §8.5).
+//! Revoked state: the client finds the stateids that the mgr has revoked, reports them to the holder of the state, and
+//! acknowledges the revocations (RFC 8881 §8.5).
 
 use super::Shared;
 use crate::Result;
@@ -9,15 +9,18 @@ use std::sync::atomic::Ordering::AcqRel;
 use std::time::Duration;
 use wire::nfs4::*;
 
-/// Number of stateids in one TEST_STATEID.
+/// Maximum number of stateids that the client checks in one TEST_STATEID.
 const AT_ONCE: usize = 256;
-/// Pause between two searches. The mgr reports revoked state with each reply until this client acknowledges it.
+/// Pause between two searches for revoked state. Until the client acknowledges the revocations, the mgr reports revoked
+/// state in each reply.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Shared {
-    /// Finds the state that the mgr has revoked, updates the affected files and acknowledges the loss. Only one search
-    /// runs at a time, with a pause after it. The mgr reports revoked state in each reply until then, and dropping all
-    /// layouts each time would stop progress. `recallable` says that layouts are among the revoked state.
+    /// Finds the state that the mgr has revoked, reports it to the affected files, and acknowledges the revocations.
+    /// `recallable` says that the revoked state includes layouts.
+    ///
+    /// Only one search runs at a time, with a pause after it. Otherwise each reply that reports revoked state would
+    /// drop all layouts again, and I/O could make no progress.
     pub(super) async fn test_stateids(self: &Arc<Self>, recallable: bool) {
         if self.testing.swap(true, AcqRel) {
             return;
@@ -35,7 +38,7 @@ impl Shared {
     async fn find_revoked(self: &Arc<Self>) -> Result<()> {
         self.find_revoked_names().await?;
         for some in self.held.stateids().chunks(AT_ONCE) {
-            // The sequence number 0 means the current one.
+            // The sequence number 0 stands for the current one.
             let ts_stateids = some.iter().map(|held| stateid4 { seqid: 0, ..held.stateid }).collect();
             for (held, status) in some.iter().zip(self.test(ts_stateids).await?) {
                 if matches!(
@@ -52,7 +55,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Drops cached names that other clients may have changed.
+    /// Drops the cached names of directories whose delegation the mgr has revoked.
     async fn find_revoked_names(self: &Arc<Self>) -> Result<()> {
         for some in self.held.directory_delegations().chunks(AT_ONCE) {
             for (stateid, status) in some.iter().zip(self.test(some.to_vec()).await?) {
@@ -72,11 +75,11 @@ impl Shared {
         Ok(got.tsr_status_codes)
     }
 
-    /// Acknowledges to the mgr that `stateid` is no longer valid.
+    /// Acknowledges to the mgr that `stateid` is no longer valid (FREE_STATEID).
     pub(crate) async fn free_stateid(self: &Arc<Self>, stateid: stateid4) -> Result<()> {
         let mut compound = Compound::new("acknowledging a revoked stateid").cached();
         compound.op(OP_FREE_STATEID, &FREE_STATEID4args { fsa_stateid: stateid4 { seqid: 0, ..stateid } });
-        // Another task may have freed it; then nothing is left to do.
+        // If another task has already freed the stateid, nothing is left to do.
         self.call(compound).await.map(|_| ())
     }
 }

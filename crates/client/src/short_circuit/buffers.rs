@@ -1,23 +1,23 @@
-//! A pool of read buffers, so that a large read does not fault in fresh pages each time.
+//! A pool of read buffers, so that large reads reuse memory instead of faulting in new pages.
 
 use bytes::Bytes;
 use std::sync::{Mutex, PoisonError};
 
-/// Buffers of at most this length are not pooled.
+/// Buffers of at most this many bytes are not pooled.
 const SHORT: usize = 16 << 10;
-/// Lengths of the pooled buffers, and how many of each are kept.
+/// The lengths of pooled buffers in bytes, and the maximum number of idle buffers of each length.
 const CLASSES: [(usize, usize); 3] = [(64 << 10, 32), (256 << 10, 16), (types::limits::PAYLOAD_MAX, 16)];
 
 static IDLE: [Mutex<Vec<Vec<u8>>>; CLASSES.len()] = [const { Mutex::new(Vec::new()) }; CLASSES.len()];
 
-/// A buffer to fill; it may contain bytes of an earlier use.
+/// A buffer for a read. Its contents are undefined until the read fills it.
 pub(super) struct Buffer {
     data: Vec<u8>,
     len: usize,
 }
 
 impl Buffer {
-    /// Takes a buffer of `len` bytes.
+    /// Creates a buffer of `len` bytes, from the pool if possible.
     pub(super) fn new(len: usize) -> Self {
         let class = CLASSES.iter().position(|(whole, _)| len > SHORT && len <= *whole);
         let idle = class.and_then(|class| IDLE[class].lock().unwrap_or_else(PoisonError::into_inner).pop());
@@ -25,14 +25,15 @@ impl Buffer {
         Buffer { data, len }
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the buffer to fill.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         &mut self.data[..self.len]
     }
 
-    /// Converts the buffer into [`Bytes`] without a copy.
+    /// Converts the buffer into [`Bytes`] without copying. The memory returns to the pool when the last reference is
+    /// dropped.
     pub(super) fn freeze(mut self) -> Bytes {
-        // Memory that does not return to the pool needs no owner.
+        // A short buffer does not return to the pool, so `Bytes` can own its memory directly.
         if self.len == self.data.len() && self.len <= SHORT {
             return Bytes::from(std::mem::take(&mut self.data));
         }
@@ -70,7 +71,7 @@ mod tests {
             buffer.bytes().fill(7);
             assert_eq!(buffer.freeze(), vec![7; len]);
         }
-        // No other test of this process takes buffers of this length.
+        // No other test in this process uses buffers of this length.
         let first = Buffer::new(100 << 10);
         let at = first.as_ref().as_ptr();
         let (bytes, part) = (first.freeze(), ..5);

@@ -1,4 +1,4 @@
-//! A loan: one file that an iod lent for short-circuit reads, with the checks of its validity.
+//! A loan: one object's file that an iod lent for short-circuit reads, and the checks whether the loan is still valid.
 
 use super::buffers::Buffer;
 use crate::drivers::native::ObjectRun;
@@ -9,38 +9,40 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use types::ByteRange;
 
-/// `f_type` of in-memory file systems (Linux `include/uapi/linux/magic.h`): they have no non-blocking reads, and never
+/// `f_type` of tmpfs (Linux `include/uapi/linux/magic.h`). Its files do not support non-blocking reads, and reads never
 /// block.
 const TMPFS: i64 = 0x0102_1994;
 
 /// The unit of `st_blocks` in bytes.
 const STAT_BLOCK: u64 = 512;
-/// Minimum length and alignment of holes in the file.
+/// Minimum length and alignment of holes in the file, in bytes.
 const PAGE: u64 = 4096;
 
-/// A file that an iod lent.
+/// A file that an iod lent, and the conditions under which the client may read it.
 pub(crate) struct Loan {
     file: OwnedFd,
-    /// Where the bytes of the object begin.
+    /// The file offset at which the bytes of the object begin.
     begin: u64,
-    /// The first bytes of the file while the loan is valid.
+    /// The object header at the beginning of the file, as it was when the iod lent the file. If the file begins with
+    /// other bytes, the loan is invalid.
     mark: Bytes,
     /// When the capability of the loan expires, in Unix seconds.
     expires: u64,
-    /// Whether the iod that lent the file is reachable.
+    /// Returns whether the client still has a connection to the iod that lent the file.
     is_there: Box<dyn Fn() -> bool + Send + Sync>,
     flags: ReadWriteFlags,
 }
 
-/// The loan is invalid: the file may contain bytes that the client must not see any more, or cannot be read.
+/// The loan is invalid. The file may contain bytes that the client must not see, or cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Over;
 
 impl Loan {
-    /// Accepts a file that an iod lent under a capability that expires at `expires`. May wait for the disk.
+    /// Accepts a file that an iod lent under a capability that expires at `expires` (Unix seconds). May wait for the
+    /// disk.
     ///
     /// # Errors
-    /// The file does not support the needed reads.
+    /// The file does not support non-blocking reads.
     pub(crate) fn new(
         file: OwnedFd,
         loan: wire::native::Loan,
@@ -52,7 +54,7 @@ impl Loan {
         }
         let wire::native::Loan { begin, mark } = loan;
         let (is_there, mut flags) = (Box::new(is_there), ReadWriteFlags::NOWAIT);
-        // From here on the beginning of the file is in memory.
+        // Read the first bytes, so that the page cache contains them and later checks do not wait for the disk.
         rustix::io::pread(&file, &mut vec![0; mark.len()], 0)?;
         match rustix::io::preadv2(&file, &mut [IoSliceMut::new(&mut [0])], 0, flags) {
             Err(Errno::OPNOTSUPP) if rustix::fs::fstatfs(&file)?.f_type as i64 == TMPFS => {
@@ -64,11 +66,12 @@ impl Loan {
         Ok(Loan { file, begin, mark, expires, is_there, flags })
     }
 
-    /// Reads extents of the object at `now` (Unix seconds). Returns the runs that cover them. Returns `None` if not all
-    /// bytes are in memory, or if there may be holes among them, which only the iod knows.
+    /// Reads extents of the object at time `now` (Unix seconds); the result covers them in order. Returns `None` if the
+    /// client must ask the iod instead: some bytes are not in the page cache, or zeros may be holes, which only the iod
+    /// can tell.
     ///
     /// # Errors
-    /// The loan is invalid, and so is everything that was read.
+    /// The loan is invalid, and so are all bytes that were read.
     pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Result<Option<Vec<ObjectRun>>, Over> {
         if now >= self.expires || !(self.is_there)() {
             return Err(Over);
@@ -83,7 +86,7 @@ impl Loan {
             got.push(self.read_at(here, at)?);
             rest = behind;
         }
-        // Checked only now: if the checks pass, the loan was valid during the reads before them.
+        // Check the loan only after the reads. If the checks pass, the loan was valid during all reads before them.
         let (end, has_holes) = self.checked()?;
         let lacking = |(extent, got): (&ByteRange, &u64)| *got < extent.len && self.begin + extent.offset + got < end;
         if extents.iter().zip(&got).any(lacking) || has_holes && has_zeros(extents, &got, self.begin, buffer.bytes()) {
@@ -104,7 +107,8 @@ impl Loan {
         Ok(Some(found))
     }
 
-    /// Reads bytes in memory from a place in the file; returns fewer than fit if not all are in memory.
+    /// Reads bytes at file offset `at`, if they are in the page cache. Returns the number of bytes, which may be
+    /// smaller than the buffer.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<u64, Over> {
         loop {
             match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], at, self.flags) {
@@ -116,8 +120,7 @@ impl Loan {
         }
     }
 
-    /// Returns the length of the file, and whether some of it is not allocated, if all checks say that the loan is
-    /// valid.
+    /// Checks that the loan is valid. Returns the length of the file, and whether a part of the file is not allocated.
     fn checked(&self) -> Result<(u64, bool), Over> {
         let mut mark = [0; wire::native::LOAN_MARK_MAX];
         let mark = mark.get_mut(..self.mark.len()).ok_or(Over)?;
@@ -134,7 +137,7 @@ impl Loan {
     }
 }
 
-/// Returns whether any page of the file, as far as it was read, is all zeros.
+/// Returns whether any page of the bytes that were read consists only of zeros.
 fn has_zeros(extents: &[ByteRange], got: &[u64], begin: u64, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     extents.iter().zip(got).any(|(extent, got)| {
@@ -171,7 +174,7 @@ mod tests {
         is_there: Arc<AtomicBool>,
     }
 
-    /// Creates an object's file with these bytes, and a loan of it until second 100.
+    /// Creates an object's file with these bytes, and a loan of the file that expires at second 100.
     fn lent(bytes: &[u8]) -> Lent {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("object");
@@ -252,7 +255,7 @@ mod tests {
             let there = std::num::NonZeroU64::new(1 << 20);
             rustix::fs::fadvise(&lent.file, BEGIN + half, there, rustix::fs::Advice::DontNeed).unwrap();
             let at = if len == 4096 { 3 << 18 } else { 0 };
-            // The kernel begins to read missing bytes on request, and may be quick.
+            // After a miss, the kernel may begin to read the missing bytes, and may finish before the next read.
             match lent.read(0, &[(at, len)]).unwrap() {
                 None => missed += 1,
                 Some(found) => assert!(found == [ObjectRun::Data(bytes.slice(at as usize..(at + len) as usize))]),

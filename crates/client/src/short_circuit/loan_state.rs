@@ -1,42 +1,42 @@
-//! The loan state of an object: when a loan is requested, held, given up, and requested again.
+//! The loan state of an object: when the client requests a loan, uses it, gives it up, and requests it again.
 
-/// Number of reads of an object before a loan is requested: one or two reads do not pay for it.
+/// Number of reads of an object before the client requests a loan, because a loan does not pay for one or two reads.
 const PATIENCE: u32 = 2;
-/// Number of reads after a failed request, or after a loan was given up.
+/// Number of reads before the client requests a loan again, after a failed request or after it gave up a loan.
 const LATER: u32 = 32;
 
-/// The loan state of one object; `L` is a loan.
+/// The loan state of one object; `L` is the type of a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LoanState<L> {
-    /// There is no loan; the client requests one after this number of further reads.
+    /// The client has no loan. It requests one after this number of further reads.
     Without(u32),
-    /// A loan is being requested.
+    /// The client has requested a loan.
     Asking,
-    /// There is a loan.
+    /// The client has this loan.
     Lent(L),
-    /// The iod lends nothing.
+    /// The client does not request a loan again: the iod lends no files that the client can read.
     Never,
 }
 
-/// The action of a read.
+/// What a read has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Turn<L> {
     /// Read from this loan.
     Lent(L),
-    /// Ask the iod.
+    /// Send the read to the iod.
     Usual,
-    /// Ask the iod; the caller must also request a loan and report the answer ([`LoanState::told`]).
+    /// Send the read to the iod, and also request a loan. The caller records the answer with [`LoanState::told`].
     UsualAndAsk,
 }
 
-/// The answer to the request of a loan.
+/// The answer to a request for a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Told<L> {
-    /// This loan.
+    /// The iod granted this loan.
     Lent(L),
-    /// No loan for now.
+    /// The iod granted no loan now, but may grant one later.
     NotNow,
-    /// The iod lends nothing.
+    /// The iod will never grant a loan that the client can use.
     Never,
 }
 
@@ -47,7 +47,7 @@ impl<L> Default for LoanState<L> {
 }
 
 impl<L: Clone + PartialEq> LoanState<L> {
-    /// Returns the action of the next read.
+    /// Counts a read, and returns what it has to do.
     pub(crate) fn read(&mut self) -> Turn<L> {
         match self {
             LoanState::Lent(loan) => Turn::Lent(loan.clone()),
@@ -63,7 +63,7 @@ impl<L: Clone + PartialEq> LoanState<L> {
         }
     }
 
-    /// Records the answer to a request.
+    /// Records the answer to a request for a loan.
     pub(crate) fn told(&mut self, told: Told<L>) {
         *self = match told {
             Told::Lent(loan) => LoanState::Lent(loan),
@@ -72,7 +72,7 @@ impl<L: Clone + PartialEq> LoanState<L> {
         };
     }
 
-    /// Gives up a loan. If another one has replaced it, that one stays.
+    /// Gives up a loan, unless another loan has already replaced it.
     pub(crate) fn give_up(&mut self, loan: &L) {
         if matches!(self, LoanState::Lent(held) if held == loan) {
             *self = LoanState::Without(LATER);
@@ -84,10 +84,11 @@ impl<L: Clone + PartialEq> LoanState<L> {
 mod tests {
     use super::*;
 
-    /// The possible events: a read, three answers to a request, and the end of two loans, one of them long gone.
+    /// The number of possible events: a read, three answers to a request, the end of the current loan, and the end of
+    /// an old loan.
     const EVENTS: usize = 6;
 
-    /// Compares every history of so many events with a plain model of the specification.
+    /// Compares every history of up to six events with a simple model.
     #[test]
     fn every_short_history_matches_the_model() {
         for length in 1..=6 {
@@ -100,8 +101,8 @@ mod tests {
 
     fn walk(history: &[usize]) {
         let mut standing = LoanState::<u32>::default();
-        // The model: the loan held, whether a request is open, the reads until the next request, and whether a loan is
-        // possible.
+        // The model: the current loan, whether a request is in flight, the number of reads until the next request,
+        // whether a loan is possible at all, and the last loan number.
         let (mut held, mut asking, mut left, mut hope, mut next) = (None, false, PATIENCE, true, 0);
         for event in history {
             match event {
@@ -117,7 +118,7 @@ mod tests {
                     }
                     left = left.saturating_sub(u32::from(held.is_none() && !asking));
                 }
-                // Only a caller that was told to request a loan reports an answer.
+                // A caller records an answer only if `read` told it to request a loan.
                 1..=3 if !asking => {}
                 1 => {
                     next += 1;

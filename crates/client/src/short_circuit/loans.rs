@@ -1,4 +1,4 @@
-//! All loans of a mount, limited so that the process keeps enough free file descriptors for other uses.
+//! All loans of a mount. Their number is limited, so that the process has enough free file descriptors.
 
 use super::loan_state::{LoanState, Told, Turn};
 use super::{Loan, Over};
@@ -12,11 +12,11 @@ use types::ByteRange;
 /// Maximum number of loans of a mount.
 const LOANS_MAX: u64 = 4096;
 
-/// One object of a layout, with its loan if there is one.
+/// The loan state of one object of a layout.
 #[derive(Default)]
 pub(crate) struct Place(Mutex<LoanState<Held>>);
 
-/// A loan, and whether it was used since the last eviction check.
+/// A loan, and whether a read used it since the last eviction check.
 #[derive(Clone)]
 struct Held {
     loan: Arc<Loan>,
@@ -29,23 +29,23 @@ impl PartialEq for Held {
     }
 }
 
-/// The result of a read from a loan.
+/// The result of an attempt to read from a loan.
 pub(crate) enum Read {
-    /// The bytes.
+    /// The bytes that the read returned.
     Done(Vec<ObjectRun>),
-    /// The iod must be asked.
+    /// The caller must send the read to the iod.
     Ask,
-    /// The iod must be asked, and a loan requested ([`Loans::told`]).
+    /// The caller must send the read to the iod, and also request a loan ([`Loans::told`]).
     AskAndBorrow,
 }
 
-/// The loans, in order of eviction.
+/// The loans in the order of eviction.
 pub(crate) struct Loans {
     most: usize,
     loans: Mutex<VecDeque<Shelved>>,
 }
 
-/// A loan and its object; both may be gone.
+/// A loan in the eviction queue, and its object; both may have been dropped already.
 struct Shelved {
     place: Weak<Place>,
     loan: Weak<Loan>,
@@ -57,7 +57,7 @@ impl Place {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads extents from the loan, if there is one, at `now` (Unix seconds).
+    /// Reads extents from the loan at time `now` (Unix seconds), if the object has a loan.
     pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Read {
         let turn = self.standing().read();
         let held = match turn {
@@ -78,7 +78,7 @@ impl Place {
 }
 
 impl Loans {
-    /// Creates an empty set of loans. At most a quarter of the file descriptors that the process may open go to loans.
+    /// Creates an empty set of loans. At most a quarter of the process's file descriptors may be loans.
     pub(crate) fn new() -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Loans::of((files / 4).min(LOANS_MAX) as usize)
@@ -89,7 +89,7 @@ impl Loans {
         Loans { most: most.max(1), loans: Mutex::default() }
     }
 
-    /// Records the answer to a request for an object's loan; the object may be gone.
+    /// Records the answer to a request for the loan of an object, which may no longer exist.
     pub(crate) fn told(&self, place: &Weak<Place>, told: Told<Loan>) {
         let Some(there) = place.upgrade() else { return };
         let told = match told {
@@ -105,11 +105,11 @@ impl Loans {
         there.standing().told(told);
     }
 
-    /// Adds a loan; if there are too many, evicts the oldest that was not used recently.
+    /// Adds a loan. If there are too many, evicts the oldest loan that no read used recently.
     fn put(&self, new: Shelved) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         if loans.len() >= self.most {
-            // Given up, or dropped with their layouts.
+            // Remove loans from the queue that were given up, or dropped with their layouts.
             loans.retain(|shelved| shelved.loan.strong_count() > 0);
         }
         let mut looks = loans.len();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     thread_local! {
-        /// The files keep their names until the test ends.
+        /// Keeps the files from being removed until the test ends.
         static FILES: std::cell::RefCell<Vec<tempfile::NamedTempFile>> = const { std::cell::RefCell::new(Vec::new()) };
     }
 
@@ -151,7 +151,7 @@ mod tests {
         matches!(place.read(0, &[ByteRange { offset: 0, len: 3 }]), Read::Done(found) if found == [ObjectRun::Data(Bytes::from_static(b"byt"))])
     }
 
-    /// Creates a place with a loan, in the way its readers do.
+    /// Creates an object with a loan, by reading until a read requests one.
     fn borrowed(loans: &Loans) -> Arc<Place> {
         let place = Arc::new(Place::default());
         while !matches!(place.read(0, &[]), Read::AskAndBorrow) {}
@@ -173,7 +173,7 @@ mod tests {
             assert_eq!(there, (places.len().saturating_sub(8)..=n).collect::<Vec<_>>());
         }
         assert!(places[42..].iter().all(|place| reads(place)));
-        // A loan in use is kept, an unused one is not.
+        // A loan that reads keep using is not evicted; the unused ones are.
         let favourite = borrowed(&loans);
         for _ in 0..100 {
             assert!(reads(&favourite));
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(loan.strong_count(), 1);
         drop(place);
         assert_eq!(loan.strong_count(), 0, "the descriptor of the loan is still open");
-        // The object for which the loan was requested no longer exists.
+        // The object was dropped while its loan was requested.
         let gone = Arc::downgrade(&Arc::new(Place::default()));
         loans.told(&gone, Told::Lent(self::loan()));
         assert_eq!(loans.loans.lock().unwrap().len(), 1);

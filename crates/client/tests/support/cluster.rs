@@ -1,4 +1,5 @@
-//! A cluster of a mgr and iods in this process, in a temporary directory that is removed with it.
+//! A cluster of an mgr and iods in this process. Its files are in a temporary directory, which is removed when the
+//! cluster is dropped.
 
 use client::{Mount, Options, Target};
 use mgr::{ClusterFile, Mgr};
@@ -15,33 +16,33 @@ pub struct Cluster {
     pub mgr: Option<mgr::Running>,
     pub iods: Vec<Option<iod::Running>>,
     iod_addresses: Vec<SocketAddr>,
-    /// The iod addresses that the mgr and the clients use: `iod_addresses` as `door` maps them.
+    /// The iod addresses that the mgr and the clients use: those that `door` returned for `iod_addresses`.
     told: Vec<SocketAddr>,
     unix: bool,
-    /// The lease in seconds, from the next start of the mgr on.
+    /// The lease time in seconds; used by the next start of the mgr.
     pub lease_secs: Option<u32>,
-    /// The validity of capabilities and tickets in seconds, from the next start of the mgr on.
+    /// The lifetime of capabilities and tickets in seconds; used by the next start of the mgr.
     pub capability_secs: Option<u32>,
-    /// The policy of the mgr from its next start on.
+    /// The server's policy settings; used by the next start of the mgr.
     pub policy: Option<String>,
     pub target: Target,
 }
 
 impl Cluster {
-    /// Starts a new cluster with `iods` iods.
+    /// Starts a new cluster of an mgr and `iods` iods.
     #[allow(dead_code)]
     pub async fn start(iods: usize) -> Self {
         Cluster::start_behind(iods, true, |address| address).await
     }
 
-    /// Like [`Cluster::start`]. The mgr and the clients reach each iod at the address that `door` returns, and with
-    /// `unix` also through its Unix socket.
+    /// Starts a cluster like [`Cluster::start`]. The mgr and the clients reach each iod at the address that `door`
+    /// returns for it, and with `unix` also through its Unix socket.
     pub async fn start_behind(iods: usize, unix: bool, door: impl FnMut(SocketAddr) -> SocketAddr) -> Self {
         Cluster::start_with(iods, door, iod::Features::default(), |config| config.unix = unix).await
     }
 
-    /// Like [`Cluster::start_behind`], with iods that have these features. `change` adapts their configuration for the
-    /// first start.
+    /// Starts a cluster like [`Cluster::start_behind`], with iods that have these features. `change` modifies each
+    /// iod's configuration for the first start.
     pub async fn start_with(
         iods: usize,
         door: impl FnMut(SocketAddr) -> SocketAddr,
@@ -125,13 +126,13 @@ impl Cluster {
         self.iods[index] = Some(iod::Iod::start(config).unwrap());
     }
 
-    /// Returns the store directory of an iod.
+    /// Returns the directory of an iod's object store.
     #[allow(dead_code)]
     pub fn store(&self, index: usize) -> PathBuf {
         self.dir.path().join(format!("iod{index}"))
     }
 
-    /// Connects a client to the cluster.
+    /// Mounts the file system of the cluster.
     #[allow(dead_code)]
     pub async fn mount(&self, options: Options) -> Mount {
         Mount::connect(&self.target, options).await.unwrap()

@@ -1,10 +1,10 @@
-//! Random numbers from a seed that the test prints, so that a failure can be repeated.
+//! A random number generator whose seed the test prints, so that a failed run can be repeated.
 
-/// Random numbers (SplitMix64).
+/// A random number generator (SplitMix64).
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// Returns a number below `n`.
+    /// Returns a random number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -14,7 +14,7 @@ impl Dice {
     }
 }
 
-/// Returns the seed from `WEIR_TEST_SEED`, or a new one, and prints it.
+/// Returns the seed from `WEIR_TEST_SEED`, or a new seed, and prints it.
 pub fn seed() -> u64 {
     let given = std::env::var("WEIR_TEST_SEED").ok().map(|seed| seed.parse().expect("WEIR_TEST_SEED is not a number"));
     let seed = given.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);

@@ -1,9 +1,10 @@
-//! A history of concurrent reads and writes of registers with unique values, and a check for linearizability.
+//! A history of concurrent reads and writes of registers, in which all writes have unique values, and a linearizability
+//! check.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// One register, which is a place in a file.
+/// A register, which is a place in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot(pub usize);
 
@@ -16,7 +17,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// Returns the value to write, which no other write has. Every register holds 0 at first.
+    /// Returns the value to write, which is unique in the history. The initial value of every register is 0.
     pub fn value(&self) -> u64 {
         self.value
     }
@@ -29,7 +30,7 @@ pub struct Read {
     begun: u64,
 }
 
-/// A call that has ended: its process, its value, and the clock ticks of its begin and end.
+/// A call that has returned: its process, its value, and the clock ticks of its begin and end.
 #[derive(Clone, Copy)]
 struct Call {
     by: usize,
@@ -50,14 +51,14 @@ struct Calls {
     reads: Vec<Call>,
 }
 
-/// All calls on all registers.
+/// The history of all calls on all registers.
 pub struct History {
     clock: AtomicU64,
     slots: Vec<Mutex<Calls>>,
 }
 
 impl History {
-    /// Creates the history of `slots` registers that hold 0.
+    /// Creates the history of `slots` registers whose value is 0.
     pub fn new(slots: usize) -> Self {
         let first = Call { by: 0, value: 0, begun: 0, ended: 0 };
         let calls = || Mutex::new(Calls { writes: vec![first], reads: Vec::new() });
@@ -91,8 +92,9 @@ impl History {
         self.slots[slot.0].lock().unwrap().reads.push(Call { by, value, begun, ended });
     }
 
-    /// Panics if a read returned a value that was never written, or written only after the read, or replaced before the
-    /// read began. With `atomic`, also panics if a read returned an older value than a read that had ended before.
+    /// Checks the history. Panics if a read returned a value that was never written, that was written only after the
+    /// read, or that was replaced before the read began. With `atomic`, also panics if a read returned an older value
+    /// than a read that ended before it began.
     pub fn check(&self, atomic: bool) {
         for (number, calls) in self.slots.iter().enumerate() {
             let calls = calls.lock().unwrap();

@@ -1,4 +1,4 @@
-//! A mgr without iods: an NFS server on a real socket, over a file system in memory.
+//! An mgr without iods: an NFS server on a real socket, over a file system in memory.
 
 use bytes::Bytes;
 use client::{Mount, Options, Target};
@@ -15,7 +15,7 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Reader, Segments, Xdr};
 
-/// Sends callbacks over the connections that requests came from.
+/// Sends callbacks over the connections on which the clients' requests arrived.
 #[derive(Default)]
 pub struct Back {
     connections: Mutex<HashMap<u64, Connection>>,
@@ -34,11 +34,11 @@ impl Callbacks for Back {
     }
 }
 
-/// A hook that receives each executed request and may change its answer.
+/// A hook that receives each executed request and may change its reply.
 type Meddler = Box<dyn FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send>;
 
-/// A hook that receives each request before its execution. It may return the index of the operation to answer with
-/// NFS4ERR_DELAY.
+/// A hook that receives each request before its execution. It may return the index of an operation; the server then
+/// replies NFS4ERR_DELAY to this operation.
 type Hinderer = Box<dyn FnMut(&COMPOUND4args) -> Option<usize> + Send>;
 
 struct Served {
@@ -47,7 +47,8 @@ struct Served {
     hinderer: Mutex<Option<Hinderer>>,
 }
 
-/// Returns the request without the operations from `at` on, and the answer NFS4ERR_DELAY of the operation `at`.
+/// Returns the request without the operations from index `at` on, and the result NFS4ERR_DELAY for the operation at
+/// `at`.
 fn cut(request: &COMPOUND4args, at: usize) -> (COMPOUND4args, nfs_resop4) {
     let later = match &request.argarray[at] {
         nfs_argop4::OP_SETATTR(_) => {
@@ -116,11 +117,11 @@ impl Service for Served {
     }
 }
 
-/// A running server.
+/// A running server; dropping it stops the server.
 pub struct MemoryMgr {
     service: Arc<Served>,
     _running: net::rpc::Server,
-    /// Sends queued callbacks to clients until it is dropped.
+    /// The task that sends queued callbacks to clients; it ends when this value is dropped.
     _telling: tokio::task::JoinSet<()>,
     pub target: Target,
 }
@@ -143,14 +144,14 @@ impl MemoryMgr {
         MemoryMgr { service, _running: running, _telling: telling, target }
     }
 
-    /// From now on `meddle` receives each executed request and may change its answer.
+    /// From now on, calls `meddle` with each executed request; `meddle` may change the reply.
     #[allow(dead_code)]
     pub fn meddle(&self, meddle: impl FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send + 'static) {
         *self.service.meddler.lock().unwrap() = Some(Box::new(meddle));
     }
 
-    /// From now on `hinder` receives each request before its execution. If it returns an index, that operation is
-    /// answered with NFS4ERR_DELAY. Neither that operation nor later ones are executed.
+    /// From now on, calls `hinder` with each request before its execution. If `hinder` returns an index, the server
+    /// replies NFS4ERR_DELAY to the operation at this index, and executes neither this operation nor later ones.
     #[allow(dead_code)]
     pub fn hinder(&self, hinder: impl FnMut(&COMPOUND4args) -> Option<usize> + Send + 'static) {
         *self.service.hinderer.lock().unwrap() = Some(Box::new(hinder));
@@ -160,7 +161,8 @@ impl MemoryMgr {
         Mount::connect(&self.target, options).await.unwrap()
     }
 
-    /// Removes all clients, as after a long silence: their leases expire, and then the courtesy time after the lease.
+    /// Expires all clients: first their leases, then the courtesy time after the lease. The server then drops their
+    /// state.
     #[allow(dead_code)]
     pub async fn expire(&self) {
         for _ in 0..2 {
@@ -168,8 +170,8 @@ impl MemoryMgr {
         }
     }
 
-    /// Lets the leases of all clients expire. Until a client returns, its state yields to conflicting requests of other
-    /// clients.
+    /// Expires the leases of all clients. The server keeps the state of each client until the client returns, or until
+    /// another client requests conflicting state.
     #[allow(dead_code)]
     pub async fn lapse(&self) {
         self.service.server.tick(now().after(Duration::from_secs(100))).await;
@@ -232,7 +234,7 @@ impl MemoryMgr {
         .await;
     }
 
-    /// Executes a COMPOUND that must succeed, without a connection.
+    /// Executes a COMPOUND directly on the server, without a connection. Panics if the COMPOUND fails.
     async fn raw(&self, argarray: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
         let body = COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray }.to_bytes();
         let call = Call {
@@ -252,13 +254,13 @@ impl MemoryMgr {
         reply.resarray
     }
 
-    /// Returns how many opens, locks and so on the server holds.
+    /// Returns the numbers of opens, locks and other state that the server holds.
     #[allow(dead_code)]
     pub fn counts(&self) -> state::Counts {
         self.service.server.inspect(|state| state.counts())
     }
 
-    /// Closes every connection, as a network failure does.
+    /// Closes every connection, as a network failure would.
     #[allow(dead_code)]
     pub fn cut(&self) {
         for connection in self.service.server.callbacks().connections.lock().unwrap().values() {

@@ -1,4 +1,4 @@
-//! A TCP proxy that counts bytes, cuts connections, and holds back, drops or alters answers on purpose.
+//! A TCP proxy that counts bytes, closes connections, and delays, drops or alters replies on request of a test.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Counts the bytes that pass through all proxies that share the meter.
+/// A counter of the bytes that pass through all proxies that share it.
 #[derive(Default)]
 pub struct Meter {
     passed: Mutex<u64>,
@@ -19,13 +19,14 @@ impl Meter {
         self.more.notify_all();
     }
 
-    /// Returns the number of bytes so far, in both directions.
+    /// Returns the number of bytes that have passed so far, in both directions.
     #[allow(dead_code)]
     pub fn passed(&self) -> u64 {
         *self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `bytes` bytes have passed. Returns false when `over` returns true, because then no more bytes pass.
+    /// Waits until `bytes` bytes have passed. Returns false if `over` returns true before, which means that no more
+    /// bytes will pass.
     #[allow(dead_code)]
     pub fn wait(&self, bytes: u64, mut over: impl FnMut() -> bool) -> bool {
         let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +41,7 @@ impl Meter {
     }
 }
 
-/// A proxy in front of one address; dropping it stops it.
+/// A proxy in front of one address; dropping the proxy stops it.
 pub struct Proxy {
     shared: Arc<Shared>,
 }
@@ -56,23 +57,23 @@ struct State {
     target: SocketAddr,
     pairs: HashMap<u64, [TcpStream; 2]>,
     next: u64,
-    /// The number of answers that still pass before the proxy holds back further answers.
+    /// The number of replies that may still pass before the proxy delays all further replies.
     free: u64,
     answers: u64,
-    /// The number of runs of bytes that were held back.
+    /// The number of chunks of bytes that the proxy delays or has delayed.
     held: u64,
-    /// The proxy holds back requests on the connection with this number and on later connections.
+    /// The proxy delays requests on the connection with this number and on later connections.
     keeping: u64,
-    /// The number of answers that pass before the proxy drops one answer with its connection.
+    /// The number of replies that may still pass before the proxy drops one reply and closes its connection.
     losing: Option<u64>,
     lost: u64,
-    /// The bytes to replace in answers, and their replacement.
+    /// The byte string to replace in replies, and its replacement.
     altering: Option<[Vec<u8>; 2]>,
     altered: u64,
-    /// The state of the random generator while the proxy cuts connections at random.
+    /// The state of the random generator while the proxy closes connections at random.
     random: Option<u64>,
     cuts: u64,
-    /// The number of connections that the proxy could not forward, because nothing listened at the target.
+    /// The number of connections that failed because no server listened at the target.
     refused: u64,
     stopping: bool,
 }
@@ -84,8 +85,8 @@ impl Shared {
 }
 
 impl State {
-    /// Returns how many bytes a new connection carries before it is cut: 16 KiB to 16 MiB, spread over the powers of
-    /// two.
+    /// Returns how many bytes a new connection may carry before the proxy closes it: 16 KiB to 16 MiB, evenly spread
+    /// over the powers of two.
     fn budget(&mut self) -> u64 {
         let Some(random) = &mut self.random else { return u64::MAX };
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -93,7 +94,7 @@ impl State {
         ((16 << 10) + fraction) << power
     }
 
-    /// Replaces all occurrences of the bytes to alter in one run of bytes of an answer.
+    /// Replaces all occurrences of the byte string to alter in one chunk of a reply.
     fn alter(&mut self, answer: &mut [u8]) {
         let Some([genuine, false_bytes]) = &self.altering else { return };
         let mut at = 0;
@@ -108,7 +109,7 @@ impl State {
     fn cut(&mut self, pair: u64) -> bool {
         let Some(sockets) = self.pairs.remove(&pair) else { return false };
         for socket in sockets {
-            // The socket may be closed already.
+            // Ignore errors: the socket may be closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
         true
@@ -149,12 +150,12 @@ impl Proxy {
         self.shared.address
     }
 
-    /// Forwards new connections to `target` from now on.
+    /// From now on, forwards new connections to `target`.
     pub fn lead_to(&self, target: SocketAddr) {
         self.shared.state().target = target;
     }
 
-    /// Cuts every open connection.
+    /// Closes every open connection.
     pub fn cut(&self) {
         let mut state = self.shared.state();
         let pairs: Vec<u64> = state.pairs.keys().copied().collect();
@@ -164,21 +165,22 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Cuts all open connections now, and every new connection after a number of bytes that depends on the seed.
+    /// Closes all open connections now, and every new connection after a random number of bytes, which depends on
+    /// `seed`.
     pub fn cut_at_random(&self, seed: u64) {
         self.shared.state().random = Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         self.cut();
     }
 
-    /// Stops cutting connections at random. Returns how many were cut since [`Proxy::cut_at_random`].
+    /// Stops closing connections at random. Returns the number of connections closed since [`Proxy::cut_at_random`].
     pub fn calm(&self) -> u64 {
         let mut state = self.shared.state();
         state.random = None;
         std::mem::take(&mut state.cuts)
     }
 
-    /// Holds back answers after `free` answers have passed. A run of bytes counts as one answer. This is exact if the
-    /// client sends no request before it has the previous answer.
+    /// Delays replies after `free` replies have passed. Each chunk of bytes counts as one reply. This is exact if the
+    /// client sends no request before it has received the previous reply.
     pub fn hold_answers_after(&self, free: u64) {
         self.shared.state().free = free;
     }
@@ -188,25 +190,25 @@ impl Proxy {
         self.shared.state().next
     }
 
-    /// Holds back requests on the connection with this number, counted from 1, and on later connections. The server
-    /// receives them after [`Proxy::let_requests_go`], even if the client has disconnected.
+    /// Delays requests on the connection with this number, counted from 1, and on later connections. The server
+    /// receives them after [`Proxy::let_requests_go`], even if the client has closed the connection.
     pub fn hold_requests_from(&self, connection: u64) {
         self.shared.state().keeping = connection;
     }
 
-    /// Releases all requests that the proxy holds back.
+    /// Forwards all requests that the proxy delays.
     pub fn let_requests_go(&self) {
         self.shared.state().keeping = u64::MAX;
         self.shared.changed.notify_all();
     }
 
-    /// Returns the number of answers that have passed.
+    /// Returns the number of replies that have passed.
     pub fn answers(&self) -> u64 {
         self.shared.state().answers
     }
 
-    /// Waits until an answer is held back, which means that the server has executed the request. Returns false when
-    /// `over` returns true, because then no answer will come.
+    /// Waits until the proxy delays a reply, which means that the server has executed the request. Returns false if
+    /// `over` returns true before, which means that no reply will come.
     pub fn wait_for_held_answer(&self, mut over: impl FnMut() -> bool) -> bool {
         let mut state = self.shared.state();
         while state.held == 0 {
@@ -219,7 +221,7 @@ impl Proxy {
         true
     }
 
-    /// Drops the answers that are held back together with their connections, and holds back no more answers.
+    /// Drops the delayed replies and closes their connections. From now on, delays no replies.
     pub fn drop_answers(&self) {
         self.cut();
         let mut state = self.shared.state();
@@ -227,12 +229,12 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Drops one answer together with its connection, after `passing` answers have passed.
+    /// Drops one reply and closes its connection, after `passing` replies have passed.
     pub fn lose_answer_after(&self, passing: u64) {
         self.shared.state().losing = Some(passing);
     }
 
-    /// Waits until `more` further connections were refused because nothing listened at the target, or until `over`
+    /// Waits until `more` further connections have failed because no server listened at the target, or until `over`
     /// returns true.
     pub fn wait_for_refusals(&self, more: u64, mut over: impl FnMut() -> bool) {
         let mut state = self.shared.state();
@@ -243,13 +245,13 @@ impl Proxy {
         }
     }
 
-    /// From now on replaces `genuine` by `false_bytes` in answers, wherever `genuine` lies within one run of bytes.
+    /// From now on, replaces `genuine` by `false_bytes` in replies, wherever `genuine` lies within one chunk of bytes.
     pub fn alter_answers(&self, genuine: &[u8], false_bytes: &[u8]) {
         assert_eq!(genuine.len(), false_bytes.len(), "the false answer has another length");
         self.shared.state().altering = Some([genuine.to_vec(), false_bytes.to_vec()]);
     }
 
-    /// Stops altering answers.
+    /// Stops altering replies.
     pub fn leave_answers(&self) {
         self.shared.state().altering = None;
     }
@@ -259,7 +261,7 @@ impl Proxy {
         self.shared.state().altered
     }
 
-    /// Returns the number of answers that [`Proxy::lose_answer_after`] has dropped.
+    /// Returns the number of replies that [`Proxy::lose_answer_after`] has dropped.
     pub fn lost(&self) -> u64 {
         self.shared.state().lost
     }
@@ -269,7 +271,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state().stopping = true;
         self.cut();
-        // Wakes the accepting thread.
+        // Wake the thread that accepts connections.
         let _ = TcpStream::connect(self.shared.address);
     }
 }
@@ -289,7 +291,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             shared.changed.notify_all();
             continue;
         };
-        // The proxy must not add to the latency of small messages.
+        // Disable Nagle's algorithm, so that the proxy adds no latency to small messages.
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else { continue };
         let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { continue };
@@ -307,7 +309,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-/// Forwards bytes until either side closes the connection or the proxy cuts it.
+/// Forwards bytes in one direction, until either side or the proxy closes the connection.
 fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answers: bool, budget: &Mutex<u64>) {
     let mut buffer = vec![0; 256 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {
@@ -325,7 +327,7 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
         let allowed = {
             let mut left = budget.lock().unwrap_or_else(PoisonError::into_inner);
             if *left < len as u64 && shared.state().random.is_none() {
-                // Random cuts have ended, also for connections that were opened before.
+                // The test has stopped random closes, so connections opened before may also carry any number of bytes.
                 *left = u64::MAX;
             }
             let allowed = (*left).min(len as u64);
@@ -346,7 +348,7 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
     shared.changed.notify_all();
 }
 
-/// Returns whether an answer may pass. Waits while the proxy holds back answers.
+/// Returns whether a reply may pass; waits while the proxy delays replies.
 fn let_through(shared: &Shared, pair: u64) -> bool {
     let mut state = shared.state();
     state.losing = match state.losing {

@@ -1,4 +1,4 @@
-//! A stopped cluster whose stores a test damages, starts, and restores from a copy, again and again.
+//! A cluster whose stores a test repeatedly restores from a copy, damages while it is stopped, and starts.
 
 use crate::dice::Dice;
 use bytes::Bytes;
@@ -19,16 +19,16 @@ use wire::admin::{CheckReply, Group, PROGRAM, SCRUB, ScrubAction, ScrubArgs, Scr
 use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
 
-/// The content of the files, by name.
+/// The expected contents of the files, by file name.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// The length of the header of an object file.
+/// The length of the header of an object file in bytes.
 const HEAD: u64 = 4096;
 const IODS: usize = 4;
-/// How long a start, a scrub or a repair may take.
+/// The time limit of a start, a scrub or a repair.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Returns bytes that depend on their position and on `seed`; none of them is 0.
+/// Returns bytes that depend on their position and on `seed`; no byte is 0.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed * 7) % 251) as u8 + 1).collect()
 }
@@ -58,7 +58,7 @@ pub struct Running {
     iods: Vec<Option<iod::Running>>,
 }
 
-/// The damage that was done to one file.
+/// The damage to one file of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
     path: PathBuf,
@@ -77,7 +77,7 @@ fn mounting() -> Options {
     Options { cred: Cred::root(), ..Options::default() }
 }
 
-/// Returns the regular files below a directory, as sorted relative paths.
+/// Returns all regular files below a directory, as sorted relative paths.
 fn files_below(dir: &Path) -> Vec<PathBuf> {
     let (mut found, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(at) = dirs.pop() {
@@ -101,7 +101,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Copies a file; holes stay holes.
+/// Copies a file, and preserves its holes.
 fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
     let (from, to) = (std::fs::File::open(from)?, std::fs::File::create(to)?);
     to.set_len(from.metadata()?.len())?;
@@ -116,7 +116,7 @@ fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the first offset at or after `at` that holds data, because a hole has no bits to flip.
+/// Returns the offset of the first data byte at or after `at`; a test can flip bits only in data, not in holes.
 fn data_from(path: &Path, at: u64) -> Option<u64> {
     seek(std::fs::File::open(path).unwrap(), SeekFrom::Data(at)).ok()
 }
@@ -136,8 +136,8 @@ async fn put(mount: &Mount, name: &str, offset: u64, content: &[u8]) {
 }
 
 impl Yard {
-    /// Builds the stores in two periods of use. Copies them after the first period (`older`) and after the second
-    /// period (`base`).
+    /// Builds the stores in two periods of use, and copies them after the first period (`older`) and after the second
+    /// (`base`).
     pub async fn build(mirrors: u32, checksums: bool) -> Yard {
         let dir = tempfile::tempdir().unwrap();
         let work = dir.path().join("work");
@@ -221,7 +221,7 @@ impl Yard {
         Wreck { dir, file, mirrors: self.mirrors, addresses: self.addresses.clone() }
     }
 
-    /// Restores the stores from the final copy.
+    /// Restores the stores of the working directory from the copy `base`.
     pub fn restore(&self) -> Wreck {
         copy(&self.dir.path().join("base"), &self.dir.path().join("work"));
         self.wreck()
@@ -245,13 +245,13 @@ impl Yard {
 }
 
 impl Damage {
-    /// Returns whether the damage is in the metadata store.
+    /// Returns whether the damaged file belongs to the metadata store.
     pub fn is_of_the_mgr(&self) -> bool {
         self.path.starts_with("mgr")
     }
 
-    /// Returns whether a read may return other bytes without an error. It may if an object was changed in place, in a
-    /// store without block checksums.
+    /// Returns whether a read may return wrong bytes without an error: the damage changed bytes of an object in place,
+    /// and its store has no block checksums.
     pub fn excuses(&self, yard: &Yard) -> bool {
         let in_place = match self.how {
             How::Flipped { at, .. } => at >= HEAD,
@@ -261,7 +261,7 @@ impl Damage {
         is_object(&self.path) && in_place && !yard.checksums
     }
 
-    /// Returns whether an object certainly lost bytes.
+    /// Returns whether the damage certainly removed bytes of an object.
     pub fn loses_bytes(&self, yard: &Yard) -> bool {
         is_object(&self.path)
             && !self.excuses(yard)
@@ -275,8 +275,8 @@ impl Damage {
 }
 
 impl Wreck {
-    /// Damages a random file. Returns `None` if nothing was done: there is no older copy that differs, or no bit to
-    /// flip.
+    /// Damages a random file. Returns `None` if this is impossible, because no older copy differs or the file has no
+    /// bit to flip.
     pub fn damage(&self, yard: &Yard, dice: &mut Dice) -> Option<Damage> {
         let all = files_below(&self.dir).into_iter().filter(|path| path != Path::new("cluster.toml"));
         let (of_the_mgr, of_iods): (Vec<_>, Vec<_>) = all.partition(|path| path.starts_with("mgr"));
@@ -312,13 +312,13 @@ impl Wreck {
         Some(Damage { path, how })
     }
 
-    /// Returns all object files with their content.
+    /// Returns all object files with their contents.
     pub fn objects(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let all = files_below(&self.dir).into_iter().filter(|path| is_object(path));
         all.map(|path| (path.clone(), std::fs::read(self.dir.join(path)).unwrap())).collect()
     }
 
-    /// Asserts that every object has the bytes that it had before the damage.
+    /// Checks that every object has the same bytes as before the damage.
     pub fn compare_objects(&self, yard: &Yard, about: &str) {
         for (path, now) in self.objects() {
             let was = yard.base(&path);
@@ -329,7 +329,7 @@ impl Wreck {
         }
     }
 
-    /// Starts the mgr, and the iods that can start. Returns the reason if the mgr fails.
+    /// Starts the mgr and all iods that can start. Returns the reason if the mgr cannot start.
     pub async fn start(&self) -> Result<Running, String> {
         let mut iods = Vec::new();
         for (index, address) in self.addresses.iter().enumerate() {
@@ -374,7 +374,7 @@ impl Running {
         self.count(&["up"]) == IODS
     }
 
-    /// Returns the number of iods that have one of these states or problems in the status of the mgr.
+    /// Returns the number of iods that the mgr reports in one of these states or with one of these problems.
     fn count(&self, said: &[&str]) -> usize {
         let says = |group: &&Group| {
             let text = |name| match group.get(name) {
@@ -386,13 +386,13 @@ impl Running {
         self.mgr.status().groups.iter().filter(says).count()
     }
 
-    /// Waits until the mgr reports every running iod as up, or reports that its disk is an older copy.
+    /// Waits until the mgr reports every running iod as up, or as having an older copy of its disk.
     async fn wait_up(&self) {
         let running = self.iods.iter().flatten().count();
         self.until("the iods are up", async || self.count(&["up", "its disk is an older copy"]) == running).await;
     }
 
-    /// Waits until the mgr counts no unsettled file, which is a file noted as being written.
+    /// Waits until the mgr reports no unsettled file, which is a file that the mgr has recorded as being written.
     async fn settled(&self) {
         self.until("files settle", async || {
             self.check(false).await.counts.iter().all(|(name, n)| name != "files_unsettled" || *n == 0)
@@ -412,7 +412,7 @@ impl Running {
         self.mgr.check(repair).await
     }
 
-    /// Waits until a check with repair finds nothing.
+    /// Repeats a check with repair until it reports no problem.
     pub async fn until_clean(&self, about: &str) {
         let mut last = CheckReply::default();
         let clean = self.until("clean", async || {
@@ -422,7 +422,7 @@ impl Running {
         assert!(tokio::time::timeout(PATIENCE, clean).await.is_ok(), "{about}: not clean: {:?}", last.findings);
     }
 
-    /// Scrubs all iods and returns the number of findings. Does nothing and returns 0 if an iod is down.
+    /// Scrubs all iods and returns the number of findings. If an iod is down, returns 0 without a scrub.
     pub async fn scrub(&self) -> u64 {
         if !self.all_up() {
             return 0;

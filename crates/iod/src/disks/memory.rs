@@ -194,7 +194,7 @@ impl Memory {
         self.state().fault = Some(Box::new(fault));
     }
 
-    /// Stops fault injection. Data that failed syncs have lost stay lost.
+    /// Stops fault injection. Data lost by an earlier failed sync is not restored.
     pub fn heal(&self) {
         self.state().fault = None;
     }

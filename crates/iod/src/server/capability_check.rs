@@ -23,8 +23,8 @@ impl CapabilityCheck {
         CapabilityCheck { key: key.of_iod(iod), fsid, ahead: AtomicI64::new(0), least_epoch: AtomicU32::new(0) }
     }
 
-    /// Stores the data of a CLAIM: `now` is the time on the mgr's clock. The sessions of epochs before `least_epoch`
-    /// are no longer valid.
+    /// Stores the values of a CLAIM. `now` is the time on the mgr's clock. Sessions of mgr epochs before `least_epoch`
+    /// become invalid.
     pub(super) fn claimed(&self, now: u64, least_epoch: u32) {
         self.ahead.store(now.wrapping_sub(unix_now()).cast_signed(), Relaxed);
         // Two CLAIMs may arrive out of order, so the epoch never decreases.

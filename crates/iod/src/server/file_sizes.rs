@@ -175,7 +175,8 @@ mod tests {
         Ask(ObjectId),
         /// The mgr looks up the answers to the questions in its last reply.
         LookUp,
-        /// The mgr calls LENGTHS with the answers that it has looked up, and receives the next questions.
+        /// The mgr calls LENGTHS with the file sizes that it has looked up. The reply lists the objects whose file sizes
+        /// the iod needs next.
         Call,
         /// The mgr restarts and loses its questions and answers.
         Forget,

@@ -172,7 +172,7 @@ mod tests {
             assert_eq!(news.next(first.number, NOW).written, []);
             assert!(writer.join().unwrap());
         });
-        // A write that does not extend the object under the same layout needs no report.
+        // A write needs no report if it uses the layout of the last reported write and does not extend the object.
         assert!(news.tell(object_id(7), written(1, 100), NOW) && news.tell(object_id(7), written(1, 50), NOW));
         assert!(
             news.take_changed(object_id(7)) && !news.take_changed(object_id(7)) && !news.take_changed(object_id(8))

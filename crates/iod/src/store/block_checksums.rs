@@ -248,8 +248,8 @@ impl BlockChecksums {
         self.file.sync().inspect_err(|_| self.failed.store(true, Ordering::Release))
     }
 
-    /// Syncs the sum file, if an earlier run may have left it unsynced, before bytes of the object change. After this,
-    /// a block without a checksum in memory has none on disk.
+    /// Syncs the checksum file if an earlier run of the iod may have left the file unsynced. The iod calls this before
+    /// bytes of the object change. After the sync, a block without a checksum in memory has no checksum on disk.
     fn prove(&self, table: &mut Table, counters: &Counters) -> Result<(), Failure> {
         if !table.proven {
             self.sync(counters).map_err(|e| failure(&e, "sync the checksums of the object"))?;

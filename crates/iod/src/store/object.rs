@@ -171,7 +171,7 @@ impl Object {
             let end = extent.offset.checked_add(u64::from(extent.len)).ok_or(Status::Inval)?;
             let inside = end.min(plan.size).max(extent.offset);
             if let Some(open) = open {
-                // Keep two pieces free for each of the following extents.
+                // Keep two array entries free for each remaining extent: an extent can split one entry into at most three.
                 let spare = PIECES_MAX - 2 * (extents.len() - index - 1);
                 open.plan(plan, extent.offset, inside, spare, store.counters())?;
             }
@@ -226,7 +226,7 @@ impl Object {
         Ok(())
     }
 
-    /// Makes all earlier writes durable; returns the size of the object that is durable.
+    /// Makes all earlier writes durable. Returns the durable size of the object in bytes.
     pub(crate) fn commit(&self, store: &Store, generation: Generation) -> Result<u64, Failure> {
         let open = self.shared(store)?.checked(generation)?.cloned();
         let Some(open) = open else { return Ok(0) };

@@ -78,7 +78,7 @@ fn garbage_arguments_are_answered_and_end_the_connection() {
         let mut client = if *procedure == Procedure::Hello { Client::new(server.tcp()) } else { server.client() };
         let xid = client.send(
             *procedure,
-            // No procedure has arguments of the same length as this value, so the iod cannot decode them.
+            // No procedure has arguments of this length, so the iod cannot decode the call.
             &wire::native::WriteReply { verifier: types::Verifier([1; 8]), stable: true, size: 3 },
         );
         assert_eq!(not_executed(client.reply::<Nothing>(xid)), AcceptStat::GarbageArgs, "{procedure:?}");

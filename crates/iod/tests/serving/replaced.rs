@@ -93,7 +93,7 @@ fn hello_waits_for_running_writes_and_stops_new_ones_of_old_connections() {
     }
     let args = client.write_args(1, false, &[(0, b"first")]);
     record::<WriteReply>(slow, &mut client, Procedure::Write, &args).unwrap();
-    // From now on, the disk blocks each write until the test continues.
+    // From now on, each write to the disk waits until the test releases the write.
     let (go_on, hold) = mpsc::channel::<()>();
     let (began, begin) = mpsc::channel();
     disk.inject(move |operation, _| {

@@ -138,7 +138,7 @@ fn capabilities_and_tickets_of_one_volume_are_refused_by_the_other() {
     }
     let mut stranger = User::new(&server, Fsid([9; 16]), one);
     assert_eq!(stranger.hello().unwrap_err().status(), Status::CapRefused);
-    // The handles of both file systems have the same tag, so the daemon must use the MAC to find the volume.
+    // The handles of both file systems name the same volume number, so only the MAC shows which volume a handle is for.
     let daemon = server.running().daemon();
     for user in &users {
         let handle = user.handle();

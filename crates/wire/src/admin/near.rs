@@ -15,9 +15,9 @@ pub struct NearArgs {
 /// Results of NEAR.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NearReply {
-    /// A random number that the daemon chooses at each start; 0 for clients that may not use the socket. A client that
-    /// has connected over the socket calls NEAR again and compares the numbers. Equal numbers show that it has reached
-    /// the same daemon.
+    /// A random number that the daemon chooses at each start; 0 for clients that may not use the Unix socket. A client
+    /// that has connected over the Unix socket calls NEAR again. Equal numbers show that both connections lead to the
+    /// same daemon.
     pub run: u64,
     /// The daemon's Unix socket; `None` if this client may not use the socket.
     pub local: Option<Local>,

@@ -34,7 +34,8 @@ impl Xdr for Claim {
     }
 }
 
-/// A claim of a metadata store, and the conditions under which the iod accepts it.
+/// The claim by which a metadata store takes over the volume of an iod, and the conditions under which the iod accepts
+/// the claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claiming {
     /// The mark that the iod must have recorded. 0 means that the iod must have recorded no metadata store.

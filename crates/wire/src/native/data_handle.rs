@@ -135,8 +135,8 @@ impl DataHandle {
         out.u64(self.expires);
     }
 
-    /// Checks the MAC of a handle with the secret of this iod, the file system, and the expiry at `now` (Unix time in
-    /// seconds).
+    /// Checks that the MAC was made with the secret of this iod, that the handle belongs to this file system, and that
+    /// the handle has not expired at `now` (Unix time in seconds).
     ///
     /// # Errors
     /// `CapExpired` for a genuine handle that has expired, `BadHandle` in all other cases.

@@ -1,5 +1,5 @@
-//! The mapping between ranges of a file and its objects: the requests that move a range, and the meaning of their
-//! answers for the file.
+//! The mapping between file ranges and objects: which requests a file range needs, and what their replies mean for the
+//! file.
 
 use super::Objects;
 use super::object_run::ObjectRun;
@@ -19,10 +19,10 @@ impl Objects {
         0..self.distribution.count()
     }
 
-    /// Returns the extents of the object `index` that hold `parts`.
+    /// Returns the extents of object `index` that store the file ranges `parts`.
     ///
     /// # Errors
-    /// Another object holds some of them: the share was made for another layout of the file.
+    /// Another object stores some of the ranges, because the share was made for another layout of the file.
     fn extents(&self, index: usize, parts: &[ByteRange]) -> Attempt<Vec<ByteRange>> {
         let mut extents: Vec<ByteRange> = Vec::with_capacity(parts.len());
         for piece in parts.iter().flat_map(|part| self.distribution.pieces(*part)) {
@@ -38,9 +38,9 @@ impl Objects {
         Ok(extents)
     }
 
-    /// Returns the file offset of the first data or hole byte of the object at or after `from` of the file.
+    /// Returns the file offset of the object's first data byte or hole byte whose file offset is at least `from`.
     async fn seek(&self, index: usize, from: u64, what: SeekWhat) -> Attempt<Option<u64>> {
-        // The first byte at or after `from` has this offset in the object: as many bytes of the object lie before `from`.
+        // `object_size(from)` is the object offset of the first byte whose file offset is at least `from`.
         let at = self.seek_object(index, self.distribution.object_size(from, index), what).await?;
         Ok(at.and_then(|at| self.distribution.file_offset(index, at)).map(|at| at.max(from)))
     }
@@ -51,7 +51,7 @@ impl Objects {
         Ok(PlacedObject { iod: self.ids[index], addresses, size: size.size, allocated: size.allocated })
     }
 
-    /// Returns the end of the object's bytes before `from` of the file, where a hole begins if no data follow.
+    /// Returns the file offset just after the object's last byte before `from`. If no data follow, a hole begins there.
     fn first_after(&self, index: usize, from: u64) -> Option<u64> {
         self.distribution.file_offset(index, self.distribution.object_size(from, index))
     }
@@ -100,7 +100,7 @@ impl Layout for Objects {
     async fn punch(&self, range: ByteRange) -> Attempt<()> {
         let ranges = object_ranges(&self.distribution, range);
         let punches = ranges.into_iter().map(|(index, range)| self.punch_object(index, range));
-        // Await all: a punch that is still on its way would destroy the bytes that are written later.
+        // Wait for all replies: a late punch would destroy bytes that the client writes afterwards.
         let failed = join_all(punches).await.into_iter().filter_map(Attempt::err);
         let rank = |not_done: &NotDone| match not_done {
             NotDone::Unanswered(_) => 0,
@@ -121,7 +121,7 @@ impl Layout for Objects {
             start
         };
         let from = start.max(whole);
-        // Beyond the end of an object SEEK finds no hole: everything that follows is one.
+        // SEEK finds no hole beyond the end of an object, so the hole begins at the end of the object.
         let holes = self.indices().map(|index| async move {
             let found = self.seek(index, from, SeekWhat::Hole).await?;
             Ok::<_, NotDone>(found.or_else(|| self.first_after(index, from)))
@@ -137,8 +137,8 @@ impl Layout for Objects {
     }
 }
 
-/// Returns the part of each object that holds a file range, including whole stripe rows between the first and last
-/// byte. With dense distributions that is one range per object.
+/// Returns the range of each object that stores a file range. With dense distributions, a contiguous file range is one
+/// contiguous range in each object.
 fn object_ranges(distribution: &Distribution, file: ByteRange) -> Vec<(usize, ByteRange)> {
     let range = |index| {
         let start = distribution.object_size(file.offset, index);
@@ -148,9 +148,9 @@ fn object_ranges(distribution: &Distribution, file: ByteRange) -> Vec<(usize, By
     (0..distribution.count()).map(range).filter(|(_, range)| !range.is_empty()).collect()
 }
 
-/// Converts runs of an object to runs of the file. `parts` are the file ranges in the order of the object's bytes;
-/// `found` covers the same number of bytes. Bytes beyond the end of the object are lost if a file of `whole` bytes has
-/// them.
+/// Converts byte ranges of an object, as an iod returned them, to file ranges. `parts` are the requested file ranges in
+/// the order of the object's bytes; `found` covers the same number of bytes. Bytes beyond the end of the object are
+/// lost if they lie within the first `whole` bytes of the file, which are durable.
 fn in_file(parts: &[ByteRange], found: Vec<ObjectRun>, whole: u64) -> ReadDone {
     let mut done = ReadDone::default();
     let mut parts = parts.iter().copied();

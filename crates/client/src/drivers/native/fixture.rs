@@ -1,4 +1,5 @@
-//! Iods in memory for tests of the native driver: real stores and procedures behind a network of this thread.
+//! In-memory iods for tests of the native driver: real object stores and procedures behind a network inside this
+//! thread.
 
 use super::encode;
 use crate::counters::Tally;
@@ -28,12 +29,12 @@ use xdr::Xdr;
 const FSID: Fsid = Fsid([7; 16]);
 const FILE: FileId = FileId(9);
 const SESSION: u64 = 5;
-/// The port of the first iod.
+/// The TCP port of the first iod; the others have consecutive ports.
 const FIRST_PORT: u16 = 100;
-/// HELLO and PROVE open a connection, and are answered by a silent iod too.
+/// Number of requests that open a connection: HELLO and PROVE. An iod with [`Trouble::Silent`] still answers these.
 const GREETINGS: u64 = 2;
 
-/// The iods of one file, and the native driver.
+/// The in-memory iods of one file, and the native driver.
 pub(crate) struct MemoryIods {
     hosts: Arc<Vec<Arc<Host>>>,
     key: Key,
@@ -44,7 +45,7 @@ pub(crate) struct MemoryIods {
 }
 
 impl MemoryIods {
-    /// Starts `count` empty iods, for a file with this stripe unit.
+    /// Starts `count` iods with empty stores, for a file with this stripe unit.
     pub(crate) fn new(count: u8, stripe_unit: u64) -> Self {
         let key = Key::new([3; 32]);
         let hosts: Vec<_> = (0..count).map(|number| Arc::new(Host::new(number, &key))).collect();
@@ -58,7 +59,7 @@ impl MemoryIods {
         MemoryIods { hosts, key, stripe_unit, generation: AtomicU32::new(1), devices, drivers }
     }
 
-    /// Returns the drivers of a mount.
+    /// Returns the drivers of a mount, connected to these iods.
     pub(crate) fn drivers(&self) -> &Drivers {
         &self.drivers
     }
@@ -75,7 +76,7 @@ impl MemoryIods {
         )
     }
 
-    /// Makes a call to each iod as the mgr does.
+    /// Calls a procedure on every iod, with a capability for all rights, as the mgr does.
     async fn call_all<T: Xdr, A: Xdr>(&self, procedure: Procedure, args: impl Fn(usize, Capability) -> A) {
         for (index, host) in self.hosts.iter().enumerate() {
             let cap = self.capability(host.id, Rights::READ | Rights::WRITE | Rights::ADMIN);
@@ -146,7 +147,7 @@ impl Fixture for MemoryIods {
     }
 }
 
-/// The addresses and tickets that the mgr would give.
+/// The source of device addresses and tickets, in place of the mgr.
 struct Addresses {
     key: Key,
     ids: Vec<IodId>,
@@ -168,7 +169,7 @@ impl DeviceSource for Addresses {
     }
 }
 
-/// The host of an iod.
+/// The host that runs an iod.
 struct Host {
     id: IodId,
     port: u16,
@@ -179,7 +180,7 @@ struct HostState {
     disk: Memory,
     daemon: Arc<Daemon>,
     trouble: Option<Trouble>,
-    /// Number of requests received, except those that open a connection.
+    /// Number of requests that the iod received, except HELLO and PROVE.
     received: u64,
     lines: Vec<Weak<Line>>,
 }
@@ -221,7 +222,7 @@ impl Host {
         }
     }
 
-    /// Cuts the power. Everything that is not durable is lost.
+    /// Simulates a power cut of the host, which loses all bytes that are not durable, and starts the iod again.
     fn restart(&self, key: &Key) {
         self.close_lines();
         let mut state = self.state.lock().unwrap();
@@ -246,7 +247,7 @@ impl Host {
         Ok(line)
     }
 
-    /// Counts a request; returns whether it is answered.
+    /// Counts a request; returns whether the iod replies to it.
     fn receive(&self) -> bool {
         let mut state = self.state.lock().unwrap();
         state.received += 1;
@@ -275,14 +276,14 @@ impl Network for HostNetwork {
     }
 }
 
-/// A connection to an iod, which executes each request as soon as it is complete.
+/// A connection to an iod. The iod executes each request as soon as the whole record has arrived.
 struct Line {
     host: Arc<Host>,
     ends: Mutex<Ends>,
 }
 
 struct Ends {
-    /// `None` once the connection is closed.
+    /// The client of the connection; `None` after the connection was closed.
     peer: Option<Peer>,
     inbox: BytesMut,
     outbox: BytesMut,
@@ -297,7 +298,7 @@ impl std::fmt::Debug for Line {
 }
 
 impl Ends {
-    /// Takes one record that has arrived completely; the client sends each in one fragment.
+    /// Takes one complete record out of the inbox. The client sends each record as a single fragment.
     fn record(&mut self) -> Option<Bytes> {
         let mark = Mark::from_bytes(*self.inbox.first_chunk::<4>()?);
         assert!(mark.last, "a request in several fragments");

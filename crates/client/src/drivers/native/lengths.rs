@@ -1,24 +1,25 @@
-//! The known durable lengths of a layout's objects.
+//! The durable lengths of a layout's objects, as far as the client knows them.
 
 use layout::Distribution;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The lengths that the mgr reported with the layout, and the iods since.
+/// The durable lengths that the mgr reported with the layout, and that the iods have reported since the grant.
 #[derive(Debug)]
 pub(super) struct Lengths(Mutex<Known>);
 
 #[derive(Debug)]
 struct Known {
-    /// A file size: every object was as long as this size demands.
+    /// A file size up to which all objects were durable when the mgr granted the layout. 0 if unknown.
     whole: u64,
-    /// The known length of each object.
+    /// The durable length of each object, in bytes.
     objects: Vec<u64>,
-    /// The file was truncated since, and older answers may still arrive.
+    /// Set when the client truncates the file. From then on the client ignores reported lengths, which may be older
+    /// than the truncate.
     over: bool,
 }
 
 impl Lengths {
-    /// Creates the lengths of a file of which `whole` bytes are durable, as far as the mgr knows.
+    /// Creates the lengths for a file whose first `whole` bytes are durable, according to the mgr.
     pub(super) fn new(distribution: &Distribution, whole: u64) -> Self {
         let objects = (0..distribution.count()).map(|index| distribution.object_size(whole, index)).collect();
         Lengths(Mutex::new(Known { whole, objects, over: false }))
@@ -28,13 +29,13 @@ impl Lengths {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a file size up to which every object is durable: an object shorter than this size demands has lost
-    /// bytes. 0 if unknown.
+    /// Returns the file size up to which every object is durable; an object that is too short for this file size has
+    /// lost bytes. 0 if unknown.
     pub(super) fn whole(&self) -> u64 {
         self.known().whole
     }
 
-    /// Records that an object has `size` bytes, all of them durable.
+    /// Records that an iod reported `size` durable bytes for an object.
     pub(super) fn learn(&self, index: usize, size: u64) {
         let mut known = self.known();
         if !known.over
@@ -44,13 +45,13 @@ impl Lengths {
         }
     }
 
-    /// Checks the lengths of all objects, see [`crate::drivers::Layout::reaches`].
+    /// Returns whether every object is durable up to file size `size`, see [`crate::drivers::Layout::reaches`].
     pub(super) fn reach(&self, distribution: &Distribution, size: u64) -> bool {
         let known = self.known();
         (0..distribution.count()).zip(&known.objects).all(|(index, has)| *has >= distribution.object_size(size, index))
     }
 
-    /// Forgets all lengths, see [`crate::drivers::Layout::truncating`].
+    /// Forgets all durable lengths, see [`crate::drivers::Layout::truncating`].
     pub(super) fn forget(&self) {
         let mut known = self.known();
         (known.whole, known.over) = (0, true);
@@ -75,7 +76,7 @@ mod tests {
         lengths.learn(2, 64);
         assert!(lengths.reach(&three, 208) && !lengths.reach(&three, 209));
         assert_eq!(lengths.whole(), 100);
-        // A smaller size is an older answer.
+        // A reply with a smaller size is older than the replies before it.
         lengths.learn(2, 5);
         assert!(lengths.reach(&three, 208));
         lengths.forget();

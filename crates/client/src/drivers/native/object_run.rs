@@ -1,20 +1,20 @@
-//! Runs of bytes of an object, as an iod or a lent file returns them.
+//! Byte ranges of an object, as an iod or a lent file returns them: data, holes, and bytes beyond its end.
 
 use bytes::Bytes;
 
-/// A run of bytes of an object.
+/// A byte range in the answer to a read of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ObjectRun {
     /// Data bytes.
     Data(Bytes),
-    /// This many bytes of a hole.
+    /// A hole of this many bytes.
     Hole(u64),
-    /// This many bytes beyond the end of the object: never written, unless the object has lost some.
+    /// A range of this many bytes beyond the end of the object. No client wrote them, unless the object has lost bytes.
     Beyond(u64),
 }
 
 impl ObjectRun {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub(super) fn len(&self) -> u64 {
         match self {
             ObjectRun::Data(data) => data.len() as u64,
@@ -22,12 +22,12 @@ impl ObjectRun {
         }
     }
 
-    /// Number of data bytes.
+    /// Returns the number of data bytes; 0 for holes and bytes beyond the end.
     pub(super) fn data_len(&self) -> u64 {
         if let ObjectRun::Data(data) = self { data.len() as u64 } else { 0 }
     }
 
-    /// Splits off the first `len` bytes, or the whole run if it is shorter, and returns them.
+    /// Splits off and returns the first `len` bytes, or all bytes if there are fewer.
     pub(super) fn split_to(&mut self, len: u64) -> ObjectRun {
         match self {
             ObjectRun::Data(data) => ObjectRun::Data(data.split_to(data.len().min(len as usize))),
@@ -37,7 +37,7 @@ impl ObjectRun {
     }
 }
 
-/// Subtracts `len`, or everything if there is less, and returns the subtracted number.
+/// Subtracts at most `len` from `all`, not below zero; returns the subtracted amount.
 fn split(all: &mut u64, len: u64) -> u64 {
     let front = len.min(*all);
     *all -= front;

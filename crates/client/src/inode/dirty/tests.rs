@@ -1,52 +1,52 @@
-//! Tests of dirty data: every short history of writes, answers, COMMITs and server restarts, compared with a model of the
-//! servers.
+//! Tests of dirty data: every short history of writes, replies, COMMITs and server restarts, compared with a model of
+//! the servers.
 
 use super::*;
 use crate::explorer::walk;
 
-/// The number of bytes of the file.
+/// The number of bytes in the file.
 const BYTES: usize = 3;
 const WHOLE: ByteRange = ByteRange { offset: 0, len: BYTES as u64 };
 const DIRECT: Lane = Lane::Direct(0);
 const LANES: [Lane; 2] = [DIRECT, Lane::Mgr];
 const TIME: Timestamp = Timestamp { secs: 0, nanos: 0 };
 
-/// What a server or the program knows of each byte: the number of the write, or 0.
+/// The contents of a file: for each byte the number of the write that wrote it, or 0.
 type Content = [u8; BYTES];
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// The program writes these bytes.
+    /// The program writes a byte range with this offset and length.
     Write(u64, u64),
-    /// The client sends all pending bytes to this server, in one request.
+    /// The client sends all pending bytes to this server in one request.
     Send(Lane),
-    /// The server of the oldest or newest request executes the request, and the client receives the answer.
+    /// A server executes the oldest or newest request in flight, and the client receives the reply.
     Answer { newest: bool, stable: bool },
-    /// The oldest request fails.
+    /// The oldest request in flight fails.
     Fail,
-    /// The server loses bytes that are not durable.
+    /// The server restarts, and loses bytes that are not durable.
     Restart(Lane),
     /// The server executes a COMMIT.
     Commit(Lane),
-    /// The client receives the answer to the COMMIT, and sends lost bytes again.
+    /// The client receives the reply to the COMMIT, and sends lost bytes again.
     Committed(Lane),
-    /// The iod is unreachable: its uncommitted bytes go to the mgr.
+    /// The iod becomes unreachable: the client sends its uncommitted bytes to the mgr.
     Move,
-    /// The client loses its layout, the mgr truncates bytes that are not committed, and grants another layout.
+    /// The client loses its layout. The mgr truncates bytes that are not committed, and grants another layout.
     LoseLayout,
-    /// The mgr receives the report that is due.
+    /// The client sends the size report that is due, and the mgr receives it.
     Report,
-    /// The client loses its locks.
+    /// The client loses its locks, and gives up its writes.
     GiveUp,
 }
 
-/// One server.
+/// The model of one server.
 #[derive(Clone, Debug, Default)]
 struct Server {
     restarts: u8,
-    /// The received bytes that are not durable, in the order of their arrival.
+    /// The received bytes that are not durable, in the order of arrival.
     volatile: Vec<(u64, Vec<u8>)>,
-    /// A COMMIT that the client has not heard of: what it covers, and the verifier.
+    /// A COMMIT whose reply the client has not received: the value of `covered`, and the verifier.
     commit: Option<(u64, Verifier)>,
 }
 
@@ -61,17 +61,17 @@ struct Request {
 #[derive(Clone, Debug, Default)]
 struct World {
     dirty: DirtyData,
-    /// The window space that the bytes use.
+    /// The window space that the bytes occupy.
     reserved: u64,
-    /// What the program has written.
+    /// The contents of the file as the program has written it.
     written: Content,
-    /// The bytes whose loss the client has reported.
+    /// The bytes whose loss the client has reported to the program.
     failed: [bool; BYTES],
     writes: u8,
     requests: Vec<Request>,
     servers: BTreeMap<Lane, Server>,
     disk: Content,
-    /// One past the last byte whose durability on an iod the mgr does not know.
+    /// The file offset just after the last byte that is durable on an iod and not reported to the mgr.
     unreported: u64,
     gave_up: bool,
 }
@@ -143,7 +143,8 @@ impl World {
         }
     }
 
-    /// Sends the pending bytes as [`crate::inode::Inode`] does: nothing overlaps them in flight or on another path.
+    /// Sends the pending bytes as [`crate::inode::Inode`] does: only if no request in flight, and no uncommitted byte
+    /// on another path, overlaps them.
     fn send(&mut self, lane: Lane) -> bool {
         let ranges = self.dirty.pending().ranges();
         let (direct, through_mgr) = if lane == DIRECT { (&ranges[..], &[][..]) } else { (&[][..], &ranges[..]) };
@@ -161,7 +162,7 @@ impl World {
         true
     }
 
-    /// Executes a write on a server; returns the verifier.
+    /// Lets a server execute a write; returns the reply.
     fn receive(&mut self, lane: Lane, piece: &Piece, stable: bool) -> Written {
         let server = self.servers.entry(lane).or_default();
         for (range, data) in piece.split() {
@@ -181,9 +182,9 @@ impl World {
         }
         let at = if newest { self.requests.len() - 1 } else { 0 };
         let Request { batch, lane, piece, grant } = self.requests[at].clone();
-        // A request that was sent before the layout was lost is sent again under the new one.
+        // The client sends a request again under the new layout if it lost the old one meanwhile.
         let grant = if lane == DIRECT { grant.max(self.dirty.grant()) } else { grant };
-        // Older bytes that moved to the mgr must reach the iods first.
+        // Older bytes that the client moved to the mgr must reach the iods first.
         let waits = lane == DIRECT && self.dirty.are_gathered(&piece.parts);
         if waits || self.dirty.is_given_up(batch) || stable && !self.dirty.may_be_stable(batch, lane) {
             return false;
@@ -229,7 +230,7 @@ impl World {
         let (Committed::All(freed) | Committed::Lost(freed)) = outcome;
         self.reserved -= freed;
         if lane == DIRECT {
-            // The mgr must learn the end that left the table.
+            // The mgr must learn the end of the bytes that have left the table.
             let left = self.ends_of(lane);
             let gone = before.iter().filter(|end| !left.contains(end)).map(|(_, end)| *end).max();
             self.unreported = self.unreported.max(gone.unwrap_or(0));
@@ -249,12 +250,12 @@ impl World {
         all.map(|sent| (sent.acknowledged, sent.piece.end())).collect()
     }
 
-    /// Sends the uncommitted bytes of the iod to the mgr, in their order.
+    /// Sends the uncommitted bytes of the iod to the mgr, in the order in which they were written.
     fn move_to_mgr(&mut self) -> bool {
         if !self.dirty.is_uncommitted(DIRECT) {
             return false;
         }
-        // The mgr fences the layout: the iod executes nothing any more.
+        // The mgr fences the layout, so the iod executes no more requests of it.
         let server = self.servers.entry(DIRECT).or_default();
         server.volatile.clear();
         server.commit = None;
@@ -270,7 +271,7 @@ impl World {
         true
     }
 
-    /// Checks the table against the model.
+    /// Compares the dirty data with the model.
     fn check(&self) {
         assert_eq!(self.reserved, self.dirty.bytes(), "window space");
         let mut newest = self.disk;
@@ -300,7 +301,8 @@ impl World {
         );
     }
 
-    /// Finishes everything as fsync does; then the disk has the bytes that the program wrote.
+    /// Completes all requests and commits, as fsync does. Then checks that the disk has the bytes that the program
+    /// wrote.
     fn drain(mut self) {
         while !self.requests.is_empty() {
             let answered = self.answer(false, false);
@@ -317,7 +319,7 @@ impl World {
         assert!(self.dirty.is_clean() && self.dirty.is_empty() && self.reserved == 0, "everything is finished");
     }
 
-    /// Commits until no server may lose anything.
+    /// Sends COMMITs until no server has uncommitted bytes.
     fn settle(&mut self) {
         for lane in LANES {
             for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! Tests of the known size: every short history of writes, reports and questions of this client and truncates of another
-//! one, with answers that arrive late.
+//! Tests of the known size: every short history of writes, reports and size requests of this client and of truncates by
+//! another client, with answers that arrive late.
 
 use super::*;
 use crate::explorer::walk;
@@ -7,30 +7,30 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// The client writes up to here.
+    /// The client writes bytes that end at this offset.
     Write(u64),
-    /// The mgr executes a report.
+    /// The mgr executes a size report.
     Report,
-    /// The client receives the answer to the report.
+    /// The client receives the answer to the size report.
     Reported,
     /// The client truncates the file.
     Truncate(u64),
-    /// Another client sets the size.
+    /// Another client sets the size of the file.
     OtherSets(u64),
-    /// The client asks for the size.
+    /// The client requests the size.
     Ask,
-    /// The mgr executes the oldest question.
+    /// The mgr executes the oldest size request.
     Execute,
-    /// The client receives the answer to the oldest question.
+    /// The client receives the answer to the oldest size request.
     Answer,
-    /// The client may have missed changes of other clients.
+    /// The client may have missed changes by other clients.
     Doubt,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Question {
     stamp: u64,
-    /// The number of changes, by any client, when the mgr was asked.
+    /// Number of changes, by any client, before the mgr executed the request.
     changes: u64,
     answer: Option<u64>,
 }
@@ -42,17 +42,17 @@ struct World {
     now: Instant,
     stamp: u64,
     changes: u64,
-    /// The size at the mgr.
+    /// The size of the file at the mgr.
     mgr: u64,
-    /// One past the last byte that the mgr does not know of.
+    /// The file offset just after the last byte that the mgr does not know of.
     own_end: u64,
-    /// The end of a report that the mgr has executed and not answered.
+    /// The end of a size report that the mgr has executed and not yet answered.
     report: Option<u64>,
     questions: VecDeque<Question>,
-    /// The size as this client must see it while no other client changes it.
+    /// The size that the client must see while no other client changes the file.
     expected: u64,
     other_changed: bool,
-    /// The size and the number of local changes at each version.
+    /// For each version, the size and the number of local changes at that version.
     versions: BTreeMap<Version, (u64, u64)>,
     local_changes: u64,
 }
@@ -179,7 +179,7 @@ impl World {
         if !self.other_changed {
             assert_eq!(size, self.expected, "no other client changed the size");
         }
-        // Bytes of a shared file are not cached, so its version is not used.
+        // The client caches no bytes of a shared file, so it does not use the version.
         if let Some(version) = self.known.version().filter(|_| !self.shared) {
             let content = (size, self.local_changes);
             assert_eq!(*self.versions.entry(version).or_insert(content), content, "the version must change");

@@ -1,5 +1,5 @@
-//! Tests of the layout state: every short history of requests, grants, recalls, returns, losses and I/O, against an mgr
-//! whose messages overtake each other.
+//! Tests of the layout state: every short history of requests, grants, recalls, returns, losses and I/O, against a
+//! model of an mgr whose messages may arrive in another order than it sent them.
 
 use super::*;
 use crate::explorer::walk;
@@ -11,35 +11,35 @@ const KIND: KindId = KindId::new(7, "seven");
 enum Call {
     /// The client sends a LAYOUTGET.
     Ask,
-    /// The client sends an OPEN with a LAYOUTGET.
+    /// The client sends an OPEN and a LAYOUTGET in one COMPOUND.
     Open,
-    /// The mgr executes the LAYOUTGET.
+    /// The mgr executes the separate LAYOUTGET.
     Execute,
-    /// The mgr executes the LAYOUTGET behind the OPEN.
+    /// The mgr executes the LAYOUTGET that follows the OPEN.
     ExecuteOpen,
-    /// The client receives the answer to the LAYOUTGET, or gives it up.
+    /// The client receives the answer to the separate LAYOUTGET, or abandons the request.
     Answer,
-    /// The client receives the answer to the OPEN.
+    /// The client receives the answer to the OPEN with LAYOUTGET.
     AnswerOpen,
-    /// The mgr recalls the layout.
+    /// The mgr sends a recall of the layout.
     Recall,
     /// The client receives the recall.
     ReceiveRecall,
     BeginUse,
     EndUse,
-    /// An iod refuses the layout that the last grant replaced or is.
+    /// An iod refuses a request under the layout that the client used last.
     Stale,
-    /// The client makes the mgr fence the layout.
+    /// The mgr fences the layout on request of the client.
     Fence,
-    /// The client begins to answer the recall, and sends LAYOUTRETURN if no request uses the layout.
+    /// The client begins to answer the recall. It sends LAYOUTRETURN if no request uses a layout.
     Return,
     /// The mgr executes the LAYOUTRETURN, and the client receives the answer.
     ExecuteReturn,
-    /// The last open ends, and the client returns its layout.
+    /// The last open ends, and the client returns the layout.
     Close,
     /// The mgr revokes the layout.
     Revoke,
-    /// The client learns of the revocation, or of a restart of the mgr.
+    /// The client learns that the mgr has revoked the layout or has restarted.
     Lose,
 }
 
@@ -63,7 +63,7 @@ const CALLS: [Call; 17] = [
     Call::Lose,
 ];
 
-/// A request for a layout on its way.
+/// A LAYOUTGET in flight.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     Sent,
@@ -71,12 +71,12 @@ enum Request {
     Refused,
 }
 
-/// The mgr's record of the client's layout.
+/// The mgr's record of the layout that it has granted.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     other: u8,
     seqid: u32,
-    /// The sequence number of the last grant.
+    /// The sequence number of the last grant that the mgr sent.
     granted: u32,
     recalled: bool,
 }
@@ -87,19 +87,19 @@ struct World {
     record: Option<Record>,
     others: u8,
     asked: Option<Request>,
-    /// The OPEN on its way: its number, and its LAYOUTGET.
+    /// The OPEN in flight: its number and the state of its LAYOUTGET.
     open: Option<(u64, Request)>,
     opens: u64,
-    /// The recall on its way to the client.
+    /// The recall in flight to the client.
     recall: Option<stateid4>,
-    /// The recall that the client has received and must answer.
+    /// The recall that the client has received and has to answer.
     owed: Option<stateid4>,
-    /// The LAYOUTRETURN on its way to the mgr.
+    /// The LAYOUTRETURN in flight to the mgr.
     returning: Option<stateid4>,
     uses: Vec<stateid4>,
-    /// The last layout that the client used, and its number.
+    /// The number of the layout that the client used last.
     last: Option<u64>,
-    /// Layouts that no request may begin to use: other and the greatest sequence number.
+    /// Layouts that no new request may use: the stateid's `other`, and the greatest sequence number.
     dead: BTreeSet<(u8, u32)>,
 }
 
@@ -117,7 +117,7 @@ impl World {
         possible
     }
 
-    /// Executes a LAYOUTGET at the mgr. Until the client has returned a recalled layout, the mgr grants none.
+    /// Lets the mgr execute a LAYOUTGET. The mgr grants no layout while a recall is unanswered.
     fn grant(&mut self) -> Request {
         if self.record.is_some_and(|record| record.recalled) {
             return Request::Refused;
@@ -159,7 +159,7 @@ impl World {
         self.dead.iter().any(|(other, seqid)| *other == stateid.other[0] && stateid.seqid <= *seqid)
     }
 
-    /// Lets nothing use the layout that the client holds, nor one with the same stateid that was granted before.
+    /// From now on, no request may begin under this layout, nor under an earlier grant with the same stateid.
     fn kill(&mut self, stateid: stateid4) {
         self.dead.insert((stateid.other[0], stateid.seqid));
     }
@@ -199,7 +199,7 @@ impl World {
             Call::ExecuteReturn => return self.execute_return(),
             Call::Close => return self.close(),
             Call::Revoke => {
-                // The client learns of it later; until then the iods refuse it.
+                // The mgr forgets the layout. The client learns of this later; until then the iods refuse the layout.
                 return self.record.take().is_some();
             }
             Call::Lose => self.lose(),
@@ -216,7 +216,7 @@ impl World {
             self.opens += 1;
             return true;
         }
-        // The operations on the stateid take turns.
+        // Operations on the layout stateid exclude each other.
         if self.returning.is_some() {
             return false;
         }
@@ -300,7 +300,7 @@ impl World {
         let begun = self.state.begin_return();
         assert_eq!(begun, self.owed.is_some());
         let Some(owed) = self.owed.filter(|_| begun) else { return false };
-        // From here on no request begins to use it.
+        // From here on, no request may begin under the recalled layout.
         self.kill(owed);
         let taken = self.state.take_recalled();
         assert_eq!(taken.is_some(), self.uses.is_empty(), "the answer waits for the requests");
@@ -313,7 +313,7 @@ impl World {
 
     fn execute_return(&mut self) -> bool {
         let Some(stateid) = self.returning.take() else { return false };
-        // The mgr refuses a return that a grant to an OPEN overtook (OLD_STATEID).
+        // The mgr refuses a LAYOUTRETURN whose sequence number is older than its last grant to an OPEN (OLD_STATEID).
         self.record.take_if(|record| record.other == stateid.other[0] && stateid.seqid >= record.granted);
         self.state.returned(self.opens);
         true
@@ -342,7 +342,7 @@ impl World {
         }
     }
 
-    /// Every history can end: the answers arrive, the requests end, and the client answers each recall.
+    /// Checks that every history can end: all answers arrive, all requests end, and the client answers each recall.
     fn come_to_rest(&mut self) {
         for call in [Call::Execute, Call::ExecuteOpen, Call::Answer, Call::AnswerOpen, Call::ExecuteReturn] {
             self.execute(call);
@@ -374,7 +374,7 @@ fn a_refused_kind_is_followed_by_the_next() {
     let mut state = LayoutState::<()>::default();
     state.refuse(0, 2);
     assert!(state.kind() == 1 && !state.is_refused());
-    // A second refusal of the first kind, which an OPEN asked for at the same time.
+    // The mgr refuses the first kind twice, because an OPEN requested this kind at the same time.
     state.refuse(0, 2);
     assert!(state.kind() == 1 && !state.is_refused());
     state.refuse(1, 2);
@@ -402,7 +402,7 @@ fn a_layout_allows_what_it_was_granted_for() {
 fn a_late_answer_may_grant_a_layout_that_was_returned_before_the_last() {
     let mut state = LayoutState::default();
     let first = Grant { open: Some(0), ..grant(1, 0, true, true) };
-    // An OPEN is sent and answered late; two layouts come and go meanwhile.
+    // The answer to an OPEN arrives late. Meanwhile the client has got and returned two layouts.
     for other in [1, 2] {
         state.granted(Grant { stateid: stateid(other, 1), ..grant(1, 0, true, true) });
         assert_eq!(state.take_for_close(), Some((KIND.number(), stateid(other, 1))));

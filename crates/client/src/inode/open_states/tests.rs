@@ -1,24 +1,25 @@
-//! Tests of opens: every short history of opens, failures, reports, locks and lost locks, compared with a model.
+//! Tests of the opens of a file: every short history of opens, failures, error reports, locks and lost locks, compared
+//! with a model.
 
 use super::*;
 use crate::explorer::walk;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The owner of all locks, and the locked bytes.
+/// The owner of all locks; `UNITS` is the number of bytes that the histories lock.
 const OWNER: u64 = 7;
 const UNITS: u64 = 3;
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// An open for reading, or for both.
+    /// The client opens the file for reading, or for reading and writing.
     Open {
         key: u64,
         write: bool,
     },
     Close(u64),
-    /// The client loses written bytes, which is an error of each open that can write.
+    /// The client loses written bytes; each open for writing has to report this error.
     Fail,
-    /// The caller takes the error that an open has to report.
+    /// The caller takes the error of an open.
     Take(u64),
     Lock {
         key: u64,
@@ -30,11 +31,11 @@ enum Call {
         first: u64,
         last: u64,
     },
-    /// The mgr has forgotten the locks under an open.
+    /// The mgr loses the locks under an open.
     Lose(u64),
-    /// The mgr has restarted, and the client reclaims the locks under an open.
+    /// The mgr restarts, and the client reclaims the locks under an open.
     Reclaim(u64),
-    /// The owner unlocks after a loss.
+    /// The owner unlocks after it has lost locks.
     Acknowledge,
 }
 
@@ -42,14 +43,14 @@ enum Call {
 struct World {
     opens: OpenStates,
     issued: u8,
-    /// Whether each open can write, and the number of the failure that it has yet to report.
+    /// For each open, whether it is for writing, and the number of the failure that it has to report.
     model: BTreeMap<u64, (bool, Option<u8>)>,
     failures: u8,
-    /// The open under which each byte is locked, and the kind.
+    /// For each locked byte, the open under which it is locked, and the kind of the lock.
     locked: BTreeMap<u64, (u64, LockKind)>,
-    /// Opens under which the mgr has lock state.
+    /// The opens for which the mgr has issued a lock stateid.
     stateids: BTreeSet<u64>,
-    /// Opens with lost locks that the owner has not acknowledged.
+    /// The opens with lost locks that the owner has not acknowledged.
     lost: BTreeSet<u64>,
 }
 
@@ -198,7 +199,8 @@ impl World {
         self.check_io();
     }
 
-    /// I/O uses the delegation first, then the stateid of locks, then that of an open, and never one of another mode.
+    /// I/O uses the delegation stateid if there is one, otherwise a lock stateid, otherwise the stateid of an open with
+    /// the right access mode.
     fn check_io(&self) {
         let delegation = stateid4 { seqid: 1, other: [255; 12] };
         for write in [false, true] {

@@ -1,4 +1,4 @@
-//! Tests of the sharing state: when a client asks for a delegation again, and the requirements of opens.
+//! Tests of the sharing state: what opens require, and when a client requests a delegation again.
 
 use super::*;
 

@@ -9,19 +9,18 @@ use std::sync::Arc;
 use types::Status;
 use wire::nfs4::*;
 
-/// Whether a file is open again.
+/// The outcome of opening a file again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reopened {
     Yes,
     No,
-    /// The mgr does not know the file any more.
+    /// The file no longer exists at the mgr.
     Gone,
 }
 
 impl Inode {
-    /// Reclaims the opens, locks and delegation that this client holds of the file, and reports the bytes that were
-    /// written under its layout. The client asks for a new layout when it next needs one. Returns the opens that the
-    /// mgr did not grant.
+    /// Reclaims the opens, locks and delegation of the file, and reports the bytes that the client wrote under its
+    /// layout. The client requests a new layout at the next I/O. Returns the opens that the mgr did not grant.
     pub(super) async fn reclaim(self: &Arc<Self>, session: &NewSession<'_>) -> Result<Vec<OpenId>> {
         let mut refused = Vec::new();
         let report = self.report_to_reclaim();
@@ -29,7 +28,8 @@ impl Inode {
         let mut delegation = self.delegation_to_reclaim();
         for open in self.opens() {
             if let Some((held, claim)) = delegation.take() {
-                // If the reclaim fails, other clients may have used the file, and a cache's bytes must not be written.
+                // If the reclaim fails, other clients may have used the file, so bytes buffered under the delegation
+                // may be dropped.
                 if self.reopen(session, &open, claim).await? == Reopened::Yes {
                     self.reclaim_locks(session, open.key).await?;
                     continue;
@@ -50,7 +50,7 @@ impl Inode {
             }
             refused.push(OpenId { file: self.node.id, owner: open.key });
         }
-        // No open is left that the delegation belongs to.
+        // The client has no open left to which the delegation could belong.
         delegation.inspect(|(held, _)| self.share(*held));
         if let Some((end, args)) = report {
             self.reclaim_report(session, end, &args).await?;
@@ -58,17 +58,17 @@ impl Inode {
         Ok(refused)
     }
 
-    /// Opens the file as if for the first time, for an open that the mgr did not grant to the reclaim.
+    /// Opens the file without a reclaim, for an open whose reclaim the mgr refused.
     pub(super) async fn open_refused(self: &Arc<Self>, session: &NewSession<'_>, owner: u64) -> Result<()> {
         let Some(open) = self.opens().into_iter().find(|open| open.key == owner) else { return Ok(()) };
         match self.reopen(session, &open, open_claim4::CLAIM_FH).await {
-            // The mgr holds nothing for this client that could be lost: the next use of the file opens it again.
+            // The mgr holds no state of this open that could be lost. The next use of the file opens it again.
             Err(error) if error.is(Status::Delay) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Reports the bytes that were written under a layout that the mgr granted before its restart. If the mgr refuses,
+    /// Reports the bytes that the client wrote under a layout from before the restart of the mgr. If the mgr refuses,
     /// the client reports later under a new layout.
     async fn reclaim_report(&self, session: &NewSession<'_>, end: u64, args: &LAYOUTCOMMIT4args) -> Result<()> {
         let mut compound = Compound::new("reporting what was written before the mgr restarted").cached();
@@ -81,7 +81,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Reclaims the locks under an open; locks that the mgr refuses are lost.
+    /// Reclaims the locks under an open. If the mgr refuses a lock, marks it as lost.
     async fn reclaim_locks(&self, session: &NewSession<'_>, key: u64) -> Result<()> {
         let (open, wanted) = self.locks_to_reclaim(key);
         let Some(open) = open else { return Ok(()) };
@@ -99,9 +99,9 @@ impl Inode {
         Ok(())
     }
 
-    /// Sends OPEN again for an open of this client; returns whether the mgr granted it. `NFS4ERR_DELAY` is returned as
-    /// an error. During the reclaim, the client then repeats the whole reclaim instead of giving up the open, its
-    /// delegation and its locks.
+    /// Sends an OPEN with this claim for an existing open; returns whether the mgr granted it. Returns `NFS4ERR_DELAY`
+    /// as an error, so that the client repeats the whole reclaim instead of giving up the open, its delegation and its
+    /// locks.
     async fn reopen(self: &Arc<Self>, session: &NewSession<'_>, open: &Open, claim: open_claim4) -> Result<Reopened> {
         let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
         let wish = match claim {

@@ -183,7 +183,8 @@ impl Model {
         // A byte may have its value in any version. Versions that end before the byte count as zero.
         let allowed = |at: usize, byte: u8| self.versions.iter().any(|v| v.get(at).copied().unwrap_or(0) == byte);
         for (start, page) in (0..).step_by(4096).zip(found.chunks(4096)) {
-            // Fast path: most pages are equal to the page of one version.
+            // Fast path: most pages are equal to the page of one version of the object. A page that mixes versions is
+            // compared byte by byte.
             if self.versions.iter().any(|v| v.get(start..start + page.len()) == Some(page)) {
                 continue;
             }
