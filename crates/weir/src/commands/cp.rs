@@ -112,7 +112,8 @@ pub fn run(args: Args) -> Outcome {
     outcome
 }
 
-/// Checks that all sources are on one side, and that a side is in Weir. Returns whether both are the same file system.
+/// Checks that all sources are on one file system, and that the sources or the destination are in Weir. Returns whether
+/// sources and destination are on the same file system.
 fn one_side(sources: &[Locator], destination: &Locator) -> Result<bool, Failure> {
     let same = |a: &Locator, b: &Locator| match (a, b) {
         (Locator::Local(_), Locator::Local(_)) => true,
@@ -131,13 +132,13 @@ fn one_side(sources: &[Locator], destination: &Locator) -> Result<bool, Failure>
     }
 }
 
-/// The destination of a copy.
+/// The destination of a copy, as the user named it.
 enum Destination {
-    /// Into this directory, which exists, under the names of the sources.
+    /// An existing directory: each source is copied into it under the name of the source.
     Inside(Arc<Folder>),
-    /// Into this directory under this name.
+    /// A directory, and the new name in it under which the only source is copied.
     As(Arc<Folder>, Vec<u8>),
-    /// The top directory itself, which has no name.
+    /// The root of the destination file system, which receives the entries of the source directory.
     Root(Arc<Folder>),
 }
 
@@ -186,8 +187,8 @@ impl Destination {
     }
 }
 
-/// Returns the spot of a target that the user named, or of its directory. Symlinks are followed, and a directory is
-/// held open.
+/// Returns the spot of a path on this machine that the user named as the destination, or of its parent directory.
+/// Follows symlinks. A spot of a directory holds the directory open.
 fn target_spot(path: Vec<u8>) -> Result<(Spot, Meta), Failure> {
     let meta = stat(&path, true)?;
     let spot = if meta.attrs.kind == FileKind::Directory { Spot::target(path)? } else { Spot::local(path) };
@@ -199,8 +200,8 @@ fn stat_spot(path: Vec<u8>, follow: bool) -> Result<(Spot, Meta), Failure> {
     Ok((Spot::local(path), meta))
 }
 
-/// Refuses to copy a directory into itself, which would not end. Compares every directory on the
-/// way to the destination with the source.
+/// Refuses to copy a directory into itself, because such a copy would never end. Compares every directory on the path
+/// of the destination with the source.
 fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Locator) -> Result<(), Failure> {
     let (End::Weir(weir), Locator::Remote(source), Locator::Remote(destination)) = (from, source, destination) else {
         return Ok(());
@@ -218,7 +219,7 @@ fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Loca
                 return Err(Failure::new("a directory cannot be copied into itself").next("choose another destination"));
             }
             Ok(_) => {}
-            // The rest of the path does not exist.
+            // The remaining components of the destination path do not exist, so they cannot be the source directory.
             Err(_) => return Ok(()),
         }
     }
@@ -260,7 +261,8 @@ fn add(
     Ok(())
 }
 
-/// Returns the name of a source. A top directory and `dir/.`, which means the entries of `dir`, have none.
+/// Returns the name under which a source is copied. Returns `None` for a root, and for `.` and `dir/.`, which mean the
+/// entries of the directory.
 fn own_name(typed: &OsString, source: &Locator) -> Option<Vec<u8>> {
     let typed = typed.as_bytes();
     if typed == b"." || typed.ends_with(b"/.") {

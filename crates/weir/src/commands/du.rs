@@ -59,12 +59,12 @@ struct JsonSum {
     files: u64,
 }
 
-/// A directory whose sum is being computed.
+/// A directory whose used space is being summed.
 struct Level {
     path: Vec<u8>,
     sum: u64,
     files: u64,
-    /// Subdirectories that are not counted yet.
+    /// Subdirectories whose used space is not added yet.
     dirs: Vec<(Vec<u8>, Node)>,
 }
 

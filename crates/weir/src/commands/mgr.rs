@@ -116,7 +116,7 @@ pub struct Args {
     ready: daemon::Ready,
 }
 
-/// Runs until SIGINT or SIGTERM.
+/// Runs the mgr until SIGINT or SIGTERM.
 pub fn run(args: Args) -> Outcome {
     let ready = args.ready.clone();
     let config = config(args)?;

@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Outcome {
                 other => return Err(second(&place.cluster_file, &other?)),
             };
             let made = runtime()?.block_on(mgr::format(&place.dir, &cluster));
-            // Without a store the cluster file would block the next attempt.
+            // If the store could not be made, remove the cluster file, which would make the next attempt fail.
             let store = made.inspect_err(|_| drop(std::fs::remove_file(&place.cluster_file)))?;
             cluster.name_store(&place.cluster_file, store)?;
             done("metadata store", &place.dir, cluster.fsid)
@@ -93,7 +93,8 @@ pub fn run(args: Args) -> Outcome {
     }
 }
 
-/// Refuses a second metadata store of one file system, which would assign the inode numbers of the first one again.
+/// Returns the failure for a second metadata store of one file system. A second mgr would assign the inode numbers of
+/// the first mgr again.
 fn second(path: &Path, cluster: &ClusterFile) -> Failure {
     let has = match cluster.store {
         Some(store) => format!("its file system already has the metadata store {store}"),
@@ -106,7 +107,7 @@ fn second(path: &Path, cluster: &ClusterFile) -> Failure {
     )
 }
 
-/// Fails if a directory is not empty. A `lost+found` is ignored, because a new file system has one.
+/// Fails if a directory is not empty. Ignores `lost+found`, because the root of a new ext4 file system has one.
 fn must_be_empty(dir: &Path) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::from(e).about(dir.display());
     let entries = match std::fs::read_dir(dir) {

@@ -23,7 +23,7 @@ Examples:
   weir fsck"
 )]
 pub struct Args {
-    /// The dump
+    /// The file with the dump
     file: PathBuf,
     /// The directory of the metadata store: missing or empty
     #[arg(long, value_name = "DIRECTORY")]
