@@ -63,7 +63,7 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
         check_each_export_is_a_file_system(&mut guest);
         guest.ok("rm /mnt/users/large /mnt/deep/a/b/x; umount /mnt/users/rw /mnt/users /mnt/public /mnt/deep/a/b /mnt");
 
-        // A guest may mount an export by its own path, but no directory that is not exported.
+        // A guest may mount an export by its own path. A mount of a directory that is not exported must fail.
         let server = format!("port={port},{version}");
         let mount = |path: &str| format!("mount.nfs4 -o {server},noresvport 10.0.2.2:{path} /mnt 2>&1");
         guest.ok(&format!("{}; cat /mnt/text; umount /mnt", mount("/public")));

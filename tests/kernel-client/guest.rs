@@ -22,8 +22,8 @@ pub const HOST: &str = "10.0.2.2";
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Time limit of one boot. A boot takes 5 to 25 seconds, depending on the load of the machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(100);
-/// How often the test starts a guest that hangs at its start. A guest sends no request to a server before it is ready,
-/// so only the emulator can cause such a hang.
+/// Maximum number of starts of a guest that hangs at its start. A guest sends no request to a server before it is
+/// ready, so only the emulator can cause such a hang.
 pub const STARTS: u32 = 4;
 /// The CPU of the guests. QEMU 7.2 without hardware virtualization corrupts the flags at CMPXCHG16B, which newer
 /// kernels use to allocate memory.

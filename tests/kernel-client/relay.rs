@@ -39,9 +39,10 @@ pub struct Harm {
     pub delayed: u64,
     /// Records that the relay forwarded twice.
     pub repeated: u64,
-    /// Records of which the relay forwarded only a part. It then closed their connection.
+    /// Records of which the relay forwarded only a part before it closed the connection.
     pub cut: u64,
-    /// Records that the relay dropped together with all later records. It closed their connection some time later.
+    /// Records that the relay dropped together with all later records of the connection. The relay closed the
+    /// connection some time later.
     pub dropped: u64,
 }
 

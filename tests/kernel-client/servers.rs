@@ -99,9 +99,8 @@ pub fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns a port below 32768 that is free now. The kernel assigns ports from 32768 on to sockets that request any
-/// port, so it does not assign this port. A process gets each port only once, because the port stays free until a
-/// server binds it.
+/// Returns a port that is free now. The port is below 32768, so the kernel never assigns it to a socket that requests
+/// any free port. A process gets each port only once, because the port stays free until a server binds it.
 pub fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id() as u16;

@@ -137,8 +137,8 @@ fn an_open_file_has_the_size_that_another_mount_has_made() {
             let mut mine = pair.open(1 - who, &name);
             for len in 1..4 {
                 theirs.write_all(b"x").unwrap();
-                // Do not use `lseek` with write-back caching: the kernel answers it with its own cached size of the
-                // file (docs/SEMANTICS.md).
+                // Do not use `lseek` with write-back caching: the kernel answers `lseek` with its own cached size of
+                // the file (docs/SEMANTICS.md).
                 if round % 4 < 2 || pair.name.starts_with("writeback") {
                     assert_eq!(mine.metadata().unwrap().len(), len, "{}, round {round}", pair.name);
                 } else {

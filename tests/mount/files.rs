@@ -354,8 +354,8 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Opens a name that other threads create and remove all the time, as old-style lock files. The open must find the file
-/// or return ENOENT. A name that another thread replaces all the time must always exist.
+/// Other threads create and remove a name all the time, as with old-style lock files. An open of this name must find
+/// the file or return ENOENT. A name that another thread replaces all the time must always exist.
 #[test]
 fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };

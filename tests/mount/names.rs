@@ -97,7 +97,7 @@ fn changes_by_a_name_reach_the_file_that_has_the_name_now() {
 }
 
 /// The kernel repeats a path walk after ESTALE only once. The file that the second walk finds may also lose its name
-/// before the open. The server must keep this file long enough for the open.
+/// before the open. The mgr must keep this file long enough for the open.
 #[test]
 fn a_name_that_another_mount_replaces_constantly_can_be_opened() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -580,7 +580,7 @@ fn the_same_call_on_another_directory_is_walked_again() {
     two.unmount();
 }
 
-/// Two `rm -r` remove one tree in this order, while a third program works in the directory.
+/// This is the order of calls of two `rm -r` that remove one tree while a third program works in the directory.
 #[test]
 fn a_missing_name_stays_missing_when_its_directory_is_removed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

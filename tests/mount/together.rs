@@ -151,7 +151,7 @@ fn killed_while_files_are_made(more: &[&str]) {
                 scope.spawn(move || {
                     for n in 0.. {
                         // End the loop when the mount has died. If a file could be created, the thread has closed the
-                        // file before it.
+                        // previous file.
                         let Ok(mut file) = File::create(path(thread, n)) else { break };
                         closed.store(n, SeqCst);
                         if file.write_all(text(thread, n).as_bytes()).is_err() {

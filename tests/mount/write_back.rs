@@ -51,8 +51,8 @@ fn create(path: std::path::PathBuf) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap()
 }
 
-/// Waits until `holds` returns `true`, for a condition that other mounts see only after a while. Prints `what` it waits
-/// for.
+/// Waits until `holds` returns `true`, for a condition that other mounts see only after a while. Prints `what`, the
+/// description of this condition.
 fn soon(what: &str, holds: impl Fn() -> bool) {
     eprintln!("waiting: {what}");
     while !holds() {

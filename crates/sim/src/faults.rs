@@ -343,7 +343,7 @@ impl<'a> Faults<'a> {
             self.iod_well(iod);
         }
         self.cluster.borrow().net.set_weather(self.plan.weather);
-        // Let each disk that is still due to fail do so now, together with its host.
+        // If a disk is still due to fail, let it fail now, and let its host lose power.
         let (mgr_dying, iods_dying) = {
             let cluster = self.cluster.borrow();
             (cluster.mgr.disk().is_dying(), cluster.iods.iter().map(|iod| iod.is_dying()).collect::<Vec<_>>())

@@ -2,10 +2,10 @@
 //!
 //! The rules follow from `docs/SEMANTICS.md`.
 //!
-//! A change is *definite* for a reader if the promises say that the reader sees the change. The change returned through
-//! the reader's own mount before the read began, or it was durable before the reader opened the file. Change A is
-//! *behind* a later change B if, before B began, A was durable or had returned through the mount of B. In runs without
-//! faults, clients are coherent: a returned change counts for every mount like a change of this mount.
+//! A change is *definite* for a reader if the promises say that the reader sees the change. This holds if the change
+//! returned through the reader's own mount before the read began, or was durable before the reader opened the file.
+//! Change A is *behind* a later change B if, before B began, A was durable or had returned through the mount of B. In
+//! runs without faults, clients are coherent: a returned change counts for every mount like a change of this mount.
 //!
 //! A byte may have the value of any change that is not behind a definite change. A change is *doubtful* if it failed,
 //! or if it was not durable when its client was killed. A doubtful change may be visible or not, forever.
@@ -174,7 +174,7 @@ impl Model {
         }
     }
 
-    /// Records that an fsync or close of an open file has returned. It began at `began`.
+    /// Records that an fsync or close of an open file, which began at `began`, has returned.
     pub fn synced(&mut self, file: FileId, client: u64, handle: HandleId, began: Moment, ok: bool) {
         let now = self.tick();
         for change in &mut self.files.entry(file).or_default().changes {

@@ -281,9 +281,9 @@ impl Plan {
         plan
     }
 
-    /// Adds the fault of an older disk copy to some plans with severe faults, after a restart of the mgr, which gives
-    /// the iods a new mark. A plan with an older copy of the mgr's disk has no other faults, because the mgr detects
-    /// the copy only when it reaches an iod.
+    /// Adds an older disk copy as a fault to some plans with severe faults. The fault follows a restart of the mgr,
+    /// because the restart gives the iods a new mark. A plan with an older copy of the mgr's disk has no further
+    /// faults: the mgr detects the copy only when it reaches an iod.
     fn draw_older(&mut self) {
         let mut rng = Rng::new(self.seed, "older disks");
         if self.level != Level::Rough || !rng.percent(20) {

@@ -69,7 +69,8 @@ impl File {
         Arc::make_mut(page.get_or_insert_with(|| Arc::new([0; PAGE])))
     }
 
-    /// Splits a range at page borders. Returns for each part: page index, range in the page, range in the whole.
+    /// Splits a range at page borders. Returns for each part the page index, the range in the page, and the range
+    /// relative to `offset`.
     fn pieces(
         offset: usize,
         len: usize,
@@ -202,7 +203,7 @@ impl MetaDisk {
         self.state().boots
     }
 
-    /// Lets all writes and syncs fail after `changes` further ones, until the process has died.
+    /// Lets `changes` further writes and syncs succeed. All later writes and syncs fail until the process has died.
     pub fn die_after(&self, changes: u64) {
         self.state().dies_after = Some(changes);
     }
@@ -294,7 +295,7 @@ impl Handle {
             let spent = state.spend();
             let file = &mut state.files[self.part as usize];
             let from = offset as usize;
-            // A failed write may have written the first part of its data.
+            // A failing write stores a random first part of its data, as a real disk may do.
             let len = if spent.is_ok() { data.len() } else { state.rng.below(data.len() as u64 + 1) as usize };
             if from + len > file.len {
                 return Err(io::ErrorKind::UnexpectedEof.into());

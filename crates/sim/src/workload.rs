@@ -29,7 +29,7 @@ pub struct Book {
     /// Number of directories whose names the checker did not verify, because the search for a valid order took too
     /// long.
     pub unsearched: u64,
-    /// Number of operations that succeeded or returned an expected error; [`Book::failed`] counts the other ones.
+    /// Number of operations that succeeded or returned an expected error; [`Book::failed`] counts all others.
     pub done: u64,
     /// Number of operations that failed; see [`Book::done`].
     pub failed: u64,
@@ -132,7 +132,8 @@ impl World {
         let fine = match self.plan.level {
             Level::Rough => error.kind() != ErrorKind::Protocol,
             // A running mgr knows the changes that it has executed. So an operation in doubt can fail only if another
-            // client has undone it. A power loss may also lose a file that was created without waiting for durability.
+            // client has undone the operation. A power loss may also lose a file that was created without waiting for
+            // durability.
             Level::Mild if error.is(Status::Stale) && !self.book().power_cuts.is_empty() => true,
             Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.book().mgr_deaths.is_empty()),
             Level::Calm => false,

@@ -56,8 +56,8 @@ pub struct Traffic {
 }
 
 impl Cluster {
-    /// Starts the cluster in `dir`, and creates it first if `dir` holds none; new stores have `features`. The mgr
-    /// listens at `listen`. If `nfs_host` is set, NFS clients receive it as the address of the iods. With
+    /// Starts the cluster in `dir`, and creates the cluster first if `dir` holds none; new stores have `features`. The
+    /// mgr listens at `listen`. If `nfs_host` is set, NFS clients receive this address for the iods. With
     /// `recover_old_store`, the mgr accepts an older copy of its store.
     pub async fn start(
         dir: &Path,

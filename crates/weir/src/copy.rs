@@ -43,7 +43,7 @@ pub fn temporary_name() -> Result<Vec<u8>, Failure> {
     Ok(format!("{TEMPORARY}{}", crate::show::hex(&random)).into_bytes())
 }
 
-/// Returns the path of a name in a directory of the destination, in the form for messages.
+/// Returns the path of `name` in a directory of the destination, formatted for messages.
 pub fn named(dir: &Spot, name: &[u8]) -> String {
     crate::show::path(&crate::locator::join(&dir.path, name))
 }
@@ -59,8 +59,8 @@ pub struct Copy {
     links: Links<FileJob, Spot>,
     queue: Queue<DirJob, FileJob, Arc<Body>>,
     jobs: usize,
-    /// Top directories of the destination. If a source directory has one of these ids, the copy would copy a directory
-    /// into itself.
+    /// Ids of the top directories of the destination. The copy must not read a source directory with one of these ids,
+    /// because it would copy the directory into itself.
     tops: Mutex<HashSet<FileId>>,
     /// The first failure after which no further file can be copied, such as an unreachable cluster.
     fatal: Mutex<Option<Failure>>,
@@ -69,9 +69,9 @@ pub struct Copy {
 
 /// The sides, the threads and the report of a copy.
 pub struct Plan {
-    /// The side that has the source files.
+    /// The source of the copy.
     pub from: End,
-    /// The side that receives the copies.
+    /// The destination of the copy.
     pub to: End,
     /// Whether source and destination are the same file system.
     pub same_system: bool,
@@ -206,7 +206,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Returns the path of a file at the destination, in the form for messages.
+    /// Returns the path of a file at the destination, formatted for messages.
     fn target(job: &FileJob) -> String {
         named(&job.folder.spot, &job.name)
     }

@@ -82,7 +82,7 @@ impl Failure {
         Failure { subject: Some(subject), ..self }
     }
 
-    /// Replaces a temporary name in the texts by the final name, which the user knows.
+    /// Replaces a temporary name in the texts of the failure by the final name, which the user knows.
     pub fn renamed(self, temporary: &[u8], name: &[u8]) -> Self {
         let what = self.what.replace(&*String::from_utf8_lossy(temporary), &crate::show::path(name));
         Failure { what, ..self }

@@ -28,13 +28,13 @@ pub struct How {
     /// Send reads shorter than this on the mgr path, and other reads on the direct path to the iods [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = read_threshold)]
     read_threshold: Option<Settings>,
-    /// How long the kernel caches attributes
+    /// How long the kernel caches attributes, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub attr_timeout: f64,
-    /// How long the kernel caches names
+    /// How long the kernel caches names, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub entry_timeout: f64,
-    /// How long the kernel caches failed lookups
+    /// How long the kernel caches failed lookups, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub absent_timeout: f64,
     /// Maximum number of unused inodes in the kernel, about 1 KiB each. Beyond it, the mount evicts the oldest inodes
@@ -242,7 +242,7 @@ impl Mounting {
         Ok(Mounting { mounted, _identity: identity, dir })
     }
 
-    /// Returns the name of the transport of FUSE requests, in the form for messages.
+    /// Returns the name of the transport of FUSE requests, formatted for messages.
     pub fn carried(&self) -> &'static str {
         carried(self.mounted.carrier())
     }

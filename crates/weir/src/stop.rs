@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a state that threads can check and tasks can await, and the handling of SIGHUP.
+//! SIGINT and SIGTERM as a flag that threads can check and tasks can await; also the handling of SIGHUP.
 
 use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;

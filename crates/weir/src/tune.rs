@@ -64,7 +64,7 @@ pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     Some((x + (y - x) * a / (a - b)).exp())
 }
 
-/// Describes at which lengths which path was faster, in a sentence that is true for every length.
+/// Describes which path was faster at which lengths, in a sentence that is true for every length.
 pub fn verdict(points: &[Point]) -> String {
     let sizes = |of: fn(&Point) -> bool| {
         let sizes: Vec<String> = points.iter().filter(|point| of(point)).map(|point| format_size(point.size)).collect();

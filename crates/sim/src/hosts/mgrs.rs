@@ -34,7 +34,7 @@ pub struct MgrHost {
     /// Maximum duration of a flush of the disk in milliseconds.
     flush_ms: Arc<Mutex<u64>>,
     process: Option<(Group, Slot)>,
-    /// Notified when the mgr process has ended by itself.
+    /// The notification that the mgr process has ended by itself.
     ended: Arc<Notify>,
 }
 
@@ -162,7 +162,7 @@ async fn attempt(slot: &Slot, file: FileId, iods: &[u16]) -> Result<(), Status> 
     swap.await
 }
 
-/// The parts of a mgr process before its start.
+/// The parts of an mgr process before its start.
 struct Run {
     disk: MetaDisk,
     config: Config,

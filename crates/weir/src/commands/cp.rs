@@ -19,8 +19,9 @@ use types::FileKind;
 
 /// Copy files and trees into, out of and within Weir
 ///
-/// Keeps modes, times, symlinks, hard links, user xattrs and holes; as root also owners. Each file is written under a
-/// temporary name (.weir-cp-*) and renamed when it is complete, so every file under its final name is complete.
+/// A copy keeps modes, times, symlinks, hard links, user xattrs and holes; as root also owners. The command writes each
+/// file under a temporary name (.weir-cp-*) and renames the file when it is complete. So every file under its final
+/// name is complete.
 #[derive(clap::Args)]
 #[command(after_help = "Names: weir://host[:port]/path, or weir:/path inside WEIR_URL. All other names are local.
 
@@ -35,7 +36,7 @@ pub struct Args {
     /// Files or directories to copy; with more than one the destination must be a directory
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
-    /// An existing directory, or the new name
+    /// The destination: an existing directory, or the new name
     #[arg(value_name = "DESTINATION")]
     destination: OsString,
     /// Copy directories and their contents; symlinks are copied, not followed
@@ -50,7 +51,7 @@ pub struct Args {
     /// Use the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Number of files and pieces to copy in parallel
+    /// Maximum number of files, and of parts of large files, to copy at the same time
     #[arg(short, long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=512))]
     jobs: u16,
     /// Print only errors
@@ -187,8 +188,8 @@ impl Destination {
     }
 }
 
-/// Returns the spot of a path on this machine that the user named as the destination, or of its parent directory.
-/// Follows symlinks. A spot of a directory holds the directory open.
+/// Returns the location of a path on this machine that the user named as the destination, or of its parent directory.
+/// Follows symlinks. The location of a directory holds the directory open.
 fn target_spot(path: Vec<u8>) -> Result<(Spot, Meta), Failure> {
     let meta = stat(&path, true)?;
     let spot = if meta.attrs.kind == FileKind::Directory { Spot::target(path)? } else { Spot::local(path) };

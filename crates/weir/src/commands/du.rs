@@ -38,7 +38,7 @@ pub struct Args {
     /// Print bytes instead of KiB, MiB, GiB
     #[arg(short, long)]
     bytes: bool,
-    /// Print one JSON object per line, in bytes
+    /// Print one JSON object per line, with sizes in bytes
     #[arg(long)]
     json: bool,
     /// Print sizes in KiB, MiB, GiB; has no effect, because this is the default

@@ -20,8 +20,9 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Back up the metadata store: names, attributes, the placement of files, and the content of small files
 ///
-/// The dump shows the store at one moment; the file system keeps working meanwhile. The file appears under its name when
-/// it is complete. It has checksums that "weir restore" verifies. It does not contain file data that are on iods.
+/// The dump has the state of the store at one moment; the file system stays in use meanwhile. The dump file gets its
+/// name when it is complete. "weir restore" verifies its checksums. The dump does not contain file data that are on
+/// iods.
 #[derive(clap::Args)]
 #[command(
     after_help = "The dump contains the content of small files, so only its owner can read it. Only root and the owner of
@@ -38,10 +39,10 @@ pub struct Args {
     /// The file system [default: WEIR_URL]
     #[arg(conflicts_with = "dir")]
     system: Option<OsString>,
-    /// The metadata store of a stopped mgr
+    /// The directory of the metadata store; only for a stopped mgr
     #[arg(long, value_name = "DIRECTORY", requires = "cluster_file")]
     dir: Option<PathBuf>,
-    /// The cluster file, with --dir
+    /// The cluster file of the file system; with --dir only
     #[arg(long, value_name = "FILE", requires = "dir")]
     cluster_file: Option<PathBuf>,
     /// Print one JSON object

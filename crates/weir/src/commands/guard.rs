@@ -6,14 +6,14 @@ use std::ffi::OsString;
 /// Abort the FUSE connection of a mount whose process ends; mounts start this command
 #[derive(clap::Args)]
 pub struct Args {
-    /// The process that serves the mount
+    /// The id of the process that serves the mount
     process: i32,
-    /// The thread of that process that started the guard; the thread ends with the process
+    /// The id of the thread of that process that started the guard; the thread ends with the process
     thread: i32,
 }
 
-/// Returns the command line of a guard process. The mount appends the numbers of the process and the thread that the
-/// guard watches.
+/// Returns the command line of a guard process. The mount appends the ids of the process and the thread that the guard
+/// watches.
 pub fn command() -> Vec<OsString> {
     // Start the executable of this process, even if an administrator has moved or replaced its file.
     vec!["/proc/self/exe".into(), "guard".into()]

@@ -38,7 +38,7 @@ Examples:
   weir iod --dir /srv/weir/iod --cluster-file /etc/weir/cluster.toml --listen 10.0.0.7:2050"
 )]
 pub struct Args {
-    /// Configuration file
+    /// The configuration file, in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -51,10 +51,10 @@ pub struct Args {
 #[derive(clap::Args, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Settings {
-    /// The object store
+    /// The directory of the object store
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
-    /// The cluster file
+    /// The cluster file of the file system
     #[arg(long, value_name = "FILE")]
     cluster_file: Option<PathBuf>,
     /// Address to listen on, host:port; may be repeated
@@ -186,8 +186,8 @@ fn known_congestion(name: &str) -> Result<String, Failure> {
             let known = known.map(|names| format!("choose one of: {}", names.trim())).unwrap_or_default();
             Err(Failure::usage(format!("congestion: this kernel has no {name:?}")).next(known))
         }
-        // Another error does not mean that the kernel lacks this congestion control. For example, the kernel returns
-        // EPERM for one that only root may choose.
+        // Any other error means that the kernel has this congestion control. For example, the kernel returns EPERM for
+        // a congestion control that only root may choose.
         _ => Ok(name.to_owned()),
     }
 }

@@ -27,7 +27,7 @@ pub struct Args {
     /// Show names that begin with a dot
     #[arg(short)]
     all: bool,
-    /// Also list all directories below
+    /// Also list the entries of all subdirectories
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Show a directory itself, not its entries

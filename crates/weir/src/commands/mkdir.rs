@@ -14,7 +14,7 @@ use types::{FileKind, Status};
   weir mkdir -p /project/runs/today
   weir mkdir -m 1777 /scratch")]
 pub struct Args {
-    /// The directories
+    /// The directories to make
     #[arg(required = true)]
     paths: Vec<OsString>,
     /// Also make missing parents; ignore directories that exist

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Make the stores of a file system: one for its mgr, one for each iod
 ///
-/// All daemons of a file system share a cluster file, which contains its identity and its secret key. The command
-/// refuses a directory that is not empty, and never overwrites a store.
+/// All daemons of a file system share a cluster file, which contains the identity and the secret key of the file
+/// system. The command refuses a directory that is not empty, and never overwrites a store.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   mkdir -p /srv/weir /etc/weir
@@ -52,8 +52,8 @@ struct Iod {
     /// Keep checksums of all data blocks, which reads and "weir scrub" verify; cannot be changed later
     #[arg(long)]
     block_checksums: bool,
-    /// Replace an iod whose disk is lost, named as in "weir status". The mgr then rebuilds the lost copies of files with
-    /// two copies. The lost iod must never run again
+    /// Make the store of an iod that replaces the iod with this identity, whose disk is lost; "weir status" shows
+    /// identities. The mgr then rebuilds the lost copies of files with two copies. The lost iod must never run again
     #[arg(long, value_name = "IOD")]
     replace: Option<types::IodId>,
 }

@@ -41,7 +41,7 @@ const READY: &str = "mounted";
 Line of /etc/fstab:
   weir://10.0.0.5/  /mnt/weir  weir  _netdev,hard,access=page,log=/var/log/weir.log  0  0")]
 pub struct Args {
-    /// The file system, or a directory in it
+    /// The URL of the file system, or of a directory in it
     #[arg(value_name = "URL")]
     what: OsString,
     /// The mount point

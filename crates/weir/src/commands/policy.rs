@@ -15,9 +15,9 @@ use types::{FileKind, Status};
 /// Show and set how files are laid out, read and written
 ///
 /// A part can be set in several places: on the server, a directory, a mount, in the environment
-/// (WEIR_POLICY="access=page,write_threshold=32K"), on a file, and at open. Later places in this list override earlier ones.
-/// A new directory inherits the policy of its parent, and keeps it when that changes. The layout of a file is fixed when it is
-/// created. All other parts take effect when the file is opened.
+/// (WEIR_POLICY="access=page,write_threshold=32K"), on a file, and at open. Later places in this list override earlier
+/// ones. A new directory gets a copy of the policy of its parent, which later changes of the parent do not affect. The
+/// layout of a file is fixed when it is created. All other parts take effect when the file is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Parts, with their defaults in parentheses:
   stripe_unit       bytes on one iod before the next one follows: 64 to 1G, a multiple of 64 (1M)
@@ -69,7 +69,7 @@ enum Action {
 
 #[derive(clap::Args)]
 struct Show {
-    /// The directory or file [default: the directory that WEIR_URL names]
+    /// The directory or file whose policy to show [default: the directory that WEIR_URL names]
     path: Option<OsString>,
     /// The path is on a mount of this machine. This is the default if WEIR_URL is not set
     #[arg(long)]
@@ -83,7 +83,7 @@ struct Show {
 
 #[derive(clap::Args)]
 struct Set {
-    /// The directory or file
+    /// The directory, file or mount point whose policy to change
     path: OsString,
     /// Parts, as NAME=VALUE (for unset: NAME)
     #[arg(required = true, value_name = "PART")]

@@ -25,7 +25,7 @@ const AHEAD: usize = 4;
   echo hello | weir put /hello.txt
   tar cf - ~/project | weir put /backup.tar")]
 pub struct Args {
-    /// The file
+    /// The path of the file to store
     path: OsString,
     /// Permission bits, octal [default: those of the replaced file, else 0666 without the bits of the umask]
     #[arg(short, long, value_parser = modes::octal)]

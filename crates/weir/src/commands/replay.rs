@@ -119,7 +119,7 @@ struct Making {
     transactions: u32,
 }
 
-/// Kinds of traces.
+/// The kind of a generated trace.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Sequential requests from the start to the end of one file

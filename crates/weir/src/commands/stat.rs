@@ -21,7 +21,7 @@ const RANGES_SHOWN: usize = 3;
   weir stat --json /project/data.bin
   weir stat -L /link                  the target of the symlink")]
 pub struct Args {
-    /// Files of any kind
+    /// The files to show, of any type
     #[arg(required = true)]
     paths: Vec<OsString>,
     /// Follow a symlink, and show the file that it names

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
   weir umount /mnt/weir
   weir umount --lazy /mnt/weir          even if programs use it")]
 pub struct Args {
-    /// The mount points
+    /// The mount points to unmount
     #[arg(required = true, value_name = "DIRECTORY")]
     dirs: Vec<PathBuf>,
     /// Detach the mount at once; the mount ends when the last open file is closed

@@ -44,8 +44,8 @@ pub struct Args {
     /// The address of this machine for NFS clients, if it differs from --listen: for example 10.0.2.2 for guests of QEMU
     #[arg(long, value_name = "ADDRESS")]
     nfs_host: Option<IpAddr>,
-    /// Also mount the file system at this directory, which is made if it is missing. This mount calls the mgr inside the
-    /// process: operations on names and small files take less time than with "weir mount"
+    /// Also mount the file system at this directory, and make the directory if it is missing. This mount calls the mgr
+    /// inside the process: operations on names and small files take less time than with "weir mount"
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
     #[command(flatten)]

@@ -34,7 +34,7 @@ pub struct Body {
     pub source: Open,
     /// The new file, open for writing.
     pub sink: Open,
-    /// The place of the new file, under its temporary name.
+    /// The location of the new file, under its temporary name.
     pub spot: Spot,
     /// The temporary name of the new file.
     pub temporary: Vec<u8>,
@@ -47,9 +47,9 @@ pub struct Body {
 
 /// The resources of a copy that the transfer of every file uses.
 pub struct Means<'a> {
-    /// The side that has the source files.
+    /// The source of the copy.
     pub from: &'a End,
-    /// The side that receives the copies.
+    /// The destination of the copy.
     pub to: &'a End,
     /// Buffers for reads of local files.
     pub pool: &'a Pool,

@@ -13,7 +13,8 @@ pub struct Spot {
     pub path: Vec<u8>,
     /// The node of a file in a Weir file system; `None` for a local file.
     pub node: Option<Node>,
-    /// The place of a file in a local destination tree; `None` for a local source and for Weir.
+    /// The open top directory of a local destination tree and the path below it; `None` for a local source and for
+    /// Weir.
     pub place: Option<Place>,
 }
 

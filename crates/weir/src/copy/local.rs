@@ -18,7 +18,7 @@ pub fn os(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
-/// Returns the metadata of a file. For a symlink, `follow` selects the metadata of the file that it names.
+/// Returns the metadata of a file. If `follow` is set and the file is a symlink, returns the metadata of its target.
 pub fn stat(path: &[u8], follow: bool) -> Result<Meta, Failure> {
     let found = if follow { std::fs::metadata(os(path)) } else { std::fs::symlink_metadata(os(path)) };
     Ok(meta(&found?))

@@ -1,7 +1,7 @@
 //! The side of a copy that is a Weir file system.
 //!
 //! The threads of a copy are plain threads. Each thread blocks until its own request completes. After the user asks to
-//! stop, requests in flight may continue for a few seconds, so that few operations stay half done.
+//! stop, requests in flight may continue for a few seconds, so that they leave no incomplete work.
 
 use super::entry::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;

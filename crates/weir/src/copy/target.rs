@@ -295,8 +295,8 @@ mod tests {
             covered += data.len;
             from = data.end();
         }
-        // A file system that does not support holes reports the whole file as data. In all file systems, the data at
-        // the end of the file count.
+        // The 4 bytes at the end of the written range are data in every file system. A file system that does not
+        // support holes reports the whole file as data.
         assert!((4..=3 << 20).contains(&covered), "{covered}");
         assert_eq!(next_data(&file, after.size, after.size).unwrap(), None);
     }

@@ -43,7 +43,7 @@ impl Dice {
     }
 }
 
-/// Returns approximately how many bytes a copy of a tree moves over the network at least.
+/// Returns the approximate minimum number of bytes that a copy of a tree moves over the network.
 fn traffic(top: &Path) -> u64 {
     let mut seen = HashSet::new();
     let cost = |path: &PathBuf| {

@@ -1,6 +1,6 @@
 //! Kills of the mgr between a committed change and its answer: the command must report the true outcome of the change.
 //!
-//! The tests run each command repeatedly, and kill the mgr at another one of its answers each time.
+//! The tests run each command repeatedly, and kill the mgr at a different answer each time.
 
 use crate::lab::Lab;
 use crate::tree::bytes;
@@ -31,7 +31,8 @@ fn run_with_kill_at(lab: &mut Lab, args: &[&str], input: &[u8], at: u64) -> (Out
 }
 
 /// Runs a command once for each of its answers from the mgr, and kills the mgr at this answer. `prepare` returns the
-/// arguments for a number of an answer. The command must exit with `code`, and then `check` verifies the result.
+/// arguments of the run with a given answer number. The command must exit with `code`, and then `check` verifies the
+/// result.
 fn kill_at_each_answer(
     lab: &mut Lab,
     code: i32,

@@ -61,8 +61,7 @@ fn inode(cluster: &Cluster, path: &str) -> u64 {
     cluster.json(["stat", "--json", path]).remove(0)["inode"].as_u64().unwrap()
 }
 
-/// Returns where a byte of an object is in its file. The byte is at `offset` of the object number `index`; files are
-/// striped over three iods.
+/// Returns the file offset of the byte at `offset` of the object number `index`. Files are striped over three iods.
 fn offset_in_file(index: u64, offset: u64) -> u64 {
     let unit = UNIT as u64;
     (offset / unit * 3 + index) * unit + offset % unit
