@@ -44,8 +44,8 @@ pub fn start_behind_relays_with_lease(
     (lab, relays)
 }
 
-/// Starts an mgr, and an iod for each pair of ports in `ways`: the port of its NFS service, and the port that it
-/// advertises to guests.
+/// Starts an mgr, and an iod for each pair of ports in `ways`. A pair is the port of the iod's NFS service, and the
+/// port that the iod advertises to guests.
 fn start_at(home: &Path, lease_secs: u32, options: &[&str], ways: &[(u16, u16)]) -> Lab {
     let lease = lease_secs.to_string();
     let options = [&["--lease-secs", &lease], options].concat();

@@ -77,8 +77,8 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
 }
 
 /// The environment variable that turns a process of this test binary into a writer. Only the writer process has the
-/// file open. If this process had the file open, each child process would inherit the descriptor and close it when it
-/// calls `execve`, and such a close waits for the servers.
+/// file open. Otherwise, each child process of the tests would inherit the descriptor and close it when it calls
+/// `execve`. Such a close waits for the servers.
 const WRITER: &str = "WEIR_TEST_WRITER";
 
 /// The code of the writer process, which runs if the variable is set. This is not a test.

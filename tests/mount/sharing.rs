@@ -102,8 +102,8 @@ fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     two.unmount();
 }
 
-/// A program that only reads an open file must find its current end after the other mount has extended or truncated the
-/// file, whichever path the bytes take.
+/// A program only reads an open file, while the other mount extends or truncates the file. The program must then find
+/// the current end of the file, whichever path the bytes take.
 #[test]
 fn a_reader_finds_the_end_that_another_mount_has_made() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

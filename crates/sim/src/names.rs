@@ -432,8 +432,8 @@ mod tests {
         let second = Operation { unsynced: true, ..two };
         let neither = op(Ask::List, (8, Some(9)), Said::Names(BTreeMap::new()));
         assert!(explained(&[soon(None), second, neither], &[6]));
-        // The checker must reject a loss without a power loss, a loss before the power loss, the loss of a file synced
-        // before or after the power loss, and the loss of a file whose creation waited for durability.
+        // The checker must reject a loss without a power loss, and a loss before the power loss. It must also reject
+        // the loss of a file that was synced, or whose creation waited for durability.
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[]));
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[20]));
         assert!(!explained(&[&[soon(Some(5))], &gone[..]].concat(), &[6]));

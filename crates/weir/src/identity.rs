@@ -70,8 +70,8 @@ impl Identity {
         let name = match name {
             Some(name) => name,
             None => {
-                // The file has no client owner for this mount: it is new, or a killed process has written only a part
-                // of it, or it belongs to another mount with the same hash.
+                // The file has no client owner for this mount: it is new or incomplete, or it belongs to another mount
+                // with the same hash. A file is incomplete if a process was killed while it wrote the file.
                 let name = Uuid::new_v4().into_bytes();
                 file.set_len(0)?;
                 file.rewind()?;

@@ -49,8 +49,8 @@ pub struct How {
     /// no other client has open. fsync and close report errors. Implies access=page unless access is set. Root only
     #[arg(long)]
     pub writeback: bool,
-    /// When data become durable: at close, as with NFS (closed files, and all changes of names), or at fsync, as on local
-    /// file systems (faster for names and small files; a power failure of the mgr's machine can lose the last second)
+    /// When data become durable. close: closed files, and all changes of names, as with NFS. fsync: as on local file
+    /// systems; faster for names and small files, but a power failure of the mgr's machine can lose the last second
     /// [default: close; for "weir up": fsync]
     #[arg(long, value_enum)]
     pub durable: Option<Durable>,

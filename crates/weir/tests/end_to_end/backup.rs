@@ -132,7 +132,7 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
 
 /// Starts an mgr with an older copy of its store while one iod or both iods are down.
 fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
-    // The recovery must fail while an iod is down: the mgr continues above the object numbers of all iods, so it needs
+    // The recovery must fail while an iod is down. The mgr continues above the object numbers of all iods, so it needs
     // an answer from every iod.
     lab.iods[1].kill();
     let mut command = other_mgr(lab, &home.join("mgr"), &home.join("cluster.toml"), &[]);
@@ -322,8 +322,8 @@ fn dump_while_changing(lab: &Lab, moving: &Path, dump: &Path) -> u64 {
     told["records"].as_u64().expect("a number")
 }
 
-/// Asserts the findings of `weir fsck` after a restore: objects of files that were created after the dump, and missing
-/// objects of files that were removed after it.
+/// Asserts the findings of `weir fsck` after a restore. After the dump, files were created, whose objects are unknown,
+/// and files were removed, whose objects are missing.
 fn assert_fsck_reports_the_changes(
     lab: &Lab,
     newest: &BTreeMap<u64, (String, u64)>,

@@ -121,8 +121,8 @@ fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     lab.fsck();
 }
 
-/// Free space in bytes that is below what the mgr requires on a disk of 256 MiB for new names, and above what removal
-/// and recovery need.
+/// Free space in bytes on a disk of 256 MiB. The mgr requires more free space for new names, and removal and recovery
+/// need less.
 const LITTLE: u64 = 6 << 20;
 
 #[test]
