@@ -1,11 +1,11 @@
-//! Daemons that are killed while a guest writes and holds a lock.
+//! Deaths of daemons while a guest writes and holds a lock: the guest must continue without lost data.
 
 use crate::guest::{Guest, full};
 use crate::lab::Lab;
 use crate::servers;
 
-/// Writes one piece after another, each of them durable, until `/tmp/stop` exists. Does this under a lock, which it
-/// releases when `/tmp/unlock` exists.
+/// A script that writes one piece after another and syncs each piece, until `/tmp/stop` exists. It holds a lock, and
+/// releases the lock when `/tmp/unlock` exists.
 const WRITER: &str = "
 cat > /tmp/writer.sh <<'END'
 i=0
@@ -27,14 +27,14 @@ echo 0 > /tmp/pieces
     until [ -e /tmp/unlock ]; do usleep 100000; done
 ) >/dev/null 2>&1 &";
 
-/// Waits until this many more pieces are written.
+/// Waits until the script has written `pieces` more pieces.
 fn more(guest: &mut Guest, pieces: u32) {
     let script = "before=$(cat /tmp/pieces); until [ $(cat /tmp/pieces) -ge $((before + MORE)) ]; do
         [ -e /tmp/result ] && cat /tmp/said && exit 1; usleep 50000; done";
     guest.ok(&script.replace("MORE", &pieces.to_string()));
 }
 
-/// Returns whether no guest has the lock.
+/// Returns whether no guest holds the lock.
 fn is_free(guest: &mut Guest) -> bool {
     guest.run("flock -n /mnt/lock true").status == 0
 }
@@ -64,8 +64,8 @@ fn a_writer_with_a_lock_continues_after_daemons_are_killed() {
         for daemon in lab.daemons().filter(|daemon| !daemon.is_running()) {
             daemon.restart();
         }
-        // The guest that has nothing to reclaim asks first. Until this guest has reported that (RECLAIM_COMPLETE), no
-        // guest gets new state.
+        // Let the guest that has nothing to reclaim request the lock first. The mgr grants no new state until every
+        // guest has reported that its reclaims are complete (RECLAIM_COMPLETE).
         assert!(!is_free(&mut other));
         more(&mut one, 5);
     }
@@ -84,7 +84,7 @@ fn a_writer_with_a_lock_continues_after_daemons_are_killed() {
     lab.fsck();
 }
 
-/// Runs a script that must end within ten seconds, with or without success. Returns its exit status.
+/// Runs a script, which must end within ten seconds but may fail. Returns its exit status.
 fn within_ten_seconds(guest: &mut Guest, script: &str) -> i32 {
     let done = guest.run(&format!("timeout -s KILL 10 sh -c '{script}'"));
     assert_ne!(done.status, 137, "{script}\n{}\n{}", done.output, guest.console());
@@ -105,13 +105,13 @@ fn a_dead_iod_affects_only_the_bytes_on_it() {
     one.ok("cp /tmp/data /mnt/removed; mkdir /mnt/alone");
     lab.run(["policy", "set", "/alone", "stripe_count=1"]);
     one.ok("for i in 1 2 3 4; do cp /tmp/data /mnt/alone/$i; done; sync");
-    // A process that does nothing meanwhile holds the file open for writing, with a layout.
+    // Start an idle process that has the file open for writing, so that the guest holds a layout of the file.
     one.ok("sleep 1000 3<>/mnt/striped >/dev/null 2>&1 & echo $! > /tmp/holder");
     one.ok("dd if=/tmp/data of=/mnt/striped bs=256k count=2 conv=notrunc,fsync 2>/dev/null");
     let layouts = |lab: &Lab| servers::number(lab, "mgr", "layouts");
     assert!(layouts(&lab) > 0);
     lab.iods[0].kill();
-    // Half of the pieces are on the iod that still runs.
+    // Only half of the pieces are on the iod that still runs.
     one.ok("echo 3 > /proc/sys/vm/drop_caches");
     let piece = |op: &str, i: usize| match op {
         "read" => format!("dd if=/mnt/striped of=/dev/null bs=256k count=1 skip={i}"),
@@ -121,7 +121,7 @@ fn a_dead_iod_affects_only_the_bytes_on_it() {
         let outcomes: Vec<i32> = (0..8).map(|i| within_ten_seconds(&mut one, &piece(op, i))).collect();
         assert!(outcomes == [0, 1, 0, 1, 0, 1, 0, 1] || outcomes == [1, 0, 1, 0, 1, 0, 1, 0], "{op}: {outcomes:?}");
     }
-    // The mgr takes the layout back, and grants none while the iod is away.
+    // The mgr must recall the layout, and must grant no layout of the file while the iod is down.
     servers::until(|| layouts(&lab) == 0);
     let before = other.mountstats();
     let there: Vec<i32> = (0..8).map(|i| within_ten_seconds(&mut other, &piece("write", i))).collect();
@@ -133,14 +133,14 @@ fn a_dead_iod_affects_only_the_bytes_on_it() {
     assert_eq!(other.ok("ls /mnt/alone | wc -l"), "4");
     let whole = one.ok(&format!("echo 3 > /proc/sys/vm/drop_caches; {whole}"));
     assert_eq!(whole.lines().count(), 2, "{whole}");
-    // Names, new files and removals are not affected.
+    // Renames, new files and removals must succeed while the iod is down.
     assert_eq!(within_ten_seconds(&mut one, "rm /mnt/removed; mv /mnt/striped /mnt/moved; echo new > /mnt/new"), 0);
     assert_eq!(other.ok("cat /mnt/new"), "new");
     assert_ne!(within_ten_seconds(&mut other, ": > /mnt/moved"), 0);
     lab.iods[0].restart();
     servers::until(|| servers::iods_up(&lab) == 2);
     assert_eq!(one.ok("kill $(cat /tmp/holder); cmp /tmp/data /mnt/moved; : > /mnt/moved; stat -c %s /mnt/moved"), "0");
-    // A guest that could not reach the iod uses the direct path again with the next file, and not only after two
+    // A guest that could not reach the iod must use the direct path again for its next file, and not only after two
     // minutes.
     let proxied = || ["proxy_write_bytes", "proxy_read_bytes"].map(|name| servers::number(&lab, "counters", name));
     let (before, counted) = (proxied(), one.mountstats());

@@ -1,4 +1,4 @@
-//! Exports as guests see them, on the terms of each export.
+//! Exports as seen by guests: visible directories, access, and the terms of each export.
 
 use crate::guest::Guest;
 use crate::servers;
@@ -30,7 +30,7 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
     let port = lab.mgr.proxy.address().port();
     for version in ["vers=4.1", "vers=4.2"] {
         guest.mount(port, version);
-        // The guest sees only directories that lead to exports, and cannot change them.
+        // Above the exports, the guest may see only directories that lead to exports, and may change none of them.
         assert_eq!(
             guest.ok("ls /mnt; ls /mnt/deep /mnt/deep/a"),
             "deep\npublic\nusers\n/mnt/deep:\na\n\n/mnt/deep/a:\nb"
@@ -47,12 +47,12 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
             assert!(refused.contains("Read-only file system"), "{change}: {refused}");
         }
 
-        // This export maps root to the anonymous user.
+        // The export /users maps root to the anonymous user.
         let refused = guest.ok("cat /mnt/users/roots 2>&1; true");
         assert!(refused.contains("Permission denied"), "{refused}");
         guest.ok("echo mine > /mnt/users/mine; dd if=/dev/urandom of=/mnt/users/large bs=1M count=4 2>/dev/null");
         assert_eq!(guest.ok("stat -c %u:%g /mnt/users/mine"), "65534:65534");
-        // An export inside this one has its own terms, and links and renames do not cross its border.
+        // The export /users/rw inside /users has its own terms. Links and renames across its border must fail.
         guest.ok("echo x > /mnt/users/rw/x");
         assert_eq!(guest.ok("stat -c %u:%g /mnt/users/rw/x"), "0:0");
         guest.ok("! ln /mnt/users/mine /mnt/users/rw/mine 2>/dev/null");
@@ -63,7 +63,7 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
         check_each_export_is_a_file_system(&mut guest);
         guest.ok("rm /mnt/users/large /mnt/deep/a/b/x; umount /mnt/users/rw /mnt/users /mnt/public /mnt/deep/a/b /mnt");
 
-        // An export can be mounted by itself. A directory that is not exported cannot be mounted.
+        // A guest may mount an export by its own path. A mount of a directory that is not exported must fail.
         let server = format!("port={port},{version}");
         let mount = |path: &str| format!("mount.nfs4 -o {server},noresvport 10.0.2.2:{path} /mnt 2>&1");
         guest.ok(&format!("{}; cat /mnt/text; umount /mnt", mount("/public")));
@@ -75,8 +75,8 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
     servers::start(home.path(), 2, &[]).fsck();
 }
 
-/// No operation on the directory above leads into an export that the kernel must not see. Kernels ask for filehandles
-/// when they list a directory.
+/// Operations on the directory above a closed export must not lead into this export. Kernels request filehandles when
+/// they list a directory.
 fn check_closed_export_stays_closed(guest: &mut Guest) {
     let looks = "ls -l /mnt/users; ls -lR /mnt/users; find /mnt/users; mkdir -p /tmp/bound; mount -o bind /mnt/users /tmp/bound; \
                  cat /mnt/users/closed/data /mnt/users/closed/dir/data /tmp/bound/closed/data; (cd /tmp/bound/closed && cat data); \
@@ -87,7 +87,7 @@ fn check_closed_export_stays_closed(guest: &mut Guest) {
     assert!(said.contains("Permission denied"), "{said}");
 }
 
-/// Each export has its own device number, and its own setting of pNFS.
+/// Each export must have its own device number, and its own setting of pNFS.
 fn check_each_export_is_a_file_system(guest: &mut Guest) {
     let devices = guest.ok("stat -c %d /mnt /mnt/public /mnt/users /mnt/users/rw /mnt/deep/a/b | sort -u | wc -l");
     assert_eq!(devices, "5");

@@ -18,50 +18,52 @@ use tempfile::TempDir;
 
 /// The address of the host's loopback interface inside a guest.
 pub const HOST: &str = "10.0.2.2";
-/// The longest time that a script may take. A test with a guest that hangs fails, and does not hang.
+/// Time limit of one script. If a guest hangs, the test fails after this time instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The longest time that a boot may take. It takes 5 to 25 seconds, depending on the load of the machine.
+/// Time limit of one boot. A boot takes 5 to 25 seconds, depending on the load of the machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(100);
-/// How often a guest that hangs at its start is started again. Until a guest is ready it has made no request to a server.
-/// So only the emulation can hang, as has been observed.
+/// Maximum number of starts of a guest that hangs at its start. A guest sends no request to a server before it is
+/// ready, so only the emulator can cause such a hang.
 pub const STARTS: u32 = 4;
-/// QEMU 7.2 without hardware virtualization corrupts the flags at CMPXCHG16B, by which newer kernels allocate memory.
+/// The CPU of the guests. QEMU 7.2 without hardware virtualization corrupts the flags at CMPXCHG16B, which newer
+/// kernels use to allocate memory.
 const CPU: &str = "max,-cx16";
-/// The number of guests that run at the same time.
+/// Maximum number of guests that run at the same time.
 const GUESTS: usize = 2;
 
-/// Returns whether tests run at full scale, and not only the parts that take seconds.
+/// Returns whether tests run at full scale. Otherwise they run only the parts that take seconds.
 pub fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// What a guest does when it continues from the saved state, and gets its name, the time, and a process id: two guests
-/// must not choose the same verifiers. The NFS client identifies its incarnation by the time when its module is loaded.
+/// The last commands of the script that sets up a guest from the saved state. The NFS client derives its verifier from
+/// the time at which its module is loaded. The guest loads the modules after it has received the current time, so no
+/// two guests have the same verifier.
 const WAKE: &str = "
 for module in nfsv4 nfs_layout_nfsv41_files nfs_layout_flexfiles; do
     modprobe \"$module\" || echo \"no module $module\" >/dev/console
 done
 uname -r";
-/// The process ids that the next guest has left behind.
+/// Base of the process ids of the next guest. Each guest gets another base.
 static PIDS: AtomicU32 = AtomicU32::new(1000);
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
-/// A running guest, whose power is cut when it is dropped.
+/// A running guest. Dropping this value ends its QEMU process.
 pub struct Guest {
     dir: TempDir,
     machine: Child,
     port: BufReader<UnixStream>,
-    /// Released with the guest; none until the guest is ready.
+    /// The guest's share of [`GUESTS`], which is released with the guest; `None` until the guest is ready.
     place: Option<Places>,
-    /// The release of the guest's kernel.
+    /// The release of the guest's kernel, as `uname -r` prints it.
     pub kernel: String,
 }
 
-/// Places of running guests, which are released when dropped.
+/// A share of [`GUESTS`] for one or more running guests. Dropping this value releases the share.
 struct Places(usize);
 
-/// The result of a script.
+/// The result of a script that a guest has run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Done {
     /// The exit status of the script.
@@ -89,14 +91,15 @@ impl Drop for Places {
 }
 
 impl Guest {
-    /// Starts one guest.
+    /// Starts one guest and waits until it is ready.
     pub fn boot() -> Guest {
         Guest::in_place("guest", Places::take(1))
     }
 
-    /// Starts two guests at the same time.
+    /// Starts two guests at the same time and waits until both are ready.
     pub fn boot_two() -> (Guest, Guest) {
-        // Both places are taken together: two tests that each have one and wait for another would wait forever.
+        // Take the share for both guests at once. If two tests each had one guest and waited for a second one, they
+        // would wait forever.
         let both = Places::take(2);
         std::mem::forget(both);
         let [first, second] = ["first", "second"];
@@ -124,12 +127,12 @@ impl Guest {
         panic!("the guest does not start");
     }
 
-    /// Starts QEMU with this image and these further arguments. The guest may not be ready yet.
+    /// Starts QEMU with `image` and the further arguments. When this returns, the guest may not be ready yet.
     pub fn start(image: &Image, arguments: &[&str]) -> Guest {
         let dir = tempfile::tempdir().expect("a folder");
         let socket = dir.path().join("port");
         let chardev = format!("socket,id=port,path={},server=on,wait=off", socket.display());
-        // On a busy machine the kernel takes late ticks of its timer for a broken timer.
+        // `no_timer_check`: on a busy machine, the kernel would mistake late timer ticks for a broken timer.
         let words = "console=ttyS0 panic=-1 mitigations=off tsc=reliable random.trust_cpu=on no_timer_check";
         let machine = Command::new("qemu-system-x86_64")
             .args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2", "-m", "1024"])
@@ -152,7 +155,7 @@ impl Guest {
         Guest { dir, machine, port: BufReader::new(port), place: None, kernel: String::new() }
     }
 
-    /// Waits until a guest that boots is ready.
+    /// Waits until a guest that boots reports that it is ready.
     pub fn booted(&mut self) -> io::Result<()> {
         match self.line()?.as_str() {
             "ready" => Ok(()),
@@ -160,7 +163,7 @@ impl Guest {
         }
     }
 
-    /// Sets up a guest that continues from the saved state.
+    /// Sets up a guest that continues from the saved state: its name, its time, its process ids, and the NFS modules.
     fn wake(&mut self, name: &str) -> io::Result<()> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(io::Error::other)?.as_secs();
         let pid = PIDS.fetch_add(1000, Relaxed) % 30_000;
@@ -171,7 +174,7 @@ impl Guest {
         if done.status == 0 && !self.kernel.is_empty() { Ok(()) } else { Err(io::Error::other(done.output)) }
     }
 
-    /// Returns the end of the output of the guest's kernel.
+    /// Returns the last 4 KiB of the messages of the guest's kernel.
     pub fn console(&self) -> String {
         let path: PathBuf = self.dir.path().join("console");
         let text = fs::read(path).unwrap_or_default();
@@ -198,20 +201,20 @@ impl Guest {
         Ok(Done { status, output: String::from_utf8_lossy(&output).into_owned() })
     }
 
-    /// Runs a shell script.
+    /// Runs a shell script in the guest, and returns its exit status and output.
     pub fn run(&mut self, script: &str) -> Done {
         let done = self.exchange(script);
         done.unwrap_or_else(|e| panic!("the guest does not answer ({e}) to\n{script}\n{}", self.console()))
     }
 
-    /// Runs a shell script that must succeed. Returns its output without line breaks at the end.
+    /// Runs a shell script in the guest, which must succeed. Returns its output without line breaks at the end.
     pub fn ok(&mut self, script: &str) -> String {
         let done = self.run(script);
         assert_eq!(done.status, 0, "{script}\n{}\n{}", done.output, self.console());
         done.output.trim_end_matches('\n').to_owned()
     }
 
-    /// Stops the virtual machine (SIGSTOP), so that it does not even answer.
+    /// Stops the virtual machine (SIGSTOP). The guest then answers no packet at all.
     pub fn freeze(&self) {
         cluster::signal(&self.machine, Signal::STOP);
     }
@@ -221,15 +224,16 @@ impl Guest {
         cluster::signal(&self.machine, Signal::CONT);
     }
 
-    /// Returns whether the guest's kernel is of this version or a later one.
+    /// Returns whether the guest's kernel has the version `version` or a later version.
     pub fn is_at_least(&self, version: [u32; 2]) -> bool {
         let mut numbers = self.kernel.split(['.', '-', '+']).map(|number| number.parse().unwrap_or(0));
         [numbers.next(), numbers.next()].map(|number| number.unwrap_or(0)) >= version
     }
 
-    /// Mounts the file system of a server on the host at `/mnt`, with these options and the required ones.
+    /// Mounts the file system of the server at `port` of the host at `/mnt`, with the given options and those that all
+    /// guests need.
     pub fn mount(&mut self, port: u16, options: &str) {
-        // User networking has no privileged ports.
+        // The user-mode network of QEMU does not keep privileged source ports, so the mount needs `noresvport`.
         self.ok(&format!("mount.nfs4 -o {options},noresvport,port={port} {HOST}:/ /mnt"));
     }
 
@@ -240,7 +244,7 @@ impl Guest {
     }
 }
 
-/// Connects to a Unix socket that QEMU opens.
+/// Connects to a Unix socket of QEMU, and waits until QEMU has opened the socket.
 pub fn connect(socket: &Path) -> UnixStream {
     let until = Instant::now() + BOOT_PATIENCE;
     loop {
@@ -254,7 +258,7 @@ pub fn connect(socket: &Path) -> UnixStream {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // QEMU may have ended by itself; either way it is gone afterwards.
+        // Ignore errors: QEMU may have ended by itself.
         let _ = self.machine.kill();
         let _ = self.machine.wait();
     }

@@ -1,7 +1,8 @@
-//! open_by_handle_at(2) and reconnecting, neither of which shows a guest any byte of an export that is closed to it.
+//! Attacks with open_by_handle_at(2) and with new connections: a guest must get no byte of an export that is closed to
+//! it.
 //!
-//! The kernel's handle of an NFS file (`fs/nfs/export.c`) holds the number and type of the file, and the filehandle of
-//! the server. Root in the guest may pass any handle, and so decides which filehandle the kernel sends in PUTFH.
+//! The kernel's handle of an NFS file (`fs/nfs/export.c`) contains the number and type of the file, and the filehandle
+//! of the server. Root in the guest may pass any handle, and so decides which filehandle the kernel sends in PUTFH.
 
 use crate::guest::{Guest, HOST};
 use crate::lab::Lab;
@@ -10,19 +11,21 @@ use data_encoding::HEXLOWER;
 use mgr::ClusterFile;
 use std::path::Path;
 
-/// The program that makes the system calls in the guest.
+/// The Perl program that makes the system calls in the guest.
 const SCRIPT: &str = include_str!("handles.pl");
-/// Options of the mgr that close `/users/closed` and `/other`, which the guest has seen before.
+/// Options of the mgr that close `/users/closed` and `/other` to the guest, after the guest has used both directories.
 const CLOSED: [&str; 6] =
     ["--export", "/users", "--export", "/users/closed,clients=10.99.0.0/16", "--export", "/public"];
-/// Bytes before the server's filehandle: the number and type of the file, and the length of the filehandle.
+/// Number of bytes before the server's filehandle in a kernel handle: the number and type of the file, and the length
+/// of the filehandle.
 const BEFORE: usize = 4 + 4 + 4 + 2;
-/// Offsets of the file's number and of the number of the export's root in a filehandle of Weir; each has eight bytes.
+/// Offset of the file's number (eight bytes) in a filehandle of Weir. The number of the export's root follows at
+/// [`ROOT`].
 const FILE: usize = 20;
 const ROOT: usize = 28;
 const WEIR_LEN: usize = 52;
 
-/// A handle of a file, as the guest's kernel makes it.
+/// A kernel handle of a file, as the guest's kernel makes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Handle {
     kind: String,
@@ -30,7 +33,7 @@ struct Handle {
 }
 
 impl Handle {
-    /// Returns the handle of the file that has this path in the guest.
+    /// Returns the kernel handle of the file at `path` in the guest.
     fn of(guest: &mut Guest, path: &str) -> Handle {
         let told = guest.ok(&format!("perl /tmp/handles.pl name {path}"));
         let (kind, hex) = told.split_once(' ').expect("a type and a handle");
@@ -40,46 +43,48 @@ impl Handle {
         handle
     }
 
-    /// Returns the filehandle of Weir that is in the handle.
+    /// Returns the filehandle of Weir in this kernel handle.
     fn weir(&self) -> &[u8] {
         &self.bytes[BEFORE..BEFORE + WEIR_LEN]
     }
 
-    /// Returns the number of the file.
+    /// Returns the number of the file, from the filehandle of Weir.
     fn file(&self) -> [u8; 8] {
         self.weir()[FILE..ROOT].try_into().expect("eight bytes")
     }
 
-    /// Returns the number of the root of the export.
+    /// Returns the number of the export's root, from the filehandle of Weir.
     fn root(&self) -> [u8; 8] {
         self.weir()[ROOT..ROOT + 8].try_into().expect("eight bytes")
     }
 
-    /// Returns this handle with another filehandle of Weir in it.
+    /// Returns this kernel handle with its filehandle of Weir replaced by `weir`.
     fn with(&self, weir: &[u8]) -> Handle {
         let mut bytes = self.bytes.clone();
         bytes[BEFORE..BEFORE + WEIR_LEN].copy_from_slice(weir);
         Handle { bytes, ..self.clone() }
     }
 
-    /// Returns the handle as a line of input for the program in the guest.
+    /// Returns the kernel handle as an input line for the Perl program.
     fn line(&self) -> String {
         format!("{} {}\n", self.kind, HEXLOWER.encode(&self.bytes))
     }
 }
 
-/// Saves these handles for [`open`] in a file of the guest.
+/// Saves kernel handles in a file of the guest, from which [`open`] reads them.
 fn save(guest: &mut Guest, handles: &[Handle]) {
     let lines: String = handles.iter().map(Handle::line).collect();
     guest.ok(&format!("cat > /tmp/handles <<'END'\n{lines}END"));
 }
 
-/// Opens the saved handles in the file system at `mount`. Returns the result that the guest sees for each.
+/// Lets the guest open the saved handles in the file system at `mount`. Returns what the guest sees through each
+/// handle.
 fn open(guest: &mut Guest, mount: &str) -> Vec<String> {
     guest.ok(&format!("perl /tmp/handles.pl open {mount} </tmp/handles")).lines().map(str::to_owned).collect()
 }
 
-/// Returns the filehandle that the mgr makes for this file and export in the epoch of `like`.
+/// Returns the filehandle that the mgr would make for the file `file` in the export `root`, in the epoch of the
+/// filehandle `like`.
 fn genuine(home: &Path, like: &[u8], file: [u8; 8], root: [u8; 8]) -> Vec<u8> {
     let mut weir = [&like[..FILE], &file, &root].concat();
     let secret = ClusterFile::load(&home.join("cluster.toml")).expect("a cluster file").key;
@@ -87,7 +92,7 @@ fn genuine(home: &Path, like: &[u8], file: [u8; 8], root: [u8; 8]) -> Vec<u8> {
     weir
 }
 
-/// Creates small files, which the mgr keeps with their metadata, and a large file, whose bytes are on the iods.
+/// Creates small files, which the mgr stores with their metadata, and a large file, whose bytes the iods store.
 fn fill(lab: &Lab) {
     for dir in ["/public", "/users", "/users/closed", "/users/closed/dir", "/users/closed/open", "/other"] {
         lab.run(["mkdir", dir]);
@@ -102,7 +107,7 @@ fn fill(lab: &Lab) {
     lab.put("/users/closed/large", &b"SECRET\n".repeat(300_000));
 }
 
-/// Directories and files that are closed to the guest later.
+/// Directories and files that the guest sees at first, and that the mgr then closes to the guest.
 const SECRETS: [&str; 6] = [
     "users/closed",
     "users/closed/data",
@@ -121,7 +126,7 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
     let port = lab.mgr.proxy.address().port();
     guest.ok(&format!("cat > /tmp/handles.pl <<'END'\n{SCRIPT}END\nmkdir -p /tmp/users /tmp/public"));
     guest.mount(port, "vers=4.2");
-    // The kernel opens handles of files and directories that the guest may see.
+    // First check the method: the kernel must open handles of a file and a directory that the guest may see.
     let controls = ["control", "open"].map(|name| Handle::of(&mut guest, &format!("/mnt/users/closed/{name}")));
     save(&mut guest, &controls);
     guest.ok("echo 3 > /proc/sys/vm/drop_caches");
@@ -132,7 +137,7 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
 
     lab.mgr.stop();
     lab.mgr.restart_with(&CLOSED);
-    // The first mount has connected to the mgr again.
+    // The guest has connected to the restarted mgr again through its first mount.
     let held = let_go(&mut guest);
     assert!(!held.contains("SECRET") && held.matches("refused ").count() == stolen.len(), "{held}");
     let mount = |path: &str, at: &str| format!("mount.nfs4 -o vers=4.2,noresvport,port={port} {HOST}:{path} {at}");
@@ -147,7 +152,7 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
         );
         let mut tried = stolen.to_vec();
         tried.extend(stolen.iter().flat_map(|secret| forged(home.path(), &seen, secret, &stolen[0])));
-        // The last handle is valid, and shows that the kernel asks the server.
+        // The last handle is valid. Its success shows that the kernel sends the filehandles to the server.
         tried.push(seen);
         save(&mut guest, &tried);
         for at in ["/tmp/users", "/tmp/public", "/mnt"] {
@@ -178,23 +183,23 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
     }
 }
 
-/// Returns handles of a secret file that the guest never received. One has the filehandle of a seen file with the
-/// number of the secret file. The other handles are filehandles that the mgr makes for clients that see the closed
-/// export or the whole file system.
+/// Returns handles of a secret file that the guest never received. One handle is that of a visible file with the number
+/// of the secret file. The others have genuine filehandles of clients that may see the closed export or the whole file
+/// system.
 fn forged(home: &Path, seen: &Handle, secret: &Handle, export: &Handle) -> Vec<Handle> {
     let file = secret.file();
     let mut renumbered = seen.weir().to_vec();
     renumbered[FILE..ROOT].copy_from_slice(&file);
     let root_of_all = 1u64.to_be_bytes();
     let of_others = [export.file(), root_of_all].map(|root| genuine(home, seen.weir(), file, root));
-    // The kernel first looks for the inode in its cache, by number and type. So each filehandle is tried with those of
-    // the seen file, and with those of the secret file.
+    // The kernel first looks up the inode in its cache, by file number and type. So combine each filehandle both with
+    // the number and type of the visible file, and with those of the secret file.
     let weir = [renumbered, secret.weir().to_vec()].into_iter().chain(of_others);
     weir.flat_map(|weir| [seen.with(&weir), secret.with(&weir)]).collect()
 }
 
-/// Starts a process in the guest that has open the mount, two closed files and, as its current directory, a closed
-/// directory. When the process continues, it uses all of them and opens the saved handles.
+/// Starts a process in the guest that has the mount and two closed files open, and a closed directory as its current
+/// directory. When the process continues, it uses all of them, and opens the saved handles.
 fn hold(guest: &mut Guest) {
     let work = "cat <&5; cat <&6; cat data large dir/data; ls -l; ls -l ..; cat ../closed/data; \
                 perl /tmp/handles.pl open 7 </tmp/handles";
@@ -205,7 +210,7 @@ fn hold(guest: &mut Guest) {
     ));
 }
 
-/// Lets that process continue. Returns its output.
+/// Lets the process that [`hold`] has started continue. Returns its output.
 fn let_go(guest: &mut Guest) -> String {
     guest.ok("touch /tmp/go; until [ -e /tmp/done ]; do usleep 50000; done; cat /tmp/held")
 }

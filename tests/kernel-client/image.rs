@@ -1,7 +1,9 @@
-//! The image that a guest boots: the kernel of a Debian package, and a small root with busybox and the NFS tools.
+//! The image that a guest boots: the kernel of a Debian package, and a small root file system with busybox and the NFS
+//! tools.
 //!
-//! The root is an initramfs, so all of it is in memory. Packages are downloaded and unpacked, never installed. The
-//! image is kept below `target/`, and rebuilt when the wanted kernel, `INIT` or this file changes.
+//! The root file system is an initramfs, so the guest has all of it in memory. This module downloads and unpacks
+//! packages, but never installs them. It stores the image below `target/`, and rebuilds it when the wanted kernel,
+//! `INIT` or this file changes.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,17 +12,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The default kernel: the newest one of the system's own release. `WEIR_TEST_KERNEL` sets another one: names of
-/// packages or paths of their files, separated by commas.
+/// The package of the default kernel, which is the newest kernel of the host's own release. `WEIR_TEST_KERNEL` selects
+/// another kernel: names of packages or paths of package files, separated by commas.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// The beginnings of the names of packages with a kernel. Such a package holds everything, or it depends on other
-/// packages with the kernel, its modules, and lists of the modules.
+/// Prefixes of the names of kernel packages. A kernel package either contains everything, or depends on packages with
+/// the kernel, its modules, and the lists of modules.
 const KERNEL_PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
-/// The packages whose files are in the root, besides libraries.
+/// The packages whose files the root file system contains, besides libraries.
 const PROGRAMS: [&str; 7] = ["attr", "busybox-static", "kmod", "nfs-common", "perl-base", "util-linux", "xfsprogs"];
-/// Libraries on which those packages depend, but which the programs in use do not need.
+/// Name prefixes of libraries on which these packages depend, but which the programs in use do not need.
 const UNUSED_LIBRARIES: [&str; 3] = ["libicu", "libperl", "libpython"];
-/// The beginnings of the paths that are not kept in the root.
+/// Prefixes of the paths that the root file system omits.
 const UNUSED: &[&str] = &[
     "usr/lib/python3",
     "usr/lib/x86_64-linux-gnu/gconv",
@@ -34,7 +36,7 @@ const UNUSED: &[&str] = &[
     "usr/share/man",
     "usr/share/perl5",
 ];
-/// The modules in the root, as folders and files below `kernel/` of the module tree.
+/// The kernel modules in the root file system, as folders and files below `kernel/` of the module tree.
 const MODULES: &[&str] = &[
     "crypto",
     "drivers/block",
@@ -52,27 +54,27 @@ const MODULES: &[&str] = &[
     "net/dns_resolver",
     "net/sunrpc",
 ];
-/// The program that runs first in a guest, and then answers to the host.
+/// The script that runs first in a guest, sets it up, and then runs the scripts of the host.
 const INIT: &str = include_str!("init.sh");
-/// How often a download is tried.
+/// Maximum number of attempts at one download.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The files that QEMU boots.
+/// The paths of the files that QEMU boots.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// The compressed kernel.
+    /// The path of the compressed kernel.
     pub kernel: PathBuf,
-    /// The root file system, an initramfs.
+    /// The path of the root file system, an initramfs.
     pub root: PathBuf,
 }
 
 impl Image {
-    /// Returns the image, and makes it first if it does not exist.
+    /// Returns the image. Makes the image first if it does not exist.
     pub fn get() -> Image {
         let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel-client");
         fs::create_dir_all(&store).expect("a folder for images");
-        // Two test runs at the same time make only one image.
+        // Hold a lock, so that two concurrent test runs make only one image.
         let lock = File::create(store.join("lock")).expect("a lock");
         lock.lock().expect("the lock");
         let mut recipe = DefaultHasher::new();
@@ -113,7 +115,8 @@ fn make(dir: &Path) -> io::Result<()> {
         fs::copy(file, packages.join(format!("{}given-{i}.deb", KERNEL_PARTS[0])))?;
     }
     if !names.is_empty() {
-        // A package may only name the package of the newest kernel, which names the packages with its parts.
+        // A package may depend only on the package of the newest kernel. This package then depends on the packages with
+        // the kernel's parts.
         wanted.extend(depends(&names)?.into_iter().filter(|name| is_of_kernel(name)));
     }
     repeatedly(|| run(Command::new("apt-get").args(["-qq", "download"]).args(&wanted).current_dir(&packages)))?;
@@ -150,13 +153,14 @@ fn make(dir: &Path) -> io::Result<()> {
     }
     fs::set_permissions(tree.join("init"), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     std::os::unix::fs::symlink("/proc/mounts", tree.join("etc/mtab"))?;
-    // The archive is not compressed: a guest without hardware virtualization takes longer to unpack it than to read it.
+    // Do not compress the archive: without hardware virtualization, a guest needs more time to decompress the archive
+    // than to read it.
     let archive = format!("find . | cpio --quiet -o -H newc > {}", dir.join("root.cpio").display());
     run(Command::new("sh").args(["-c", &archive]).current_dir(&tree))?;
     [packages, tree, unpacked].iter().try_for_each(fs::remove_dir_all)
 }
 
-/// Copies the modules that a guest may need, and lists the dependencies of each.
+/// Copies the modules that a guest may need, and creates the list of dependencies between them.
 fn modules(unpacked: &Path, tree: &Path, release: &str) -> io::Result<()> {
     let (from, to) = (unpacked.join("lib/modules").join(release), tree.join("lib/modules").join(release));
     for wanted in MODULES.iter().map(|module| Path::new("kernel").join(module)) {
@@ -168,24 +172,25 @@ fn modules(unpacked: &Path, tree: &Path, release: &str) -> io::Result<()> {
             }
         }
     }
-    // Newer packages compress their modules, which not every tool of the guest can read.
+    // Decompress the modules, because newer packages compress them and not every tool of the guest can read compressed
+    // modules.
     let plain = "find . -name '*.ko.xz' -exec \"$0\" unxz {} +";
     run(Command::new("sh").args(["-c", plain]).arg(tree.join("usr/bin/busybox")).current_dir(&to))?;
     for list in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
-        // `WEIR_TEST_KERNEL` may name packages without the one that has the lists. Then built-in modules are reported
-        // as missing.
+        // The packages that `WEIR_TEST_KERNEL` names may not contain the lists. Without the lists, the guest reports
+        // built-in modules as missing.
         if from.join(list).exists() {
             fs::copy(from.join(list), to.join(list))?;
         }
     }
-    // This runs the tool of the guest, because the host may have none.
+    // Run depmod from the unpacked packages, because the host may not have this tool.
     let libraries = tree.join("usr/lib/x86_64-linux-gnu");
     let mut depmod = Command::new(tree.join("usr/lib64/ld-linux-x86-64.so.2"));
     depmod.arg("--library-path").arg(libraries).args(["--argv0", "depmod"]).arg(tree.join("usr/bin/kmod"));
     run(depmod.arg("-b").arg(tree).arg(release))
 }
 
-/// Unpacks a package into a tree whose `/bin` and `/lib` lead to `/usr`.
+/// Unpacks a package into a tree whose `/bin` and `/lib` are symlinks to directories in `/usr`.
 fn unpack(package: &Path, tree: &Path) -> io::Result<()> {
     let mut archive = Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn()?;
     let tar = archive.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
@@ -194,7 +199,7 @@ fn unpack(package: &Path, tree: &Path) -> io::Result<()> {
     done
 }
 
-/// Returns these packages and all their dependencies.
+/// Returns the names of the given packages and of all their dependencies.
 fn depends(packages: &[&str]) -> io::Result<Vec<String>> {
     let no =
         ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"].map(|kind| format!("--no-{kind}"));

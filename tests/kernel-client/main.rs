@@ -1,4 +1,4 @@
-//! Stock Linux kernels as clients of a running Weir, in virtual machines.
+//! Tests with stock Linux kernels as NFS clients of a running Weir, in virtual machines.
 
 #[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
 #[allow(dead_code)]

@@ -1,30 +1,31 @@
-//! `/proc/self/mountstats`: the requests and bytes that the kernel's NFS client has sent and received for a mount.
+//! Parser for `/proc/self/mountstats`: the requests and bytes that the kernel's NFS client has sent and received for a
+//! mount.
 
 use std::collections::BTreeMap;
 
-/// The counters of one mount.
+/// The counters of one NFS mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MountStats {
-    /// The `pnfs=` word: the layout driver in use, or a word that says that there is none.
+    /// The value of `pnfs=`: the layout driver in use, or a word that says that the mount uses no layout driver.
     pub pnfs: String,
-    /// Requests by operation; a request that was sent again counts once.
+    /// Number of requests by NFS operation. A request counts once, even if the client has sent it several times.
     pub operations: BTreeMap<String, u64>,
 }
 
 impl MountStats {
-    /// Returns the number of requests with this operation.
+    /// Returns the number of requests with the NFS operation `operation`.
     pub fn count(&self, operation: &str) -> u64 {
         self.operations.get(operation).copied().unwrap_or(0)
     }
 
-    /// Returns the counts since `earlier`, without operations that did not happen.
+    /// Returns the number of requests since `earlier`, by NFS operation. Omits operations without a request.
     pub fn since(&self, earlier: &MountStats) -> BTreeMap<String, u64> {
         let new = self.operations.iter().map(|(name, count)| (name.clone(), count - earlier.count(name)));
         new.filter(|(_, count)| *count > 0).collect()
     }
 }
 
-/// Returns the counters of the NFS mount at `at`, if there is one.
+/// Returns the counters of the NFS mount at `at`, or `None` if `text` does not contain this mount.
 pub fn parse(text: &str, at: &str) -> Option<MountStats> {
     let place = format!(" mounted on {at} with fstype nfs4");
     let mut lines = text.lines().skip_while(|line| !(line.starts_with("device ") && line.contains(&place))).skip(1);

@@ -1,10 +1,10 @@
-//! A guest moves data directly from and to the iods, by the layouts of pNFS (files and flexible files).
+//! Direct data paths of pNFS: a guest reads and writes on the iods with file layouts and flexible file layouts.
 
 use crate::guest::Guest;
 use crate::lab::Lab;
 use crate::servers;
 
-/// Returns a counter of the mgr.
+/// Returns a counter from the status of the mgr.
 fn counter(lab: &Lab, name: &str) -> u64 {
     servers::number(lab, "counters", name)
 }
@@ -25,11 +25,11 @@ fn data_take_the_direct_path_and_sizes_are_known() {
         assert_eq!((stats.count("GETDEVICEINFO"), stats.count("LAYOUTCOMMIT")), (1, 1), "{stats:?}");
         assert_eq!(other.ok("stat -c %s /mnt/data; md5sum < /mnt/data"), format!("{}\n{sum}", 32 << 20));
         assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/data"), sum);
-        // The native client reads the same bytes.
+        // Weir's own client must read the same bytes.
         std::fs::write(home.path().join("ours"), lab.run(["cat", "/data"])).unwrap();
         let ours = std::process::Command::new("md5sum").arg(home.path().join("ours")).output().unwrap();
         assert_eq!(String::from_utf8(ours.stdout).unwrap().split(' ').next(), sum.split(' ').next());
-        // A short write needs one request and no LAYOUTCOMMIT, because the iod reports it to the mgr.
+        // A short write must not need a LAYOUTCOMMIT, because the iod reports the write to the mgr.
         one.ok("echo hello > /mnt/f");
         assert_eq!(one.ok("stat -c %s /mnt/f"), "6");
         assert_eq!(other.ok("stat -c %s /mnt/f; cat /mnt/f"), "6\nhello");
@@ -40,10 +40,10 @@ fn data_take_the_direct_path_and_sizes_are_known() {
             let here = other.ok(&format!("stat -c %s /mnt/{name}; md5sum < /mnt/{name}"));
             assert_eq!(here, format!("{bytes}\n{there}"));
         }
-        // An overwrite does not change the size. The other guest sees the change nevertheless.
+        // An overwrite does not change the size of the file. The other guest must still see the new bytes.
         one.ok("echo world > /tmp/w; dd if=/tmp/w of=/mnt/f conv=notrunc 2>/dev/null");
         assert_eq!(other.ok("cat /mnt/f"), "world");
-        // The times that a program sets stay.
+        // Late reports of writes must not change the times that a program has set.
         one.ok("cp /tmp/data /mnt/kept; touch -d '2001-02-03 04:05:06' /mnt/kept");
         one.ok("sh -c 'echo x >> /mnt/dated; touch -d \"2001-02-03 04:05:06\" /mnt/dated'");
         assert_eq!(other.ok("stat -c %Y /mnt/kept /mnt/dated"), "981173106\n981173106");
@@ -64,7 +64,7 @@ fn reads_continue_behind_the_end_of_an_object() {
     for version in ["vers=4.1", "vers=4.2"] {
         one.mount(lab.mgr.proxy.address().port(), version);
         other.mount(lab.mgr.proxy.address().port(), version);
-        // A hundred bytes, a hole, and a stripe unit on another iod.
+        // Write 100 bytes, leave a hole, and write a stripe unit on another iod.
         one.ok("head -c 100 /dev/urandom > /tmp/a; cp /tmp/a /mnt/a");
         one.ok("dd if=/dev/zero bs=64k seek=4 count=1 of=/mnt/a conv=notrunc,fsync 2>/dev/null; truncate -s 4k /tmp/a");
         let sum = one.ok("md5sum < /tmp/a");
@@ -73,20 +73,21 @@ fn reads_continue_behind_the_end_of_an_object() {
             assert_eq!(guest.ok(&format!("{} | wc -c", direct(65536))), "65536");
             assert_eq!(guest.ok("dd if=/mnt/a iflag=direct bs=64k 2>/dev/null | wc -c"), "327680");
         }
-        // Every guest finds the same end of the file.
+        // Both guests must find the same end of the file.
         one.ok("dd if=/dev/urandom of=/tmp/b bs=70000 count=1 2>/dev/null; cp /tmp/b /mnt/b");
         for guest in [&mut other, &mut one] {
             assert_eq!(guest.ok("dd if=/mnt/b iflag=direct bs=64k 2>/dev/null | wc -c"), "70000");
         }
         one.ok("echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/b /mnt/b; dd if=/mnt/b iflag=direct bs=64k 2>/dev/null | cmp - /tmp/b");
-        // No byte took the mgr path. The mgr was only asked for lengths.
+        // No byte may take the mgr path. The iods may ask the mgr only for the lengths of files.
         assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
         let unknown = counter(&lab, "lengths_unknown");
         assert!(counter(&lab, "lengths_asked") > unknown);
         one.ok("rm /mnt/*; umount /mnt");
         other.ok("umount /mnt");
     }
-    // The other guest truncates and extends the file. A guest that has it open for writing reads it correctly, too.
+    // The other guest truncates and extends the file. A guest that has the file open for writing must also read the
+    // right bytes.
     one.mount(lab.mgr.proxy.address().port(), "vers=4.2");
     other.mount(lab.mgr.proxy.address().port(), "vers=4.2");
     one.ok("head -c 3000 /tmp/b | tee /tmp/a > /mnt/a");
@@ -115,20 +116,20 @@ fn small_files_take_the_mgr_path() {
         guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null");
         let proxied = || (counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes"));
         let before = proxied();
-        // Large files, written with and without the page cache and read again: no byte takes the mgr path.
+        // No byte of a large file may take the mgr path, whether the guest uses the page cache or direct I/O.
         guest.ok("cp /tmp/data /mnt/large; dd if=/tmp/data of=/mnt/direct bs=1M oflag=direct 2>/dev/null");
         guest.ok("echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/data /mnt/large && cmp /tmp/data /mnt/direct");
         assert_eq!(proxied(), before);
-        // Small files: all bytes take the mgr path.
+        // All bytes of small files must take the mgr path.
         guest.ok("for i in $(seq 20); do dd if=/tmp/data of=/mnt/s$i bs=10000 count=1 2>/dev/null || exit 1; done");
         guest.ok("head -c 1000000 /tmp/data > /mnt/s21; echo 3 > /proc/sys/vm/drop_caches");
         guest.ok("head -c 10000 /tmp/data > /tmp/s; for i in $(seq 20); do cmp /tmp/s /mnt/s$i || exit 1; done");
         assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
-        // A file that grows changes to the direct path, and is intact.
+        // When a small file grows, its new bytes must take the direct path, and no byte may be lost.
         guest.ok("dd if=/tmp/data of=/mnt/s21 bs=1000000 seek=1 skip=1 count=7 conv=notrunc 2>/dev/null");
         guest.ok("echo 3 > /proc/sys/vm/drop_caches; head -c 8000000 /tmp/data | cmp - /mnt/s21");
         assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
-        // The directory in which a file is opened decides which files are small.
+        // The policy of the directory of a file decides whether the file is small.
         lab.run(["mkdir", "/d"]);
         lab.run(["policy", "set", "/d", "write_threshold=64K"]);
         guest.ok("head -c 100000 /tmp/data > /mnt/d/large; head -c 100000 /tmp/data | cmp - /mnt/d/large");
@@ -159,7 +160,8 @@ fn flexible_files_take_the_direct_path_to_their_iod() {
         other.ok("umount /mnt");
     }
     assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
-    // A file on several iods, which these kernels could not use, is accessed through the mgr.
+    // These kernels do not support flexible file layouts with several iods, so a file on several iods must take the mgr
+    // path.
     lab.run(["mkdir", "/wide"]);
     lab.run(["policy", "set", "/wide", "stripe_count=3"]);
     one.mount(lab.mgr.proxy.address().port(), "vers=4.2");
@@ -190,7 +192,8 @@ fn striped_flexible_files_take_the_direct_path_to_several_iods() {
         let before = stored();
         guest.ok("cp /tmp/data /mnt/f && sync");
         assert_eq!(guest.mountstats().pnfs, "LAYOUT_FLEX_FILES");
-        // A third of the file goes to each iod. The iods report to the mgr a moment later how much they received.
+        // A third of the file must go to each iod. The iods report the number of written bytes to the mgr after a short
+        // delay.
         servers::until(|| stored().into_iter().zip(&before).all(|(now, before)| now - before >= 5 << 20));
         assert_eq!(lab.run(["cat", "/f"]).len(), 16 << 20);
         guest.ok("echo hello > /mnt/g; dd if=/tmp/data of=/mnt/direct bs=1M count=5 oflag=direct 2>/dev/null");
@@ -223,7 +226,7 @@ fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
         guest.ok("umount /mnt");
         assert_eq!(servers::number(&lab, "counters", "proxy_write_bytes"), before);
         assert_eq!(lab.run(["cat", "/f2"]).len(), 8 << 20);
-        // Whichever iod is down, the remaining iods have all bytes.
+        // When any one of the iods is down, the other iods must have all bytes.
         for iod in 0..3 {
             lab.iods[iod].kill();
             servers::until(|| servers::iods_up(&lab) == 2);
@@ -234,7 +237,7 @@ fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
             lab.iods[iod].restart();
             servers::until(|| servers::iods_up(&lab) == 3);
         }
-        // Weir's own client replaces the content. The guest sees that, and truncates the file.
+        // Weir's own client replaces the content. The guest must see the new content, and truncates the file.
         lab.put("/f", b"other words, and more of them");
         guest.mount(port, version);
         assert_eq!(guest.ok("cat /mnt/f; truncate -s 5 /mnt/f; cat /mnt/f"), "other words, and more of themother");

@@ -1,4 +1,4 @@
-//! A relay of RPC records between a guest and a daemon, which records, delays, repeats, cuts or drops them.
+//! A relay of RPC records between a guest and a daemon, which can record, delay, repeat, cut or drop the records.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The longest record that is forwarded.
+/// Maximum length of a record that the relay forwards, in bytes.
 const RECORD_MAX: usize = 4 << 20;
 
 /// The sender of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
-    /// The guest.
+    /// The guest, which is the NFS client.
     Client,
-    /// The daemon.
+    /// The daemon, which is the NFS server.
     Server,
 }
 
-/// Pseudorandom numbers that follow from the seed (the generator of Steele, Lea and Flood's SplitMix).
+/// A generator of pseudorandom numbers that follow from a seed (SplitMix of Steele, Lea and Flood).
 struct Dice(AtomicU64);
 
 impl Dice {
@@ -32,16 +32,17 @@ impl Dice {
     }
 }
 
-/// The numbers of records that the relay has mistreated.
+/// Number of records that the relay has delayed, repeated, cut or dropped.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Harm {
-    /// Forwarded late.
+    /// Records that the relay forwarded late.
     pub delayed: u64,
-    /// Forwarded twice.
+    /// Records that the relay forwarded twice.
     pub repeated: u64,
-    /// Forwarded in part; the relay then closes their connection.
+    /// Records of which the relay forwarded only a part before it closed the connection.
     pub cut: u64,
-    /// Dropped, with all records after them; the relay closes their connection some time later.
+    /// Records that the relay dropped together with all later records of the connection. The relay closed the
+    /// connection some time later.
     pub dropped: u64,
 }
 
@@ -51,11 +52,11 @@ struct Shared {
     remember: AtomicBool,
     harm: Mutex<Harm>,
     dice: Dice,
-    /// One record in this many is mistreated; 0: none.
+    /// The relay delays, repeats, cuts or drops one record in this many; 0: no record.
     one_in: AtomicU64,
-    /// Whether the relay drops callbacks, the requests of the daemon to the guest.
+    /// Whether the relay drops callbacks, which are requests of the daemon to the guest.
     deaf: AtomicBool,
-    /// How many callbacks the relay has dropped.
+    /// Number of callbacks that the relay has dropped.
     unheard: AtomicU64,
     pairs: Mutex<Vec<[TcpStream; 2]>>,
     stopping: AtomicBool,
@@ -65,14 +66,14 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A relay in front of one address; it ends when it is dropped.
+/// A relay in front of one port. Dropping this value stops the relay.
 pub struct Relay {
     shared: Arc<Shared>,
     port: u16,
 }
 
 impl Relay {
-    /// Starts a relay on a free port to this port of this machine.
+    /// Starts a relay on a free port. The relay forwards to the port `target` of this machine.
     pub fn start(target: u16, seed: u64) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
@@ -94,7 +95,7 @@ impl Relay {
                 if accepting.stopping.load(SeqCst) {
                     return;
                 }
-                // If no daemon listens at the target, the relay closes the guest's connection.
+                // If no daemon listens at the target, close the guest's connection.
                 let Ok(server) = TcpStream::connect(accepting.target) else { continue };
                 lead(&accepting, client, server);
             }
@@ -107,33 +108,34 @@ impl Relay {
         self.port
     }
 
-    /// Keeps a copy of each record from now on.
+    /// From now on, stores a copy of each record.
     pub fn remember(&self) {
         self.shared.remember.store(true, SeqCst);
     }
 
-    /// Returns the copies of records. The copies from one sender are in the order in which the sender sent them.
+    /// Returns the stored copies. Copies of records from one sender are in the order in which the sender sent the
+    /// records.
     pub fn seen(&self) -> Vec<(From, Vec<u8>)> {
         lock(&self.shared.seen).clone()
     }
 
-    /// Mistreats one record in `one_in` from now on; 0: none.
+    /// From now on, delays, repeats, cuts or drops one record in `one_in`; 0: no record.
     pub fn mistreat(&self, one_in: u64) {
         self.shared.one_in.store(one_in, SeqCst);
     }
 
-    /// Drops callbacks, the requests of the daemon to the guest, from now on, or no longer. All other records are
-    /// forwarded.
+    /// Sets whether the relay drops callbacks, which are requests of the daemon to the guest. The relay still forwards
+    /// all other records.
     pub fn deafen(&self, deaf: bool) {
         self.shared.deaf.store(deaf, SeqCst);
     }
 
-    /// Returns how many callbacks the relay has dropped.
+    /// Returns the number of callbacks that the relay has dropped.
     pub fn unheard(&self) -> u64 {
         self.shared.unheard.load(SeqCst)
     }
 
-    /// Returns how many records the relay has mistreated.
+    /// Returns how many records the relay has delayed, repeated, cut or dropped.
     pub fn harm(&self) -> Harm {
         *lock(&self.shared.harm)
     }
@@ -145,14 +147,14 @@ impl Drop for Relay {
         for pair in lock(&self.shared.pairs).drain(..) {
             cut(&pair);
         }
-        // This wakes the thread that accepts connections.
+        // Wake the thread that accepts connections, so that it sees the stop flag.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
 fn cut(pair: &[TcpStream; 2]) {
     for socket in pair {
-        // The connection may be closed already.
+        // Ignore the error: the connection may already be closed.
         let _ = socket.shutdown(Shutdown::Both);
     }
 }
@@ -161,7 +163,7 @@ fn lead(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) {
     let both = || Some([client.try_clone().ok()?, server.try_clone().ok()?]);
     let (Some(kept), Some(one), Some(other)) = (both(), both(), both()) else { return };
     for socket in &kept {
-        // A failure only makes the relay slower.
+        // Ignore the error: without this option, the relay is only slower.
         let _ = socket.set_nodelay(true);
     }
     lock(&shared.pairs).push(kept);
@@ -175,12 +177,13 @@ fn lead(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) {
     }
 }
 
-/// Returns whether a record is a call and not a reply (RFC 5531 §9: the type follows the transaction id).
+/// Returns whether a record is a call. Otherwise it is a reply (RFC 5531 §9: the message type follows the transaction
+/// id).
 fn is_call(record: &[u8]) -> bool {
     record.get(4..8) == Some(&[0; 4])
 }
 
-/// Forwards records until there are no more.
+/// Forwards the records of one direction until the connection ends.
 fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
     let (mut input, mut output) = if from == From::Client { (&pair[0], &pair[1]) } else { (&pair[1], &pair[0]) };
     loop {
@@ -222,7 +225,8 @@ fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
             }
             _ => {
                 lock(&shared.harm).dropped += 1;
-                // Silence, as from a host that is down. Records that arrive meanwhile are lost.
+                // Forward nothing for some time, like a host that is down. The relay drops all records that arrive in
+                // this time.
                 thread::sleep(Duration::from_millis(500 + shared.dice.below(2500)));
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Messages between a guest and the servers, which relays record or mistreat.
+//! Messages between a guest and the servers, which a relay records, delays, repeats, cuts or drops.
 
 use crate::guest::{Guest, full};
 use crate::relay::{From, Relay};
@@ -11,7 +11,8 @@ use wire::nfs4::{CB_COMPOUND4args, CB_COMPOUND4res, COMPOUND4args, COMPOUND4res,
 use wire::rpc::{AcceptStat, Message, ReplyStat, decode_message};
 use xdr::{Reader, Xdr};
 
-/// Decodes a message, encodes it again, and compares the bytes. Returns its kind: the direction and the operations.
+/// Decodes a message, encodes it again, and compares the bytes. Returns the direction and the NFS operations of the
+/// message.
 fn again(from: From, record: &[u8]) -> Option<String> {
     let mut input = Reader::new(Bytes::copy_from_slice(record));
     let message = decode_message(&mut input).expect("an RPC message");
@@ -52,13 +53,13 @@ fn again(from: From, record: &[u8]) -> Option<String> {
     Some(debug)
 }
 
-/// Returns the name of an operation from its debug output.
+/// Returns the name of an NFS operation from its debug output.
 fn name(shown: &str) -> String {
     let end = shown.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(shown.len());
     shown[..end].trim_start_matches("OP_").to_owned()
 }
 
-/// Some of each kind of work that programs do with files.
+/// A script with a sample of each kind of file operation that programs use.
 const WORK: &str = "
 cd /mnt
 echo hello > f; cat f > /dev/null; dd if=/dev/urandom of=large bs=64k count=40 2>/dev/null; sync
@@ -97,7 +98,7 @@ fn captured_messages_are_read_and_written_again() {
         assert!(kinds.keys().any(|kind| kind.starts_with("call") && kind.contains(needed)), "no {needed}");
     }
     assert!(kinds.len() > 50, "only {} kinds", kinds.len());
-    // Writes the file of examples with which the decoders are tested.
+    // If `WEIR_GOLDEN` is set, write the file of example messages with which other tests check the decoders.
     if let Some(path) = std::env::var_os("WEIR_GOLDEN") {
         let mut text = format!("# Messages between {} and Weir, one of each kind.\n", one.kernel);
         for (kind, record) in kinds.iter().filter(|(_, record)| record.len() <= 2048) {
@@ -109,8 +110,8 @@ fn captured_messages_are_read_and_written_again() {
     lab.fsck();
 }
 
-/// Writes, appends under a lock, renames and reads, until `/tmp/stop` exists. Every byte that is read must be the one
-/// that was written.
+/// A script that writes, appends under a lock, renames and reads, until `/tmp/stop` exists. It fails if it reads a byte
+/// other than the one that it wrote.
 const BUSY: &str = "
 cat > /tmp/busy.sh <<'END'
 me=$1
@@ -149,7 +150,7 @@ fn delayed_repeated_cut_and_dropped_messages_do_no_harm() {
     guest.ok(BUSY);
     relays.iter().for_each(|relay| relay.mistreat(50));
     let until = Instant::now() + Duration::from_secs(if full() { 600 } else { 20 });
-    // Each kind of mistreatment has to happen at least once, however slow the machine is.
+    // Continue until each kind of fault has occurred at least once, even on a slow machine.
     let tried = || {
         let harm = relays[0].harm();
         harm.delayed > 0 && harm.repeated > 0 && harm.cut > 0 && harm.dropped > 0

@@ -1,4 +1,5 @@
-//! How many requests a kernel sends for the calls of programs, to Weir and to nfs-ganesha (`cargo xtask bench kernel`).
+//! Number of requests that a kernel sends for the calls of programs, to Weir and to nfs-ganesha (`cargo xtask bench
+//! kernel`).
 
 use crate::guest::{Guest, HOST};
 use crate::servers;
@@ -9,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The port of nfs-ganesha.
+/// The port at which nfs-ganesha listens.
 const PORT: u16 = 22_049;
 
-/// The phases: the name, a preparation that is not counted, the script, and the number of operations that the script
-/// does.
+/// The phases of the measurement, each with a name, a preparation that is not counted, a script, and the number of
+/// operations in the script.
 const PHASES: [(&str, &str, &str, u64); 6] = [
     ("create", "mkdir d; cd d", "for i in $(seq 100); do : > e$i; done", 100),
     (
@@ -28,7 +29,7 @@ const PHASES: [(&str, &str, &str, u64); 6] = [
     ("list 10,000 names with attributes", "DROP; cd many", "ls -l > /dev/null", 1),
 ];
 
-/// A running nfs-ganesha, which is killed when dropped.
+/// A running nfs-ganesha process. Dropping this value kills the process.
 struct Ganesha(Child);
 
 impl Ganesha {
@@ -65,20 +66,20 @@ impl Ganesha {
 
 impl Drop for Ganesha {
     fn drop(&mut self) {
-        // The process may have ended by itself; either way it is gone afterwards.
+        // Ignore errors: the process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Returns the requests of each phase, by operation.
+/// Returns the number of requests in each phase, by NFS operation.
 fn count(guest: &mut Guest, port: u16, path: &str, version: &str) -> Vec<BTreeMap<String, u64>> {
     guest.ok(&format!("mount.nfs4 -o {version},noresvport,port={port} {HOST}:{path} /mnt"));
     let mut counts = Vec::new();
     guest.ok("head -c 4096 /dev/urandom > /tmp/data");
     for (_, before, script, _) in PHASES {
         let before = before.replace("DROP", "echo 3 > /proc/sys/vm/drop_caches");
-        // The preparation and the script have the same current directory, as in a program.
+        // Run the preparation and the script in one shell, so that both have the same current directory.
         let name = "/tmp/stats";
         guest.ok(&format!(
             "cd /mnt; {before}; cat /proc/self/mountstats > {name}.0; {script}; cat /proc/self/mountstats > {name}.1"

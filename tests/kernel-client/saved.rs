@@ -1,5 +1,5 @@
-//! The saved state of a guest that has booted. Each test continues from this state, which takes a second; a boot takes 5
-//! to 25 seconds.
+//! The saved state of a booted guest. Each test continues from this state, which takes one second; a boot takes 5 to 25
+//! seconds.
 
 use crate::guest::{Guest, STARTS, connect};
 use crate::image::Image;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How often the host asks whether the state is saved. It takes about two seconds.
+/// Interval between two checks whether QEMU has saved the state, which takes about two seconds.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Returns the file with the saved state of this image, and makes it first if it does not exist.
+/// Returns the path of the file with the saved state for `image`. Makes the file first if it does not exist.
 pub fn state(image: &Image) -> PathBuf {
     let store = image.kernel.parent().expect("the folder of the image");
-    // Two test runs at the same time save only one state.
+    // Hold a lock, so that two concurrent test runs save only one state.
     let lock = File::create(store.join("state.lock")).expect("a lock");
     lock.lock().expect("the lock");
     let version = Command::new("qemu-system-x86_64").arg("--version").output();
@@ -47,7 +47,7 @@ fn remove_other_states(store: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Boots a guest and saves its state.
+/// Boots a guest and saves its state in the file `state`.
 fn save(image: &Image, state: &Path) -> io::Result<()> {
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("control");
@@ -73,7 +73,7 @@ fn save(image: &Image, state: &Path) -> io::Result<()> {
 struct Control(BufReader<UnixStream>);
 
 impl Control {
-    /// Reads one message: a reply or an event.
+    /// Reads one message of QEMU, which is a reply or an event.
     fn reply(&mut self) -> io::Result<Value> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
@@ -82,7 +82,7 @@ impl Control {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Executes a command; returns its result.
+    /// Executes a QMP command and returns its result.
     fn execute(&mut self, command: &str, arguments: &Value) -> io::Result<Value> {
         let request = json!({ "execute": command, "arguments": arguments });
         writeln!(self.0.get_mut(), "{request}")?;
@@ -91,7 +91,7 @@ impl Control {
             if reply.get("error").is_some() {
                 return Err(io::Error::other(format!("{command}: {reply}")));
             }
-            // Events have neither.
+            // Skip messages without `return` or `error`, which are events.
             if let Some(result) = reply.get_mut("return") {
                 return Ok(result.take());
             }

@@ -1,4 +1,4 @@
-//! Starts file systems whose servers guests can reach, and reads the status of the servers.
+//! Test clusters whose servers guests can reach, and access to the status of the mgr.
 
 use crate::guest::HOST;
 use crate::lab::Lab;
@@ -9,24 +9,26 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Starts a new file system in `home` with this number of iods, and further options for the mgr. Guests reach the mgr
-/// at the port of its proxy, and the iods at their own ports.
+/// Starts a new file system in `home` with `iods` iods, and further options for the mgr. Guests reach the mgr at the
+/// port of its proxy, and the iods at their own ports.
 pub fn start(home: &Path, iods: usize, options: &[&str]) -> Lab {
     start_with_lease(home, iods, 20, options)
 }
 
-/// As [`start`], with another lease than 20 seconds.
+/// Starts a file system like [`start`], with a lease of `lease_secs` seconds; the lease of [`start`] is 20 seconds.
 pub fn start_with_lease(home: &Path, iods: usize, lease_secs: u32, options: &[&str]) -> Lab {
     let ways: Vec<_> = (0..iods).map(|_| free_port()).map(|port| (port, port)).collect();
     start_at(home, lease_secs, options, &ways)
 }
 
-/// As [`start`], with relays between the guests and all servers. Returns the relay of the mgr, then those of the iods.
+/// Starts a file system like [`start`], with a relay between the guests and each server. Returns the relay of the mgr
+/// first, and then those of the iods.
 pub fn start_behind_relays(home: &Path, iods: usize, options: &[&str], seed: u64) -> (Lab, Vec<Relay>) {
     start_behind_relays_with_lease(home, iods, 20, options, seed)
 }
 
-/// As [`start_behind_relays`], with another lease than 20 seconds.
+/// Starts a file system like [`start_behind_relays`], with a lease of `lease_secs` seconds; the usual lease is 20
+/// seconds.
 pub fn start_behind_relays_with_lease(
     home: &Path,
     iods: usize,
@@ -42,7 +44,8 @@ pub fn start_behind_relays_with_lease(
     (lab, relays)
 }
 
-/// Starts an iod for each pair of ports: the port where it serves NFS, and the port that it advertises to guests.
+/// Starts an mgr, and an iod for each pair of ports in `ways`. A pair is the port of the iod's NFS service, and the
+/// port that the iod advertises to guests.
 fn start_at(home: &Path, lease_secs: u32, options: &[&str], ways: &[(u16, u16)]) -> Lab {
     let lease = lease_secs.to_string();
     let options = [&["--lease-secs", &lease], options].concat();
@@ -52,12 +55,13 @@ fn start_at(home: &Path, lease_secs: u32, options: &[&str], ways: &[(u16, u16)])
     })
 }
 
-/// Returns a number of the mgr's status.
+/// Returns a number from the status of the mgr.
 pub fn number(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or_else(|| panic!("no {name} in {group}"))
 }
 
-/// Returns a counter of the mgr's status. The status omits counters of events that never happened; their value is 0.
+/// Returns a counter from the status of the mgr. The status omits counters of events that never occurred; for these,
+/// returns 0.
 pub fn counted(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or(0)
 }
@@ -68,25 +72,25 @@ fn look(lab: &Lab, group: &str, name: &str) -> Option<u64> {
     group["values"][name].as_u64()
 }
 
-/// Returns a counter of each iod that the mgr reaches.
+/// Returns a counter of each iod from the status of the mgr.
 pub fn of_iods(lab: &Lab, name: &str) -> Vec<u64> {
     let status = status(lab);
     let iods = status.iter().filter(|g| g["group"] == "iod");
     iods.map(|g| g["values"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {g}"))).collect()
 }
 
-/// Returns how many iods the mgr reaches.
+/// Returns the number of iods to which the mgr is connected.
 pub fn iods_up(lab: &Lab) -> usize {
     status(lab).iter().filter(|g| g["group"] == "iod" && g["values"]["state"] == "up").count()
 }
 
 fn status(lab: &Lab) -> Vec<Value> {
-    // A degraded cluster is no failure here.
+    // Ignore the exit code, because the cluster may be degraded in these tests.
     let output = lab.weir(["status", "--json"]).output().expect("the binary starts");
     serde_json::from_slice(&output.stdout).expect("groups")
 }
 
-/// Waits until a condition holds. Panics if it does not hold after 120 seconds.
+/// Waits until `holds` returns `true`. Panics if this takes longer than 120 seconds.
 pub fn until(mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(120);
     while !holds() {
@@ -95,9 +99,8 @@ pub fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns a port that is free at the moment. The kernel does not assign it to a socket that asks for any port: those
-/// ports are from 32768 on. Each port is returned only once in a process, because it stays free until a server binds
-/// it.
+/// Returns a port that is free now. The port is below 32768, so the kernel never assigns it to a socket that requests
+/// any free port. A process gets each port only once, because the port stays free until a server binds it.
 pub fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id() as u16;

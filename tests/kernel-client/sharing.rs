@@ -3,8 +3,8 @@
 use crate::guest::{Guest, full};
 use crate::servers;
 
-/// Starts a process that opens a file as descriptor 3 and runs `first`. The process waits for [`let_go`], and then runs
-/// `then`.
+/// Starts a process in the guest that opens `file` as descriptor 3 and runs `first`. Then the process waits for
+/// [`let_go`] and runs `then`.
 pub fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
     guest.ok(&format!(
         "rm -f /tmp/go /tmp/held /tmp/gone
@@ -14,16 +14,17 @@ pub fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
     ));
 }
 
-/// Lets that process run the rest, and waits for its end. Returns its output.
+/// Lets the process that [`hold`] has started run its second command, and waits for its end. Returns its output.
 pub fn let_go(guest: &mut Guest) -> String {
     guest.ok("touch /tmp/go; until [ -e /tmp/gone ]; do usleep 50000; done; cat /tmp/said")
 }
 
-/// Lists a directory while another guest changes it. Each name that exists all the time is listed once.
+/// Lists a directory while the other guest changes it. The listing must contain each name that exists all the time
+/// exactly once.
 fn list_a_changing_directory(one: &mut Guest, other: &mut Guest) {
     let names = if full() { 100_000 } else { 1500 };
     one.ok("mkdir /mnt/many");
-    // The names are created in several scripts, because one script would take too long on a busy machine.
+    // Create the names in several scripts, because one script would exceed the time limit on a busy machine.
     for first in (1..=names).step_by(5000) {
         let last = names.min(first + 4999);
         one.ok(&format!("cd /mnt/many && seq -w {first} {last} | xargs -n 500 mkdir"));
@@ -48,8 +49,8 @@ fn a_guest_can_change_files_that_another_guest_has_open() {
     other.mount(port, "vers=4.1");
     one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");
 
-    // A guest without a layout truncates a file for which the other guest has a layout. The mgr recalls the layout, and
-    // no byte from before the truncation comes back.
+    // A guest without a layout truncates a file of which the other guest has a layout. The mgr must recall the layout.
+    // No byte from before the truncation may reappear.
     let writes = "dd if=/tmp/data of=/mnt/cut bs=1M count=4 conv=notrunc,fsync 2>/dev/null";
     let grows = "dd if=/tmp/data of=/mnt/cut bs=1M seek=2 skip=2 count=1 conv=notrunc,fsync 2>/dev/null";
     hold(&mut one, "/mnt/cut", writes, grows);
@@ -65,8 +66,8 @@ fn a_guest_can_change_files_that_another_guest_has_open() {
     assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/cut"), wanted);
     assert_eq!(other.ok("md5sum < /mnt/cut"), wanted);
 
-    // The other guest removes a file, and then the guest that has the file open does. The file exists as long as it is
-    // open, and not afterwards.
+    // Remove an open file, first on the other guest and then on the guest that has it open. The file must exist until
+    // it is closed, and its space must then be freed.
     for by_other in [true, false] {
         let says = "head -c 1048576 <&3 | md5sum; echo more >&3; cat <&3 | wc -c";
         hold(&mut one, "/mnt/removed", "cp /tmp/data /mnt/removed; sync", says);
@@ -77,12 +78,12 @@ fn a_guest_can_change_files_that_another_guest_has_open() {
     }
     servers::until(|| servers::number(&lab, "work", "orphans") + servers::number(&lab, "work", "doomed") == 0);
 
-    // A file is renamed while it is open.
+    // Rename a file while the first guest has it open.
     hold(&mut one, "/mnt/a", ":", "echo more >&3; cat /mnt/b");
     other.ok("mv /mnt/a /mnt/b");
     assert_eq!(let_go(&mut one), "more");
     assert_eq!(other.ok("cat /mnt/b"), "more");
-    // A file is renamed over an open one. The open file keeps its content.
+    // Rename a file over a file that the first guest has open. The open file must keep its content.
     other.ok("echo new > /mnt/c");
     hold(&mut one, "/mnt/b", ":", "cat <&3");
     other.ok("mv /mnt/c /mnt/b");
@@ -114,7 +115,7 @@ fn no_state_is_left_of_a_guest_that_lost_power() {
     assert_ne!(other.run("flock -n /mnt/file true").status, 0);
     assert!(number("open_files") >= 2 && number("locks") >= 1 && number("layouts") >= 1);
     drop(one);
-    // The other guest gets the lock as soon as the lease has expired.
+    // The other guest must get the lock as soon as the lease of the first guest has expired.
     assert_eq!(other.ok("flock /mnt/file true; stat -c %s /mnt/file"), (4 << 20).to_string());
     other.ok("umount /mnt");
     drop(other);

@@ -1,4 +1,4 @@
-//! Files on many iods, and daemons that have more than one address.
+//! Files on many iods, and daemons with more than one address.
 
 use crate::guest::{Guest, HOST};
 use crate::lab::Lab;
@@ -11,8 +11,8 @@ const HOST_6: &str = "fec0::2";
 fn files_on_more_iods_than_a_layout_can_describe_are_intact() {
     let mut guest = Guest::boot();
     guest.ok("dd if=/dev/urandom of=/tmp/data bs=64k count=60 2>/dev/null");
-    // The description of 32 iods fits into a files layout. That of flexible files is longer for each iod, and does not
-    // fit, so such a file takes the mgr path.
+    // The addresses of 32 iods fit into a files layout. A flexible files layout needs more bytes for each iod and does
+    // not fit, so such a file must take the mgr path.
     for (layout, straight) in [("files", true), ("flexfiles-striped", false)] {
         let options = ["--stripe-unit", "64k", "--mds-threshold", "0", "--kernel-layout", layout];
         let home = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ fn ipv4_and_ipv6_lead_to_the_same_files() {
         before.run(["mkdir", dir]);
     }
     drop(before);
-    // Each iod advertises two addresses. No server listens at the first of them.
+    // Each iod advertises two addresses. No server listens at the first address.
     let lab = Lab::start_each_with(home.path(), 2, options.as_flattened(), |i| {
         let (dead, live) = (free_port(), free_port());
         let [listen, good, bad] = match i {
@@ -62,7 +62,8 @@ fn ipv4_and_ipv6_lead_to_the_same_files() {
         ["--nfs-listen", &listen, "--nfs-advertise", &bad, "--nfs-advertise", &good].map(str::to_owned).to_vec()
     });
     let mut guest = Guest::boot();
-    // The kernel does not use an address before it knows that no other host has it.
+    // Wait until the guest's kernel has checked that no other host uses the IPv6 address. The kernel does not use the
+    // address before.
     guest
         .ok("ip addr add fec0::15/64 dev eth0; while ip addr show dev eth0 | grep -q tentative; do usleep 50000; done");
     guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");

@@ -1,4 +1,5 @@
-//! Two mounts that use one file: each call sees the effects of all calls that returned before it on the other mount.
+//! Coherence of two mounts that use one file: each call must see the effects of all calls that returned before it on
+//! the other mount.
 
 use crate::cluster::Cluster;
 use crate::dice::{Dice, seed};
@@ -13,7 +14,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Two mounts of one cluster.
+/// Two mounts of one cluster, which a test uses together.
 struct Pair {
     name: &'static str,
     places: [Place; 2],
@@ -23,7 +24,7 @@ struct Pair {
 
 impl Pair {
     fn end(mut self) {
-        // The mount of `weir up` ends with its process.
+        // Do not unmount the mount of `weir up`, which ends with its process.
         let own = self.name == UP;
         for place in self.places.into_iter().skip(usize::from(own)) {
             place.unmount();
@@ -39,7 +40,7 @@ impl Pair {
 const DEFAULT: &str = "default";
 const UP: &str = "weir up --mount beside weir mount";
 
-/// Every combination of two mounts that is tested.
+/// Every combination of two mounts that the tests use, with the mount options.
 const PAIRS: &[(&str, [&[&str]; 2])] = &[
     (DEFAULT, [&[], &[]]),
     ("writeback beside default", [&["-o", "writeback"], &[]]),
@@ -49,7 +50,7 @@ const PAIRS: &[(&str, [&[&str]; 2])] = &[
     (UP, [&[], &[]]),
 ];
 
-/// Calls `work` with each pair of mounts.
+/// Calls `work` with each combination of two mounts, one after another.
 fn with_pairs(work: impl Fn(&Pair)) {
     if !can_mount() {
         return;
@@ -124,7 +125,8 @@ fn another_mount_sees_bytes_and_size_of_a_returned_write() {
     });
 }
 
-/// Attributes that the kernel cached before the file was opened are out of date.
+/// An open must discard attributes that the kernel cached before the open, because another mount may have changed the
+/// file.
 #[test]
 fn an_open_file_has_the_size_that_another_mount_has_made() {
     with_pairs(|pair| {
@@ -135,8 +137,8 @@ fn an_open_file_has_the_size_that_another_mount_has_made() {
             let mut mine = pair.open(1 - who, &name);
             for len in 1..4 {
                 theirs.write_all(b"x").unwrap();
-                // With write-back caching, the kernel answers `lseek` with its own size of the file
-                // (docs/SEMANTICS.md).
+                // Do not use `lseek` with write-back caching: the kernel answers `lseek` with its own cached size of
+                // the file (docs/SEMANTICS.md).
                 if round % 4 < 2 || pair.name.starts_with("writeback") {
                     assert_eq!(mine.metadata().unwrap().len(), len, "{}, round {round}", pair.name);
                 } else {
@@ -147,8 +149,8 @@ fn an_open_file_has_the_size_that_another_mount_has_made() {
     });
 }
 
-/// `ls -l` lists in this way: READDIRPLUS gives the kernel sizes that the mgr stored before the writer had its
-/// delegation.
+/// Lists a directory like `ls -l`: READDIRPLUS gives the kernel file sizes that the mgr stored before the writer got
+/// its delegation.
 #[test]
 fn a_listing_shows_what_another_mount_has_written_so_far() {
     with_pairs(|pair| {
@@ -166,8 +168,8 @@ fn a_listing_shows_what_another_mount_has_written_so_far() {
     });
 }
 
-/// MPI-IO opens files in this way: one process creates and closes a file, and then all processes open it at once. At
-/// that moment the mgr recalls the state that the close is returning.
+/// Opens files like MPI-IO: one process creates and closes a file, and then all processes open it at once. The mgr then
+/// recalls state that the close is returning at the same time.
 #[test]
 fn opening_a_new_file_on_all_mounts_at_once_loses_no_recall() {
     with_pairs(|pair| {
@@ -188,7 +190,7 @@ fn opening_a_new_file_on_all_mounts_at_once_loses_no_recall() {
                 }
             });
             assert_eq!(fs::read(pair.places[round % 2].at(&name)).unwrap(), b"abcd", "{}, round {round}", pair.name);
-            // A recall that got lost ends only with the lease of the mount that lost it.
+            // If a mount lost a recall, the opens would wait until the lease of this mount expires.
             assert!(began.elapsed() < Duration::from_secs(60), "{}, round {round}", pair.name);
         }
     });
@@ -210,7 +212,8 @@ fn bytes_truncated_by_another_mount_do_not_come_back() {
     });
 }
 
-/// Several threads write adjacent records at the same time. Pages that hold bytes of several records lose none of them.
+/// Several threads write adjacent records at the same time. Pages that contain bytes of several records must lose no
+/// byte.
 #[test]
 fn concurrent_writes_of_adjacent_records_lose_no_byte() {
     with_pairs(|pair| {
@@ -242,10 +245,10 @@ fn concurrent_writes_of_adjacent_records_lose_no_byte() {
 }
 
 /// Several threads write different records to the same place at the same time. Each byte of a record also occurs in
-/// another record, at the same offset. Afterwards the file holds one of the records as a whole.
+/// another record, at the same offset. At the end, the file must contain one whole record.
 #[test]
 fn one_of_several_concurrent_writes_remains_as_a_whole() {
-    // Any two records have bytes in common. A mix of two records equals none of the four.
+    // Any two records have some bytes in common, and no mixture of two records equals any of the four records.
     let records = [[1, 1, 1], [1, 2, 2], [2, 1, 2], [2, 2, 1]].map(|three| three.repeat(33));
     with_pairs(|pair| {
         let files = [0, 1, 0, 1].map(|place| pair.open(place, "f"));
@@ -266,8 +269,8 @@ fn one_of_several_concurrent_writes_remains_as_a_whole() {
     });
 }
 
-/// Small numbers, most of whose bytes are zeros, in a file that the other mount has open. The mount sends them as list
-/// I/O, and not one by one.
+/// Writes small numbers, most of whose bytes are zeros, to a file that the other mount has open. The mount must send
+/// many of them in one list I/O request.
 #[test]
 fn many_small_changes_of_a_shared_file_are_sent_together() {
     with_pairs(|pair| {
@@ -299,7 +302,7 @@ fn a_modification_time_that_a_program_sets_stays() {
     });
 }
 
-/// Describes how many bytes are wrong, and the first and the last of them. Returns none if all are right.
+/// Describes how many bytes differ, and the first and the last of them. Returns `None` if all bytes are equal.
 fn differing(found: &[u8], want: &[u8]) -> Option<String> {
     let other = |at: &usize| found.get(*at) != want.get(*at);
     let wrong: Vec<usize> = (0..found.len().max(want.len())).filter(other).collect();
@@ -307,23 +310,25 @@ fn differing(found: &[u8], want: &[u8]) -> Option<String> {
     Some(format!("{} wrong, {} to {}", wrong.len(), show(*wrong.first()?), show(*wrong.last()?)))
 }
 
-/// Calls `work` with a mapping of the file, and syncs the mapping afterwards.
+/// Maps the file, calls `work` with the mapped bytes, and syncs the mapping with `msync`.
 fn mapped(file: &File, len: usize, work: impl FnOnce(&mut [u8])) {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-    // A program that maps a file asks for its length and for the time of its last change first.
+    // Read the attributes first, because a program that maps a file first reads its length and modification time.
     assert_eq!(file.metadata().unwrap().len(), len as u64);
     let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-    // SAFETY: a shared mapping of an open file, used within its length and unmapped below.
+    // SAFETY: this creates a new shared mapping of an open file. The code below accesses only its first `len` bytes,
+    // and unmaps it after the last access.
     let at = unsafe { mmap(std::ptr::null_mut(), len, access, shared, file, 0) }.unwrap();
-    // SAFETY: as above; no other thread uses this memory.
+    // SAFETY: `at` is a mapping of `len` bytes, which no other thread uses, and which stays mapped until `work` has
+    // returned.
     work(unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), len) });
-    // SAFETY: as above.
+    // SAFETY: `at` is a mapping of `len` bytes that is still mapped.
     unsafe { msync(at, len, MsyncFlags::SYNC) }.unwrap();
-    // SAFETY: as above; the mapping is not used any more.
+    // SAFETY: `at` is a mapping of `len` bytes, and no reference to these bytes exists any more.
     unsafe { munmap(at, len) }.unwrap();
 }
 
-/// Three descriptors on each of two mounts, used in turns, and a model of the file's content.
+/// Three descriptors on each of two mounts, which make calls in random order, and a model of the file's content.
 struct Turns<'a> {
     pair: &'a Pair,
     files: Vec<(usize, File)>,
@@ -406,8 +411,8 @@ impl Turns<'_> {
             }
         }
     }
-    /// Makes a call in which the kernel works with pages. The kernel copies up to the end that it has cached, so a
-    /// program asks for the length of the file first.
+    /// Makes a random call for which the kernel copies or maps pages. Reads the attributes of the file first, because
+    /// the kernel copies only up to the file size that it has cached.
     fn step_by_pages(&mut self, number: usize, (at, len): (usize, usize)) -> String {
         let (file, size) = (&self.files[number].1, self.model.len());
         assert_eq!(file.metadata().unwrap().len(), size as u64);
@@ -468,8 +473,9 @@ fn calls_in_turns_on_two_mounts_behave_as_on_one_machine() {
     });
 }
 
-/// Programs on two mounts write and read a few places at the same time. All calls on each place have an order. This
-/// holds for files that all programs have just opened at once, and for a file that they use for longer.
+/// Programs on two mounts write and read a few places of a file at the same time. An order must exist that explains all
+/// calls on each place. Some rounds use a file that all programs have just opened, and one round uses a file for
+/// longer.
 #[test]
 fn calls_at_the_same_time_have_an_order() {
     let seed = seed();
@@ -491,13 +497,14 @@ fn calls_at_the_same_time_have_an_order() {
                 }
             });
 
-            // A page cache shows a write to programs on its mount before other mounts can see it.
+            // Check linearizability only without a page cache. A page cache shows a write to programs on its own mount
+            // before other mounts see the write.
             history.check([DEFAULT, UP].contains(&pair.name));
         }
     });
 }
 
-/// Writes or reads one of six places, at random.
+/// Writes or reads a random one of six places in the file, and records the call in `history`.
 fn call(file: &File, (history, rank): (&History, usize), dice: &mut Dice) {
     let slot = Slot(dice.below(6));
     let place = slot.0 as u64 * 1_000;
@@ -514,8 +521,8 @@ fn call(file: &File, (history, rank): (&History, usize), dice: &mut Dice) {
     }
 }
 
-/// A new mapping shows bytes that the other mount wrote. After `msync`, the other mount reads the bytes that were
-/// stored through the mapping.
+/// A new mapping must show the bytes that the other mount has written. After `msync`, the other mount must read the
+/// bytes that were stored through the mapping.
 #[test]
 fn msync_and_new_mappings_exchange_bytes_between_mounts() {
     const LEN: usize = 8_192;
@@ -532,7 +539,7 @@ fn msync_and_new_mappings_exchange_bytes_between_mounts() {
     });
 }
 
-/// With `sharing=close-to-open`, a mount gathers writes although another mount has the file open.
+/// With `sharing=close-to-open`, a mount must gather writes even while another mount has the file open.
 #[test]
 fn sharing_close_to_open_gathers_writes_of_a_shared_file() {
     if !can_mount() {

@@ -1,4 +1,4 @@
-//! Daemons, and the process of a mount, that are killed while files are written.
+//! Deaths of daemons and of the process of a mount while programs write files.
 
 use crate::cluster::{Cluster, WEIR, succeed};
 use crate::place::{Place, can_mount};
@@ -22,7 +22,7 @@ fn synced_data_outlives_the_mount() {
     file.sync_all().unwrap();
     file.write_all(&vec![8; 100_000]).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // The mount is gone, so no call pretends to have worked.
+    // The mount has died, so no further write and sync may report success.
     assert!(file.write_all(b"more").and_then(|()| file.sync_all()).is_err());
     drop(file);
     assert!(fs::read(place.at("f")).is_err());
@@ -30,7 +30,7 @@ fn synced_data_outlives_the_mount() {
     let found = cluster.run(["cat", "/f"]);
     assert!(found.len() >= synced.len() && found[..synced.len()] == synced[..]);
     drop(place);
-    // A new mount at the same directory does not require that the dead mount is unmounted first.
+    // A new mount must succeed at the directory of a dead mount that no user has unmounted.
     let dead = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     rustix::process::kill_process(dead.daemon(), rustix::process::Signal::KILL).unwrap();
     while fs::read_dir(dead.at("")).is_ok() {
@@ -59,12 +59,13 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
         std::thread::yield_now();
     }
     drop(held);
-    // The lease of the killed mount still runs, because a silent client may come back.
+    // Until the lease of the killed mount expires, the mgr must keep its locks, because a client that sends nothing may
+    // return.
     assert!(matches!(wanted.try_lock(), Err(fs::TryLockError::WouldBlock)));
     std::mem::forget(one);
     let again = Place::new(&cluster, &dir.path().join("one"), &[]);
     wanted.try_lock().unwrap();
-    // Both mounts are alive, and neither takes locks from the other.
+    // The two live mounts must not take locks from each other.
     assert!(matches!(writable(again.at("f")).try_lock(), Err(fs::TryLockError::WouldBlock)));
     fs::write(again.at("g"), b"new").unwrap();
     assert_eq!(fs::read(two.at("g")).unwrap(), b"new");
@@ -75,12 +76,12 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
     two.unmount();
 }
 
-/// The environment variable that makes a process of this test binary a writer. The writer is a process of its own, so
-/// that this process does not have the file open. Otherwise each process that is started here would inherit the open
-/// file, and close it when it calls `execve`. Such a close waits for the servers.
+/// The environment variable that turns a process of this test binary into a writer. Only the writer process has the
+/// file open. Otherwise, each child process of the tests would inherit the descriptor and close it when it calls
+/// `execve`. Such a close waits for the servers.
 const WRITER: &str = "WEIR_TEST_WRITER";
 
-/// Not a test: the code of the writer, which runs if the variable is set.
+/// The code of the writer process, which runs if the variable is set. This is not a test.
 #[test]
 fn writer() {
     let Some(path) = std::env::var_os(WRITER) else { return };
@@ -109,7 +110,7 @@ impl Writer {
         Writer { child, said }
     }
 
-    /// Sends a command to the writer. Returns whether the writer could carry it out.
+    /// Sends a command to the writer. Returns whether the writer executed the command with success.
     fn tell(&mut self, what: &str) -> bool {
         writeln!(self.child.stdin.as_mut().unwrap(), "{what}").unwrap();
         let mut lines = self.said.by_ref().lines().map(Result::unwrap);
@@ -137,7 +138,8 @@ fn a_mount_continues_after_a_restart_of_its_cluster() {
         assert!(writer.tell(&format!("{round} 300000")));
         whole.extend(vec![round; 300_000]);
         assert!(round % 2 == 0 || writer.tell("sync"));
-        // The mount keeps bytes that are not synced, and sends them again.
+        // While the cluster is down, the mount keeps the bytes that are not synced. It must send them again to the
+        // restarted cluster.
         let url = cluster.url.clone();
         cluster.kill();
         cluster = Cluster::start_again(&url, &data);
@@ -165,7 +167,7 @@ fn fsync_fails_when_bytes_cannot_be_made_durable() {
     writer.end();
 }
 
-/// A mount with `durable=fsync` loses no changes of names when processes are killed, its own process among them.
+/// With `durable=fsync`, no change of a name may be lost when processes are killed, even the process of the mount.
 #[test]
 fn unsynced_name_changes_survive_killed_processes() {
     if !can_mount() {
@@ -201,7 +203,7 @@ fn unsynced_name_changes_survive_killed_processes() {
             std::mem::forget(place);
             place = mount(&cluster);
         }
-        // Only processes were killed; the machine has not lost power.
+        // A sync must succeed, because only processes were killed. The machine has not lost power.
         File::open(place.at("")).unwrap().sync_all().unwrap();
         for i in 0..60 {
             let name = ["", "g", "f"][i as usize % 3];
@@ -215,8 +217,8 @@ fn unsynced_name_changes_survive_killed_processes() {
     succeed(Command::new(WEIR).args(["fsck", &cluster.url]));
 }
 
-/// Any process that has the device open keeps the kernel from ending the connection by itself. In practice that is a
-/// thread of the killed process that cannot be killed; here it is this test.
+/// A process that has the FUSE device open keeps the kernel from ending the connection. In practice, this is an
+/// unkillable thread of the killed process. In this test, the test process has the device open.
 #[test]
 fn a_killed_mount_ends_although_its_device_stays_open() {
     if !can_mount() {
@@ -234,15 +236,15 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     let process = pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
     let taken: Vec<_> =
         devices.iter().map(|fd| pidfd_getfd(&process, *fd, PidfdGetfdFlags::empty()).unwrap()).collect();
-    // The mount replaces a guard that was killed. A guard blocks SIGTERM, which may be sent to all processes and is
-    // not meant for it.
+    // The mount must replace a guard that was killed. A guard must block SIGTERM, which an administrator may send to
+    // all processes without meaning the guard.
     let first = guard_of(place.daemon());
     rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
     while guard_of(place.daemon()) == first {}
     rustix::process::kill_process(guard_of(place.daemon()), rustix::process::Signal::TERM).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // At first the kernel does not know that the process is dead: it sends a request, which fails when the guard ends
-    // the connection.
+    // At first the kernel does not detect that the process is dead and sends it a request. The request must fail when
+    // the guard aborts the connection.
     while fs::read_dir(place.at("")).is_ok() {
         std::thread::yield_now();
     }
@@ -251,7 +253,7 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     std::mem::forget(place);
     let again = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     assert_eq!(fs::read(again.at("f")).unwrap(), b"text");
-    // The guard of a mount ends with the mount.
+    // The guard of a mount must end when the mount ends.
     let guard = guard_of(again.daemon());
     again.unmount();
     while Path::new("/proc").join(guard.as_raw_nonzero().to_string()).exists() {
@@ -259,7 +261,7 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     }
 }
 
-/// Returns the guard process of a mount, as soon as it exists.
+/// Waits until the guard process of a mount exists, and returns it.
 fn guard_of(daemon: Pid) -> Pid {
     loop {
         let parent = daemon.as_raw_nonzero().to_string();

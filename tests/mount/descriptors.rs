@@ -1,4 +1,4 @@
-//! Random system calls on a mount and in a local directory, which must have the same outcomes.
+//! Random system calls on a mount and in a local directory, which must have the same results.
 //!
 //! The calls use several descriptors of a few files.
 
@@ -14,18 +14,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The names that files have or get.
+/// The names that the files have or can get.
 const NAMES: [&str; 5] = ["a", "b", "c", "d/e", "d/f"];
-/// The largest number of descriptors that are open at the same time.
+/// Maximum number of descriptors that are open at the same time.
 const OPEN_MAX: usize = 8;
 
-/// One of the two file systems in the comparison: a directory, and the descriptors that are open in it.
+/// One of the two file systems to compare: a directory, and the open descriptors of files in it.
 struct Side {
     dir: PathBuf,
     open: Vec<OwnedFd>,
 }
 
-/// A system call; a number selects an open descriptor or a name.
+/// A system call. The first number of each variant selects an open descriptor or a name.
 #[derive(Clone, Debug)]
 enum Call {
     Open(usize, u32),
@@ -44,12 +44,12 @@ enum Call {
     Unlink(usize),
     Zero(usize, u64, u64),
     Sync(usize),
-    /// Reads or sets a byte through a shared mapping of its page.
+    /// Reads a byte through a shared mapping of its page, and stores a new value if there is one.
     Map(usize, u64, Option<u8>),
     Whole(usize),
 }
 
-/// The outcome of a call: a number and bytes, or an error.
+/// The result of a system call: a number and bytes, or an error.
 type Seen = Result<(i64, Vec<u8>), Errno>;
 
 impl Side {
@@ -64,7 +64,8 @@ impl Side {
             |stat: rustix::fs::Stat| (stat.st_size, [stat.st_mode, stat.st_nlink as u32].map(|n| n as u8).into());
         match call {
             Call::Open(name, flags) => {
-                // A program that another test starts must not inherit the descriptor, which would keep the mount busy.
+                // Set `O_CLOEXEC`, so that no program that another test starts inherits the descriptor and keeps the
+                // mount busy.
                 let flags = OFlags::from_bits_retain(*flags) | OFlags::CLOEXEC;
                 let made = openat(CWD, self.at(*name), flags, Mode::from_raw_mode(0o644))?;
                 self.open.push(made);
@@ -121,8 +122,8 @@ impl Side {
     }
 }
 
-/// Reads a byte through a shared mapping, and then sets it if `set` has a value. Does nothing behind the end of the
-/// file.
+/// Reads a byte through a shared mapping. If `set` has a value, then stores this value. Does nothing beyond the end of
+/// the file.
 fn through_mapping(open: &OwnedFd, at: u64, set: Option<u8>) -> Seen {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     if at >= fstat(open)?.st_size as u64 {
@@ -130,7 +131,8 @@ fn through_mapping(open: &OwnedFd, at: u64, set: Option<u8>) -> Seen {
     }
     let prot = if set.is_some() { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
     let (page, within) = (at / 4096 * 4096, (at % 4096) as usize);
-    // SAFETY: a new mapping of one page within the file, unmapped before this block ends.
+    // SAFETY: this is a new mapping of one page that the file contains. The block accesses one byte in it, and unmaps
+    // it at its end.
     let found = unsafe {
         let mapped = mmap(std::ptr::null_mut(), 4096, prot, MapFlags::SHARED, open, page)?;
         let byte = mapped.cast::<u8>().add(within);
@@ -144,7 +146,7 @@ fn through_mapping(open: &OwnedFd, at: u64, set: Option<u8>) -> Seen {
     Ok((0, vec![found]))
 }
 
-/// Returns a random call for a side with this number of open descriptors.
+/// Returns a random system call for a side with `open` open descriptors.
 fn draw_call(open: usize, draw: &mut impl FnMut(u64) -> u64) -> Call {
     let flags = {
         let access = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR][draw(3) as usize];
@@ -196,7 +198,7 @@ fn side(dir: &Path) -> Side {
     Side { dir: dir.to_owned(), open: Vec::new() }
 }
 
-/// `WEIR_TEST_SEED` sets the first seed. `WEIR_TEST_SCALE=full` runs a hundred times as many calls.
+/// `WEIR_TEST_SEED` sets the first seed. With `WEIR_TEST_SCALE=full`, the test makes a hundred times as many calls.
 #[test]
 fn random_calls_have_the_same_outcome_as_on_a_local_file_system() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
@@ -205,7 +207,7 @@ fn random_calls_have_the_same_outcome_as_on_a_local_file_system() {
     let rounds = if full() { 300 } else { 3 };
     for seed in seed..seed + rounds {
         let mut state = seed;
-        // SplitMix64: random enough to select calls, and the same on every machine.
+        // The SplitMix64 generator suffices to select calls, and gives the same numbers on every machine.
         let mut draw = |below: u64| {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -13,12 +13,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Returns bytes whose values follow from their offsets and the seed.
+/// Returns `len` bytes whose values follow from their offsets and from `seed`.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|i| ((i.wrapping_mul(0x9e37_79b9) ^ seed) >> 7) as u8).collect()
 }
 
-/// Returns a cluster and its mount, or none where no file system can be mounted.
+/// Returns a cluster and a mount of it. Returns `None` if this process cannot mount file systems.
 pub fn mounted(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, Place)> {
     if !can_mount() {
         return None;
@@ -62,7 +62,7 @@ fn the_mount_and_other_clients_see_the_same_bytes() {
 #[test]
 fn a_file_longer_than_any_disk_can_be_used() {
     let Some((dir, cluster, place)) = mounted(&[]) else { return };
-    // This offset is further than a file of most local file systems reaches, so the iods may refuse the byte.
+    // Most local file systems do not support such a large offset in a file, so the iods may refuse the byte.
     const FAR: u64 = 70_368_743_129_083;
     let path = place.at("far");
     let file = File::create(&path).unwrap();
@@ -70,7 +70,7 @@ fn a_file_longer_than_any_disk_can_be_used() {
     drop(file);
     OpenOptions::new().write(true).open(&path).unwrap().set_len(FAR).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), FAR);
-    // The mgr is killed. It has stored intents of the operations that it had begun.
+    // Kill the mgr, so that the next mgr must complete the intents of the operations in progress.
     let url = cluster.url.clone();
     cluster.kill();
     let cluster = Cluster::start_again(&url, &dir.path().join("data"));
@@ -100,7 +100,7 @@ fn links_fifos_renames_and_removals_work() {
     rustix::fs::mknodat(CWD, place.at("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     assert_eq!(fs::metadata(place.at("pipe")).unwrap().mode(), 0o010_600);
 
-    // Editors save a file in this way: a new file replaces the old one.
+    // Replace a file by a new file, as editors do to save a file.
     fs::write(place.at("new"), b"two").unwrap();
     fs::rename(place.at("new"), place.at("hard")).unwrap();
     assert_eq!(fs::read(place.at("hard")).unwrap(), b"two");
@@ -113,7 +113,7 @@ fn links_fifos_renames_and_removals_work() {
 
     exchanges(&place);
 
-    // A file that is open stays usable without a name.
+    // An open file without a name must stay usable.
     let mut open = OpenOptions::new().read(true).write(true).open(place.at("y")).unwrap();
     fs::remove_file(place.at("y")).unwrap();
     open.write_all(b"still here").unwrap();
@@ -130,7 +130,7 @@ fn links_fifos_renames_and_removals_work() {
     place.unmount();
 }
 
-/// A log that one program appends to while another program reads it.
+/// Reads a log while another program appends to it through a descriptor that is open only for writing.
 #[test]
 fn a_file_can_be_read_while_another_open_only_writes_it() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
@@ -152,7 +152,7 @@ fn a_file_can_be_read_while_another_open_only_writes_it() {
                 reader.read_exact_at(&mut tail, (model.len() - piece) as u64).unwrap();
                 assert_eq!(tail, more);
             }
-            // Linux truncates a file with `O_TRUNC` even if it is opened only for reading.
+            // Linux truncates a file that is opened with `O_TRUNC`, even if it is opened only for reading.
             if piece == 5_000 && append {
                 let cuts = OFlags::RDONLY | OFlags::TRUNC | OFlags::CLOEXEC;
                 drop(rustix::fs::open(place.at("log"), cuts, Mode::empty()).unwrap());
@@ -160,14 +160,14 @@ fn a_file_can_be_read_while_another_open_only_writes_it() {
                 writer.write_all(b"x").unwrap();
                 model = b"x".into();
             }
-            // A program that has the file open only for writing may look for data.
+            // `lseek(SEEK_DATA)` must work with a descriptor that is open only for writing.
             assert_eq!(rustix::fs::seek(&writer, rustix::fs::SeekFrom::Data(0)), Ok(0));
         }
     }
     place.unmount();
 }
 
-/// A directory that is removed or replaced while it is open still has attributes, but no entries.
+/// An open directory that was removed or replaced must still have attributes, but no entries.
 #[test]
 fn a_removed_directory_keeps_its_attributes_while_it_is_open() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
@@ -190,7 +190,7 @@ fn a_removed_directory_keeps_its_attributes_while_it_is_open() {
     place.unmount();
 }
 
-/// The creation time of a file stays, whatever changes the file later.
+/// The creation time of a file must not change, whatever changes the file later.
 #[test]
 fn the_creation_time_of_a_file_stays() {
     let Some((_dir, _cluster, place)) = mounted(&["-o", "attr_timeout=0"]) else { return };
@@ -210,7 +210,7 @@ fn the_creation_time_of_a_file_stays() {
     place.unmount();
 }
 
-/// Checks renameat2(2) with its flags, on files and directories.
+/// Checks the flags of renameat2(2) with files and directories.
 fn exchanges(place: &Place) {
     let with = |flags, from, to| renameat_with(CWD, place.at(from), CWD, place.at(to), flags);
     fs::create_dir_all(place.at("swap/one/in")).unwrap();
@@ -266,7 +266,7 @@ fn times_modes_and_extended_attributes_stay() {
         before.mtime() >= before.ctime() - 1 && before.len() == 200_000,
         "written bytes are visible before they are synced"
     );
-    // cp -p and tar do this: they set the time before they close the file.
+    // Set the times before the file is closed, as `cp -p` and tar do.
     let then = Timespec { tv_sec: 1_000_000_000, tv_nsec: 123_456_789 };
     rustix::fs::futimens(&file, &Timestamps { last_access: then, last_modification: then }).unwrap();
     drop(file);
@@ -296,7 +296,7 @@ fn times_modes_and_extended_attributes_stay() {
 #[test]
 fn all_programs_on_a_mount_see_the_written_length_at_once() {
     for access in ["direct", "page", "unbuffered"] {
-        // With this timeout, each lookup of a path asks the mgr which file the name stands for.
+        // With an entry timeout of 0, each lookup of a path asks the mgr which file has the name.
         let Some((_dir, _cluster, place)) = mounted(&["--access", access, "--entry-timeout", "0"]) else { return };
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("f")).unwrap();
         let mut len = 0;
@@ -306,7 +306,7 @@ fn all_programs_on_a_mount_see_the_written_length_at_once() {
             assert_eq!(fs::metadata(place.at("f")).unwrap().len(), len as u64, "{access}");
             assert_eq!(fs::read(place.at("f")).unwrap().len(), len, "{access}");
         }
-        // A replaced file stays as it was for a program that has it open.
+        // A program that has a replaced file open must still see the old content.
         let mut kept = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("old")).unwrap();
         kept.write_all(b"old").unwrap();
         fs::write(place.at("new"), b"new").unwrap();
@@ -319,7 +319,8 @@ fn all_programs_on_a_mount_see_the_written_length_at_once() {
     }
 }
 
-/// The kernel gets the attributes of a file, the file changes, and only then a program asks for its creation time.
+/// Caches the attributes of a file in the kernel, changes the file, and then reads its attributes with the creation
+/// time. The result must contain the change.
 #[test]
 fn attributes_from_before_a_change_are_not_reported_again() {
     let Some((_dir, cluster, place)) = mounted(&[]) else { return };
@@ -334,7 +335,7 @@ fn attributes_from_before_a_change_are_not_reported_again() {
         cluster.put(&format!("/{name}"), b"text", &[]);
         let path = place.at(name);
         let open = OpenOptions::new().append(true).open(&path).unwrap();
-        // stat(2) does not ask for the creation time.
+        // stat(2) does not request the creation time, so the kernel caches the attributes without it.
         assert_eq!(rustix::fs::stat(&path).unwrap().st_size, 4);
         change(&open, &path);
         let found = fs::metadata(&path).unwrap();
@@ -344,7 +345,7 @@ fn attributes_from_before_a_change_are_not_reported_again() {
     place.unmount();
 }
 
-/// Sets its flag when it is dropped.
+/// A guard that sets the flag when it is dropped.
 struct Sets<'a>(&'a AtomicBool);
 
 impl Drop for Sets<'_> {
@@ -353,8 +354,8 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Old-style lock files: other threads create and remove a name all the time. Opening this name finds the file, or
-/// none. A name that another thread replaces all the time always exists.
+/// Other threads create and remove a name all the time, as with old-style lock files. An open of this name must find
+/// the file or return ENOENT. A name that another thread replaces all the time must always exist.
 #[test]
 fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
@@ -364,7 +365,7 @@ fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                // The flag is also set when this thread panics; otherwise the other threads would run forever.
+                // Set the flag also if this thread panics, because the other threads would otherwise run forever.
                 let _done = Sets(&done);
                 for round in 0..400 {
                     if let Err(error) = OpenOptions::new().write(true).open(&lock) {
@@ -392,7 +393,8 @@ fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     place.unmount();
 }
 
-/// The mgr holds short writes, while a client that has looked for data asks the iods.
+/// Searches for data while the mgr still holds short writes: the client, which asks the iods for data, must not miss
+/// these bytes.
 fn seeks_short_writes(place: &Place) {
     let short = OpenOptions::new().write(true).create_new(true).open(place.at("short")).unwrap();
     for at in [1, 5, 4096, 100_000] {
@@ -426,7 +428,7 @@ fn holes_fallocate_copies_and_mappings_work() {
         let beyond = rustix::fs::fallocate(&file, keep, 8 << 20, 1000);
         assert_eq!(beyond, Err(rustix::io::Errno::OPNOTSUPP));
         rustix::fs::fallocate(&file, keep, 0, 4 << 20).unwrap();
-        // Ranges of zeros with reserved storage; they extend the file only where the flags allow that.
+        // Zero ranges with reserved storage. A range may extend the file only if the flags allow this.
         let zeroed = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("zeroed")).unwrap();
         zeroed.write_all_at(&data, 0).unwrap();
         for (flags, offset, len) in
@@ -452,8 +454,8 @@ fn holes_fallocate_copies_and_mappings_work() {
         );
         drop(copy);
 
-        // A shared mapping shows the bytes of the file.
-        // SAFETY: the mapping is used within its length, and unmapped below.
+        // A shared mapping must show the bytes of the file.
+        // SAFETY: the code uses the mapping only within its length, and unmaps it at the end of the block.
         unsafe {
             let (len, all) = (8192, ProtFlags::READ | ProtFlags::WRITE);
             let map = rustix::mm::mmap(std::ptr::null_mut(), len, all, MapFlags::SHARED, &file, 3 << 20).unwrap();
@@ -517,7 +519,7 @@ fn each_write_takes_its_path() {
     );
     assert!(fs::read(place.at("small")).unwrap() == large[..2000]);
     assert_eq!((cluster.proxied_bytes(), count("layoutget")), (4000, 1));
-    // Both paths in one file: the newest bytes remain.
+    // Write one file on both paths: the newest bytes must remain.
     let file = OpenOptions::new().read(true).write(true).open(place.at("large")).unwrap();
     file.write_all_at(b"small", 5000).unwrap();
     file.write_all_at(&large, 4000).unwrap();

@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 96;
-/// Half of the threads store to the mapping; the other half call `write`.
+/// Number of threads. Half of the threads store to the mapping, and the other half call `write`.
 const THREADS: usize = 8;
 
-/// A shared mapping of a file, as an array of words.
+/// A shared mapping of a file, as an array of atomic words.
 struct Mapped(&'static [AtomicU64]);
 
 impl Mapped {
     fn of(file: &File) -> Mapped {
         let both = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the mapping is aligned for words, used only within its length and as atomics, and unmapped after its
-        // last use.
+        // SAFETY: the mapping is page-aligned, so it is aligned for words. All accesses are atomic and within its
+        // length, and drop unmaps it after the last access.
         unsafe {
             let at = mmap(std::ptr::null_mut(), PAGES * PAGE, both, MapFlags::SHARED, file, 0).unwrap();
             Mapped(std::slice::from_raw_parts(at.cast::<AtomicU64>(), PAGES * PAGE / 8))
@@ -28,18 +28,18 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: no thread uses the mapping any more.
+        // SAFETY: all threads that use the mapping have ended before it is dropped.
         unsafe { munmap(self.0.as_ptr().cast_mut().cast(), PAGES * PAGE).unwrap() }
     }
 }
 
-/// Returns the index of the word of a page that a thread changes, and the value that the thread stores in this word.
+/// Returns the index of the word that a thread changes in a page, and the value that the thread stores there.
 fn word(page: usize, thread: usize) -> (usize, u64) {
     (page * PAGE / 8 + thread * 31 + 5, (page * THREADS + thread) as u64 + 0x0101_0101_0101_0101)
 }
 
-/// Threads change different words of each page, half of them through the mapping and half by `write`. In even rounds
-/// they share one open; in odd rounds each thread has its own. No change is lost.
+/// Threads change different words of each page, half of them through the mapping and half with `write`. In even rounds,
+/// they share one open file; in odd rounds, each thread opens the file itself. No change may be lost.
 #[test]
 fn writes_and_mapping_stores_to_the_same_pages_are_all_kept() {
     for access in ["direct", "page"] {

@@ -8,12 +8,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// More than all configured windows, caches and buffers take together.
+/// Upper limit of the memory of a process in bytes. It is more than all configured windows, caches and buffers use
+/// together.
 const BOUND: u64 = 400 << 20;
-/// The growth that is allowed because an allocator keeps more memory at one time than at another.
+/// Permitted growth of the memory of a process in bytes, because an allocator holds different amounts of free memory at
+/// different times.
 const GROWTH: u64 = 32 << 20;
 
-/// The memory of a process: its resident set now, and the largest one so far.
+/// The memory of a process: its resident set size now, and its largest resident set size so far.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     now: u64,
@@ -31,7 +33,7 @@ impl Memory {
     }
 }
 
-/// The kernel keeps no more unused inodes than the limit allows. Files in use stay usable.
+/// The kernel must keep no more unused inodes than the limit allows. Files in use must stay usable.
 #[test]
 fn the_kernel_forgets_unused_files_beyond_the_limit() {
     if !can_mount() {
@@ -76,7 +78,8 @@ fn the_kernel_forgets_unused_files_beyond_the_limit() {
         let len = file.read_at(&mut text, 0).unwrap();
         assert_eq!(text[..len], *n.to_string().as_bytes());
     }
-    // The kernel does not report when inodes become unused, so the mount has to ask again.
+    // The kernel does not report that inodes are no longer in use, so the mount must ask the kernel again to evict
+    // them.
     drop(held);
     assert!(fall_to(200));
     for n in (0..2000).step_by(37) {
@@ -85,12 +88,12 @@ fn the_kernel_forgets_unused_files_beyond_the_limit() {
     place.unmount();
 }
 
-/// Returns whether this kernel has `FUSE_NOTIFY_PRUNE`.
+/// Returns whether this kernel supports `FUSE_NOTIFY_PRUNE`.
 fn prunes() -> bool {
     fs::read_to_string("/proc/kallsyms").is_ok_and(|symbols| symbols.contains("fuse_try_prune_one_inode"))
 }
 
-/// Returns the process that was started with this argument.
+/// Returns the id of the process that has `argument` on its command line.
 fn process_with(argument: &Path) -> i32 {
     let wanted = argument.to_str().unwrap().as_bytes();
     let pids = fs::read_dir("/proc").unwrap().flatten();
@@ -101,7 +104,8 @@ fn process_with(argument: &Path) -> i32 {
     pids.find(has).expect("it runs")
 }
 
-/// Does some of each kind of work: small writes in order and at random places, appends, small files, names.
+/// Does some work of each kind: small writes in order and at random offsets, appends, small files, and changes of
+/// names.
 fn round(place: &Place, number: u64) {
     let block = vec![number as u8; 4096];
     let mut stream = File::create(place.at("stream")).unwrap();
@@ -131,7 +135,7 @@ fn round(place: &Place, number: u64) {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A short form of a test of one hour; `WEIR_TEST_SCALE=full` runs the whole hour.
+/// Runs a short form of this test; `WEIR_TEST_SCALE=full` runs the full form, which takes one hour.
 #[test]
 fn memory_use_does_not_grow_with_the_work() {
     if !can_mount() {

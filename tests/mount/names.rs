@@ -1,4 +1,5 @@
-//! Operations by a name that another mount changes: each acts on the file or directory that has the name now.
+//! Operations by a name that another mount changes: each operation must act on the file or directory that has the name
+//! now.
 
 use crate::place::Place;
 use crate::sharing::two;
@@ -14,10 +15,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// A change of a file by its name, with a description of the change.
+/// An operation that changes a file by its name, with a description.
 type Change = (&'static str, fn(&Path));
 
-/// The extended attribute that changes of attributes set.
+/// The name of the extended attribute that the operations in [`CHANGES`] set.
 const XATTR: &str = "user.changed";
 
 fn append(path: &Path) {
@@ -30,7 +31,7 @@ fn set_times(path: &Path) {
     rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()).unwrap();
 }
 
-/// The changes that programs make to a file by its name.
+/// All operations by which programs change a file by its name.
 const CHANGES: [Change; 9] = [
     ("append", append),
     ("open with O_TRUNC", |path| drop(OpenOptions::new().write(true).truncate(true).open(path).unwrap())),
@@ -48,10 +49,10 @@ unsafe extern "C" {
     fn truncate_path(path: *const c_char, length: i64) -> c_int;
 }
 
-/// Calls truncate(2), which opens no file.
+/// Calls truncate(2), which does not open the file.
 fn truncate(path: &Path, length: i64) {
     let path = CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the path ends with a zero byte.
+    // SAFETY: `path` points to a string that ends with a zero byte and lives until the call has returned.
     let result = unsafe { truncate_path(path.as_ptr(), length) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
@@ -61,7 +62,7 @@ fn stat(path: &Path) -> Statx {
     rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap()
 }
 
-/// Returns everything about a file that a change may affect.
+/// Returns everything about a file that an operation in [`CHANGES`] may change.
 fn state(path: &Path) -> (Vec<u8>, u16, u32, u32, i64, bool) {
     let text = fs::read(path).unwrap();
     let changed = rustix::fs::getxattr(path, XATTR, &mut [0; 8][..]).is_ok();
@@ -95,8 +96,8 @@ fn changes_by_a_name_reach_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// The kernel repeats a walk only once. The file that the second walk finds may lose its name before it is opened, too.
-/// That file is kept long enough for the open.
+/// The kernel repeats a path walk after ESTALE only once. The file that the second walk finds may also lose its name
+/// before the open. The mgr must keep this file long enough for the open.
 #[test]
 fn a_name_that_another_mount_replaces_constantly_can_be_opened() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -153,12 +154,12 @@ fn reads_and_appends_reach_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// An operation in a directory by a path: its description, the operation, and the names in the directory afterwards.
-/// The directory has `f`, `sub` and `sub/f` before.
+/// An operation in a directory by its path: the description, the operation, and the names in the directory after the
+/// operation. Before the operation, the directory contains `f`, `sub` and `sub/f`.
 type Work = (&'static str, fn(&Path), &'static [&'static str]);
 
 fn open_dir(path: &Path) -> OwnedFd {
-    // A program that another test starts must not inherit the descriptor, which would keep the mount busy.
+    // Set `O_CLOEXEC`, so that no program that another test starts inherits the descriptor and keeps the mount busy.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).unwrap()
 }
@@ -186,7 +187,7 @@ const WORK: [Work; 18] = [
     ("create", |dir| fs::write(dir.join("x"), "x").unwrap(), &["f", "sub", "x"]),
     ("create below", |dir| fs::write(dir.join("sub/x"), "x").unwrap(), &["f", "sub"]),
     ("ln", |dir| fs::hard_link(dir.join("f"), dir.join("x")).unwrap(), &["f", "sub", "x"]),
-    // The new name also occurs on the path that leads to it.
+    // The new name `sub` equals a component of the path to its directory.
     ("mkdir of the same name", |dir| fs::create_dir(dir.join("sub/sub")).unwrap(), &["f", "sub"]),
     ("ln of the same name", link_beside, &["f", "sub"]),
     ("mv within", |dir| fs::rename(dir.join("f"), dir.join("x")).unwrap(), &["sub", "x"]),
@@ -196,14 +197,14 @@ const WORK: [Work; 18] = [
     ("chmod", |dir| fs::set_permissions(dir, PermissionsExt::from_mode(0o700)).unwrap(), &["f", "sub"]),
 ];
 
-/// Creates a directory for [`WORK`], whose files contain `text`.
+/// Creates a directory with the entries that [`WORK`] needs. Its files contain `text`.
 fn make(dir: &Path, text: &str) {
     fs::create_dir_all(dir.join("sub")).unwrap();
     fs::write(dir.join("f"), text).unwrap();
     fs::write(dir.join("sub/f"), text).unwrap();
 }
 
-/// Returns everything in a tree: the names, the modes, and the contents of files.
+/// Returns all names of a tree, each with the mode and the content of its file.
 fn tree(dir: &Path) -> Vec<(String, u16, String)> {
     let mut all = vec![(String::new(), stat(dir).stx_mode, String::new())];
     for name in names(dir) {
@@ -217,9 +218,9 @@ fn tree(dir: &Path) -> Vec<(String, u16, String)> {
     all
 }
 
-/// Does all [`WORK`] on the second mount in `d`, after `replace` has put another directory there on the first mount.
-/// The earlier directory may then be at `d.old`. `known` looks up names on the second mount before that. The mounts
-/// swap their roles each time.
+/// Runs each operation of [`WORK`] on the second mount in the directory `d`. First `known` looks up names on the second
+/// mount, and then `replace` replaces `d` on the first mount. `replace` may leave the earlier directory at `d.old`. The
+/// two mounts swap roles after each operation.
 fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for (round, (what, work, after)) in WORK.iter().enumerate() {
@@ -238,7 +239,8 @@ fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
         match *what {
             "append" => assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "new+"),
             "mkdir below" | "create below" => assert_eq!(names(&dir.join("sub")), ["f", "x"].map(String::from).into()),
-            // The first mount has the mode cached, because it created the directory.
+            // The first mount has cached the mode, because it created the directory. So read the mode on the second
+            // mount.
             "chmod" => assert_eq!(stat(&there).stx_mode & 0o777, 0o700),
             _ => {}
         }
@@ -247,12 +249,12 @@ fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
     two.unmount();
 }
 
-/// Looks up everything in a directory.
+/// Looks up everything in a directory, so that the kernel caches all its names.
 fn look_at_all(dir: &Path) {
     tree(dir);
 }
 
-/// Looks up the directory itself.
+/// Looks up only the directory itself.
 fn look_at_name(dir: &Path) {
     stat(dir);
 }
@@ -283,8 +285,8 @@ fn operations_reach_a_directory_that_was_removed_and_recreated() {
     work_in_a_replaced_directory(look_at_name, make_again);
 }
 
-/// The kernel revalidates names that it has cached for a while: those in the directory, but not the directory's own
-/// name.
+/// The kernel revalidates cached names after a while. Here it must revalidate the names in the directory, but it has
+/// just looked up the directory itself.
 #[test]
 fn old_cached_names_are_not_used_after_their_directory_is_swapped() {
     let known = |dir: &Path| {
@@ -349,7 +351,7 @@ fn each_hard_link_leads_to_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// Changes a file by its descriptor. The kernel does not repeat such calls.
+/// Changes a file by its descriptor. The kernel does not repeat these calls after an error.
 fn change_by_descriptor(file: &File, mode: u32) {
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).unwrap();
     rustix::fs::fchown(file, Some(rustix::fs::Uid::from_raw(mode)), None).unwrap();
@@ -437,7 +439,7 @@ fn a_renamed_directory_can_be_used_through_its_descriptor() {
         }
         work_by_descriptor(&held);
         work_by_descriptor(&held);
-        // A shell works in this way in its current directory.
+        // Also use the directory from a shell whose current directory it is.
         let shell = "set -e; cat f sub/f; mkdir x; touch x/y; echo z > z; mv z x; ls; rm -r x; chmod 700 .";
         let said = Command::new("sh").args(["-c", shell]).current_dir(format!("/proc/self/fd/{}", raw(&held))).output();
         let said = said.unwrap();
@@ -464,7 +466,7 @@ fn the_descriptor_of_a_removed_directory_reports_enoent() {
     fs::remove_dir(one.at("d")).unwrap();
     std::thread::scope(|scope| {
         for fd in &held {
-            // Each thread is new, so it makes its first request here.
+            // Each thread is new, so its first request on the mount is the one in this closure.
             scope.spawn(move || {
                 let flags = StatxFlags::BASIC_STATS;
                 let stat = rustix::fs::statx(fd.as_fd(), "", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, flags);
@@ -480,7 +482,7 @@ fn the_descriptor_of_a_removed_directory_reports_enoent() {
     two.unmount();
 }
 
-/// A directory that is rewound is read as it is now.
+/// After a rewind, an open directory must list its current names.
 #[test]
 fn a_rewound_directory_shows_its_current_names() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -502,8 +504,8 @@ fn a_rewound_directory_shows_its_current_names() {
     two.unmount();
 }
 
-/// Changes that a program makes through the descriptor of a directory are listed when it reads the directory
-/// afterwards.
+/// A program changes names through the descriptor of a directory, and then lists the directory. The listing must
+/// contain the changes.
 #[test]
 fn an_open_directory_lists_changes_made_through_its_descriptor() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -551,8 +553,8 @@ fn concurrent_removals_of_one_tree_report_no_stale_handle() {
     two.unmount();
 }
 
-/// `rm -r` opens one directory after another by the same call: with the same descriptor number, and a name at the same
-/// address.
+/// `rm -r` opens one directory after another with the same system call: the descriptor has the same number, and the
+/// name is at the same address. The mount must not mistake the second call for a repetition of the first one.
 #[test]
 fn the_same_call_on_another_directory_is_walked_again() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -578,7 +580,7 @@ fn the_same_call_on_another_directory_is_walked_again() {
     two.unmount();
 }
 
-/// Two `rm -r` remove the same tree in this way, while a third program works in the directory.
+/// This is the order of calls of two `rm -r` that remove one tree while a third program works in the directory.
 #[test]
 fn a_missing_name_stays_missing_when_its_directory_is_removed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

@@ -1,14 +1,15 @@
-//! A mount for a test, which is unmounted when the test ends.
+//! A mount for a test, which the test unmounts at its end.
 
 use crate::cluster::{Cluster, WEIR, succeed};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The environment variable that selects the transport of the mounts of all tests; the default is `device`.
+/// The environment variable that selects the transport of FUSE requests for the mounts of all tests; the default is
+/// `device`.
 pub const TRANSPORT: &str = "WEIR_TEST_TRANSPORT";
 
-/// The environment variable with mount options that all tests add to their own: without leading dashes, separated by
-/// commas.
+/// The environment variable with options for the mounts of all tests: names of long options without leading dashes,
+/// separated by commas.
 pub const OPTIONS: &str = "WEIR_TEST_MOUNT";
 
 /// Returns whether tests run in their long form (`WEIR_TEST_SCALE=full`).
@@ -16,7 +17,7 @@ pub fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// Runs tests again in a process of their own. Checks that they pass, and that at least one test ran.
+/// Runs tests of this binary again in a process of their own. Asserts that they pass, and that at least one test ran.
 pub fn rerun_passes(command: &mut Command) {
     let said = command.stderr(std::process::Stdio::inherit()).output().unwrap();
     let text = String::from_utf8_lossy(&said.stdout);
@@ -26,7 +27,7 @@ pub fn rerun_passes(command: &mut Command) {
     assert!(text.lines().find_map(passed).is_some_and(|passed| passed > 0), "no test ran again");
 }
 
-/// Returns the options that the mounts of all tests have.
+/// Returns the options that the mounts of all tests have in common.
 pub fn options() -> Vec<String> {
     let transport = std::env::var(TRANSPORT).unwrap_or_else(|_| "device".to_owned());
     let mut options = vec!["--transport".to_owned(), transport];
@@ -36,7 +37,7 @@ pub fn options() -> Vec<String> {
     options
 }
 
-/// A mount that runs in the background.
+/// A mount whose process runs in the background.
 pub struct Place {
     dir: PathBuf,
 }
@@ -51,15 +52,15 @@ pub fn can_mount() -> bool {
 }
 
 impl Place {
-    /// Mounts a cluster's file system at a new directory.
+    /// Mounts the file system of a cluster at the directory `dir`, and creates the directory.
     pub fn new(cluster: &Cluster, dir: &Path, options: &[&str]) -> Place {
         Place::at_url(&cluster.url, dir, options)
     }
 
-    /// Mounts the file system of this URL at a new directory.
+    /// Mounts the file system at `url` at the directory `dir`, and creates the directory.
     pub fn at_url(url: &str, dir: &Path, options: &[&str]) -> Place {
         if let Err(error) = std::fs::create_dir_all(dir) {
-            // The directory exists if it holds a mount whose process was killed.
+            // If the directory is the mount point of a killed mount, it exists, but the call fails.
             assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
         }
         let mut command = Command::new(WEIR);
@@ -68,17 +69,17 @@ impl Place {
         Place { dir: dir.to_owned() }
     }
 
-    /// Refers to a mount that another process made at a directory. That process unmounts the file system when it ends.
+    /// Returns a value for a mount that another process serves at `dir` and unmounts when it ends.
     pub fn there(dir: &Path) -> Place {
         Place { dir: dir.to_owned() }
     }
 
-    /// Returns the path of a name in the mount.
+    /// Returns the path of the entry `name` of the mount's root.
     pub fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Returns the process that serves the mount.
+    /// Returns the id of the process that serves the mount.
     pub fn daemon(&self) -> rustix::process::Pid {
         let dir = self.dir.to_str().unwrap();
         let serves = |pid: &i32| {
@@ -92,8 +93,8 @@ impl Place {
         rustix::process::Pid::from_raw(pid).unwrap()
     }
 
-    /// Unmounts the file system, and checks that this succeeds. Retries while the mount is busy: a process that another
-    /// test is just starting has inherited the open files of this process, until it calls `execve`.
+    /// Unmounts the file system, which must succeed. Tries again while the mount is busy: a process that another test
+    /// starts has inherited the open files of this process, until it calls `execve`.
     pub fn unmount(self) {
         let umount = || Command::new(WEIR).arg("umount").arg(&self.dir).output().unwrap();
         let mut done = umount();
@@ -111,7 +112,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A failed test may leave files open.
+        // Unmount lazily, because a failed test may leave open files.
         let _ = Command::new(WEIR).args(["umount", "--lazy"]).arg(&self.dir).output();
     }
 }

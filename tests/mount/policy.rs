@@ -1,4 +1,4 @@
-//! Policies on a mount: which one applies to a file, which users may change it, and which path the bytes take.
+//! Policies on a mount: which policy applies to a file, which users may change it, and which path the bytes take.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use crate::files::{mounted, pattern};
@@ -15,7 +15,7 @@ fn set(path: &Path, name: &str, value: &str) -> Result<(), Errno> {
     setxattr(path, format!("user.weir.{name}").as_str(), value.as_bytes(), XattrFlags::empty())
 }
 
-/// Returns the effective value of a setting at a path of a mount, and its origin.
+/// Returns the effective value of the policy part `part` at a path of a mount, and its origin.
 fn effective(path: &Path, part: &str) -> (String, String) {
     let out = succeed(Command::new(WEIR).args(["policy", "show", "--mount", "--json"]).arg(path));
     let shown: serde_json::Value = serde_json::from_slice(&out).unwrap();
@@ -27,7 +27,7 @@ fn counts(value: &str, origin: &str) -> (String, String) {
     (value.to_owned(), origin.to_owned())
 }
 
-/// Writes and closes a file of `len` bytes. Returns how many of the bytes took the mgr path.
+/// Writes a file of `len` bytes and closes it. Returns how many of the bytes took the mgr path.
 fn through_mgr(cluster: &Cluster, path: &Path, len: usize) -> u64 {
     let before = cluster.counter("counters", "proxy_write_bytes");
     fs::write(path, pattern(len, 3)).unwrap();
@@ -59,8 +59,8 @@ fn the_policy_of_a_directory_applies_to_its_files_on_all_mounts() {
     place.unmount();
 }
 
-/// Gives this thread a descriptor table of its own. Child processes of other tests close the descriptors that they have
-/// inherited when they begin, at any time. Each such close sends all gathered bytes of the file.
+/// Gives this thread a descriptor table of its own. Otherwise, child processes of other tests would inherit its
+/// descriptors and close them at any time. Each such close makes the mount send all gathered bytes of the file.
 fn unshare_descriptor_table() {
     // SAFETY: no other thread uses a descriptor of this thread, and this thread uses no descriptor of another thread.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
@@ -69,7 +69,7 @@ fn unshare_descriptor_table() {
 #[test]
 fn each_access_method_sends_the_expected_requests() {
     unshare_descriptor_table();
-    // All bytes take the mgr path, so the mgr counts all requests.
+    // Let all bytes take the mgr path, so that the counters of the mgr count all requests.
     let Some((_dir, cluster, place)) = mounted(&["-o", "write_threshold=max,read_threshold=max"]) else { return };
     let write = |file: &File| {
         let before = cluster.counter("counters", "proxy_writes");
@@ -97,7 +97,7 @@ fn each_access_method_sends_the_expected_requests() {
     let odirect = open("direct", rustix::fs::OFlags::DIRECT);
     assert_eq!((write(&odirect), read_twice(&odirect)), (8, 65536), "O_DIRECT: one request for each write");
     assert_eq!(write(&direct), 1, "the other open keeps its access method");
-    // The setting of one file applies to every open of the file.
+    // A setting of the file itself must apply to every open of the file.
     set(&place.at("direct"), "access", "unbuffered").unwrap();
     assert_eq!(write(&direct), 8, "settings that the mount applies take effect at once");
     File::create(place.at("page")).unwrap();
@@ -139,7 +139,7 @@ fn the_policy_of_a_mount_can_be_changed_during_use() {
     assert!(fail(&mut policy(&["set", "stripe_unit=64K"]), 2).contains("for the directory"));
     assert_eq!(set(&root, "mount.access", "fast"), Err(Errno::INVAL));
     assert_eq!(removexattr(&root, "user.weir.mount.access"), Err(Errno::NODATA));
-    // The settings of the mount are not listed as attributes of the file, and other users cannot set them.
+    // The mount must not list its settings as attributes of the file, and must not let other users set them.
     let mut names = [0; 1000];
     let len = rustix::fs::listxattr(&root, &mut names).unwrap();
     assert_eq!(len, 0);

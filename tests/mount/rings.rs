@@ -1,4 +1,4 @@
-//! All tests once more with requests over io_uring, and tests that are particular to io_uring.
+//! Repetition of all tests over io_uring, and further tests for io_uring alone.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use crate::place::{Place, TRANSPORT, can_mount, full, rerun_passes};
@@ -11,15 +11,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 
-/// The kernel parameter that enables FUSE over io_uring.
+/// The path of the kernel parameter that enables FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Returns whether these tests run over io_uring already.
+/// Returns whether the tests of this process already run over io_uring.
 fn over_rings() -> bool {
     std::env::var_os(TRANSPORT).is_some_and(|transport| transport == "uring")
 }
 
-/// Enables FUSE over io_uring in the kernel, and restores the setting when dropped.
+/// Enables FUSE over io_uring in the kernel. Dropping this value restores the kernel parameter.
 struct Switched(Vec<u8>);
 
 impl Switched {
@@ -44,7 +44,8 @@ fn all_tests_pass_over_io_uring() {
     if over_rings() || !can_mount() {
         return;
     }
-    // Without io_uring in the kernel, a mount that requires it reports why it fails, and other mounts use the device.
+    // Without io_uring in the kernel, a mount that requires io_uring must fail with the reason. Other mounts must use
+    // the device.
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("mnt");
     fs::create_dir(&at).unwrap();
@@ -61,13 +62,14 @@ fn all_tests_pass_over_io_uring() {
     let Some(_switched) = Switched::on() else { return };
     let mut again = Command::new(std::env::current_exe().unwrap());
     if !full() {
-        // Requests on names are the same with both transports, and so is memory but for the buffers of the rings.
+        // Skip tests that do not depend on the transport: requests on names, and memory use except for the buffers of
+        // the rings.
         again.args(["--skip", "memory::", "--skip", "names::"]);
     }
     rerun_passes(again.env(TRANSPORT, "uring"));
 }
 
-/// Starts a process that locks a file with flock(1), or waits for the lock.
+/// Starts a process that locks a file with flock(1), or waits until it gets the lock.
 fn locker(path: &Path) -> Child {
     let mut command = Command::new("flock");
     command.arg(path).args(["sh", "-c", "echo locked; read line"]);
@@ -91,7 +93,7 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     File::create(place.at("f")).unwrap();
     let mut holder = locker(&place.at("f"));
     is_locked(&mut holder);
-    // Each waiting process occupies an entry of the queue of its processor.
+    // Start many processes that wait for the lock. Each occupies an entry in the queue of its processor.
     let processors = std::thread::available_parallelism().unwrap().get();
     let mut others: Vec<_> = (0..processors * 20).map(|_| locker(&place.at("f"))).collect();
     let waits = |child: &Child| {
@@ -107,7 +109,7 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     assert_eq!(fs::read(place.at("g")).unwrap(), b"goes on");
     holder.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(holder.wait().unwrap().success());
-    // The processes get the lock one after another, in any order.
+    // Let the processes get the lock one after another, in any order.
     others.iter_mut().for_each(|child| child.stdin.take().unwrap().write_all(b"\n").unwrap());
     for mut child in others {
         let mut said = String::new();
@@ -127,8 +129,8 @@ fn requests_made_while_all_entries_are_taken_are_served() {
     let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     let holder = File::create(place.at("f")).unwrap();
     flock(&holder, FlockOperation::LockExclusive).unwrap();
-    // All requests use one queue at once. Most of them wait for the lock and keep their entries. The kernel can deliver
-    // the other requests only when the mount has added entries.
+    // Send all requests to one queue at once. Most of the requests wait for the lock and occupy their entries. The
+    // kernel can deliver the other requests only when the mount has added entries.
     let (waiting, asking) = (60, 20);
     let mut queue = CpuSet::new();
     queue.set(0);
@@ -181,7 +183,7 @@ fn killing_a_mount_ends_all_waiting_requests() {
             scope.spawn(move || {
                 let file = File::create(place.at(&format!("w{n}"))).unwrap();
                 ready.wait();
-                // The writes go on until the mount is gone.
+                // Write until the mount has died.
                 while file.write_all_at(&[n; 100_000], 0).and_then(|()| file.sync_all()).is_ok() {
                     assert!(!end.load(std::sync::atomic::Ordering::Relaxed));
                 }

@@ -1,4 +1,4 @@
-//! The changes that two mounts of one file system see of each other.
+//! Changes of files and names on one mount, as another mount of the same file system sees them.
 
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount, full};
@@ -15,12 +15,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Returns a cluster with two mounts, or none where no file system can be mounted.
+/// Returns a cluster with two mounts. Returns `None` if this process cannot mount file systems.
 pub fn two() -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     two_with(&[])
 }
 
-/// As [`two`], with these options for both mounts.
+/// Returns a cluster with two mounts like [`two`]. Both mounts have the options `options`.
 fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     if !can_mount() {
         return None;
@@ -32,13 +32,14 @@ fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])
     Some((dir, cluster, places))
 }
 
-/// The kernel accepts new attributes of a file without dropping the pages that it has cached.
+/// The kernel accepts new attributes of a file without dropping its cached pages of the file. So an open must drop the
+/// pages.
 #[test]
 fn an_open_discards_cached_pages_that_another_mount_has_changed() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["-o", "access=page"]) else { return };
     for round in 0..10u8 {
         let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
-        // The text has the same length each time, and is longer than the read-ahead.
+        // Give the text the same length each time, and make it longer than the read-ahead.
         let text = vec![round + 1; 300_000];
         fs::write(writer.at("f"), &text).unwrap();
         rustix::fs::statx(CWD, reader.at("f"), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
@@ -62,7 +63,7 @@ fn an_open_sees_data_closed_on_another_mount() {
         let len = file.read_at(&mut found, 0).unwrap();
         assert_eq!(std::str::from_utf8(&found[..len]).unwrap(), text);
     }
-    // The mount asks again for names that did not exist.
+    // A mount must look up a name again that did not exist before.
     assert_eq!(fs::metadata(two.at("g")).unwrap_err().kind(), ErrorKind::NotFound);
     fs::write(one.at("g"), b"now").unwrap();
     assert_eq!(fs::read(two.at("g")).unwrap(), b"now");
@@ -70,7 +71,7 @@ fn an_open_sees_data_closed_on_another_mount() {
     two.unmount();
 }
 
-/// Sets its flag if this thread panics, so that the other threads do not wait for this one.
+/// A guard that sets the flag if this thread panics, so that the other threads do not wait for this thread.
 struct TellsOfFailure<'a>(&'a AtomicBool);
 
 impl Drop for TellsOfFailure<'_> {
@@ -79,7 +80,7 @@ impl Drop for TellsOfFailure<'_> {
     }
 }
 
-/// `tail -f` on another machine reads the output of a program in this way.
+/// Reads the growing output of a program on another machine, as `tail -f` does.
 #[test]
 fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -88,7 +89,7 @@ fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     for round in 1..=3 {
         log.write_all(b"a line\n").unwrap();
         let text = "a line\n".repeat(round);
-        // Both the length of the file and its content show the line.
+        // Wait until the file has its new length. Then its content must also have the new line.
         while seen.metadata().unwrap().len() < text.len() as u64 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -101,8 +102,8 @@ fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     two.unmount();
 }
 
-/// A program that has a file open, and does nothing but read, finds its current end. The other mount has made the file
-/// longer or shorter. This holds whichever path the bytes take.
+/// A program only reads an open file, while the other mount extends or truncates the file. The program must then find
+/// the current end of the file, whichever path the bytes take.
 #[test]
 fn a_reader_finds_the_end_that_another_mount_has_made() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -129,8 +130,8 @@ fn a_reader_finds_the_end_that_another_mount_has_made() {
     two.unmount();
 }
 
-/// The mounts look up missing names until they cache the failed lookups. A name that the other mount creates is found
-/// as soon as its creation has returned.
+/// The mounts look up missing names so often that they cache the failed lookups. When the other mount has created a
+/// name, a lookup must find the name.
 #[test]
 fn a_missing_name_is_found_once_another_mount_creates_it() {
     const DIRS: usize = 30;
@@ -146,7 +147,8 @@ fn a_missing_name_is_found_once_another_mount_creates_it() {
                 let _told = TellsOfFailure(failed);
                 for dir in 0..DIRS {
                     let path = |who: usize| place.at(&format!("d{dir}/{who}"));
-                    // Both mounts create a name in each directory, one of them in the middle of the other's lookups.
+                    // Both mounts create a name in each directory. One mount creates its name while the other mount
+                    // looks this name up.
                     let before = if dir % 2 == me { 40 } else { 5 };
                     let mut rounds = 0;
                     loop {
@@ -174,7 +176,7 @@ fn a_missing_name_is_found_once_another_mount_creates_it() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// The kernel caches names for a while. A removed file exists as long as a program has it open.
+/// The kernel caches names for a while. A removed file still exists while a program has it open.
 #[test]
 fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["--entry-timeout", "1000"]) else { return };
@@ -192,14 +194,15 @@ fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
             if round % 8 < 4 {
                 assert_eq!(File::open(mine.at("f")).unwrap_err().kind(), ErrorKind::NotFound);
             }
-            // Creating the file, or truncating the file that has the name, does not change the bytes of the old file.
+            // Creating a new file under the name, or truncating the file that has the name now, must not change the
+            // bytes of the old file.
             fs::write(mine.at("f"), &text).unwrap();
             assert_eq!(fs::read_to_string(others.at("f")).unwrap(), text);
         }
         for file in &kept {
             let mut found = [0; 4];
             assert_eq!((file.read_at(&mut found, 0).unwrap(), &found[..3]), (3, &b"old"[..]), "round {round}");
-            // The old file can still be opened through a descriptor.
+            // A program must be able to open the old file again through its descriptor in `/proc`.
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             assert_eq!(fs::read(path).unwrap(), b"old");
         }
@@ -235,8 +238,8 @@ fn appenders_do_not_overwrite_each_other() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// Applies a random step to the file and to a buffer that the file must equal. The caller holds the lock. The numbers
-/// come from `draw`.
+/// Applies one random change or read to the file, and the same change to `model`, which the file must equal. The caller
+/// holds the lock of the file. `draw` returns the random numbers.
 fn step(file: &File, model: &mut Vec<u8>, draw: &mut impl FnMut(u64) -> u64) -> String {
     const MOST: u64 = 600_000;
     let (at, len) = (draw(MOST) as usize, (1 << draw(18)) + draw(300) as usize);
@@ -275,8 +278,8 @@ fn step(file: &File, model: &mut Vec<u8>, draw: &mut impl FnMut(u64) -> u64) -> 
     }
 }
 
-/// Two threads, each with a mount of its own, take turns under a lock and see one file. They make writes below and
-/// above the write threshold, truncations and reads.
+/// Two threads, each with its own mount, alternate under a lock and must see the same file. They truncate, read, and
+/// write below and above the write threshold.
 #[test]
 fn a_file_used_by_two_mounts_under_locks_equals_its_model() {
     let Some((_dir, cluster, places)) = two() else { return };
@@ -291,7 +294,7 @@ fn a_file_used_by_two_mounts_under_locks_equals_its_model() {
                 scope.spawn(move || {
                     let file = OpenOptions::new().read(true).write(true).open(place.at("f")).unwrap();
                     let mut state = seed * 2 + who as u64 + 1;
-                    // SplitMix64: random enough to select steps, and the same on every machine.
+                    // The SplitMix64 generator suffices to select steps, and gives the same numbers on every machine.
                     let mut draw = |below: u64| {
                         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
                         let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -316,7 +319,7 @@ fn a_file_used_by_two_mounts_under_locks_equals_its_model() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// Starts a process that locks a file with flock(1), prints that, and waits for a line of input.
+/// Starts a process that locks a file with flock(1), prints a line when it has the lock, and waits for a line of input.
 fn locker(path: &std::path::Path, options: &[&str]) -> Child {
     let mut command = Command::new("flock");
     command.args(options).arg(path).args(["sh", "-c", "echo locked; read line"]);
@@ -338,7 +341,7 @@ fn locks_hold_across_mounts_and_a_signal_ends_the_wait() {
     let refused = Command::new("flock").args(["-n", "-E", "7"]).arg(two.at("f")).arg("true").status().unwrap();
     assert_eq!(refused.code(), Some(7), "the other mount sees the lock");
     let mut impatient = locker(&two.at("f"), &[]);
-    // The process has asked for the lock once it sleeps in the kernel. SIGTERM must wake the process.
+    // The process waits for the lock once it sleeps in the kernel. SIGTERM must wake it.
     let state = || fs::read_to_string(format!("/proc/{}/wchan", impatient.id())).unwrap_or_default();
     while !state().contains("request_wait") && !state().contains("fuse") {
         std::thread::yield_now();
@@ -377,7 +380,7 @@ fn handled_signals_do_not_interrupt_system_calls() {
         }
         ualarm(0);
     "#;
-    // So much data that the program has to wait for some of it.
+    // Use so many bytes that the program must wait for some of them.
     (0..9).for_each(|n| fs::write(one.at(&format!("name{n}")), vec![n; 200_000]).unwrap());
     crate::cluster::succeed(Command::new("perl").args(["-e", script]).arg(two.at("")));
     one.unmount();
@@ -394,7 +397,8 @@ fn a_killed_process_does_not_wait_for_servers() {
     let cluster = Cluster::start(&dir.path().join("data"));
     cluster.put("/f", &[7; 100_000], &[]);
     let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-short-circuit"]);
-    // A signal that the program handles comes first. The kernel does not report the signals after it to the mount.
+    // First send a signal that the program handles. After such a signal, the kernel does not report further signals to
+    // the mount.
     let script = r#"
         $SIG{USR1} = sub { };
         open(my $file, "<", shift) or die $!;
@@ -419,7 +423,7 @@ fn a_killed_process_does_not_wait_for_servers() {
     waits.stdin.take().unwrap().write_all(b"\n").unwrap();
     let path = format!("/proc/{}/wchan", waits.id());
     let wchan = || fs::read_to_string(&path).unwrap_or_default();
-    // With the page cache, the process waits for a page.
+    // With the page cache, the process sleeps in a function of the page cache.
     while !["request_wait", "fuse", "folio"].iter().any(|place| wchan().contains(place)) {
         assert!(waits.try_wait().unwrap().is_none(), "nobody can read it");
     }
@@ -427,7 +431,7 @@ fn a_killed_process_does_not_wait_for_servers() {
     crate::cluster::signal(&waits, rustix::process::Signal::KILL);
     assert!(!waits.wait().unwrap().success());
     crate::cluster::signal(&cluster.child, rustix::process::Signal::CONT);
-    // Unmount while the servers run. Without servers the mount would retry for as long as `--retry-timeout` allows.
+    // Unmount while the servers run. Without servers, the mount would retry for the whole `--retry-timeout`.
     let process = PathBuf::from(format!("/proc/{}", place.daemon().as_raw_nonzero()));
     place.unmount();
     while process.exists() {
@@ -435,12 +439,12 @@ fn a_killed_process_does_not_wait_for_servers() {
     }
 }
 
-/// Moves this thread to a processor.
+/// Moves this thread to the processor `number`.
 fn on_processor(number: usize) {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let mut set = CpuSet::new();
     set.set(number);
-    // If this process may not use the processor, the call changes nothing.
+    // Ignore the error: if this process may not use the processor, the thread stays where it is.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -460,13 +464,13 @@ fn flock_works_whatever_the_open_mode() {
     let mut found = String::new();
     first.read_to_string(&mut found).unwrap();
     assert_eq!(found, "what is read");
-    // One kind of lock can be converted into the other.
+    // The holder of a shared lock must be able to convert it to an exclusive lock, and back.
     first.lock_shared().unwrap();
     second.lock_shared().unwrap();
     second.unlock().unwrap();
     first.lock().unwrap();
     assert!(taken(&second));
-    // Closing the file releases the lock. A file that is open only for writing can have a shared lock.
+    // Closing the file must release its lock. A file that is open only for writing must be able to have a shared lock.
     drop(first);
     second.lock().unwrap();
     let writer = OpenOptions::new().write(true).open(one.at("f")).unwrap();
@@ -475,8 +479,8 @@ fn flock_works_whatever_the_open_mode() {
     writer.lock_shared().unwrap();
     assert!(!taken(&second));
     drop((second, writer));
-    // A program that has closed a descriptor finds its locks released, although no process waits for RELEASE. This also
-    // holds when the next request comes from another processor, through another queue of the mount.
+    // When `close` returns, the locks of the descriptor must be released, although the kernel does not wait for
+    // RELEASE. The next request may even come from another processor, through another queue of the mount.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     for round in 0..200 {
         let [holder, next] = [(), ()].map(|()| File::open(one.at("f")).unwrap());
@@ -499,14 +503,16 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     let lock = |file: &File| rustix::fs::fcntl_lock(file, NonBlockingLockExclusive).is_ok();
     let (mut first, second, others) = (open(&one), open(&one), open(&two));
     assert!(lock(&first) && !lock(&others));
-    // Unlocking through another descriptor also makes visible the bytes that were written under the lock.
+    // Unlocking through another descriptor must also make the bytes visible that were written under the lock.
     first.write_all(b"written under it").unwrap();
     rustix::fs::fcntl_lock(&second, NonBlockingUnlock).unwrap();
     assert!(lock(&others));
     assert_eq!(fs::read(two.at("f")).unwrap(), b"written under it");
-    // (`fs::read` has closed a descriptor of this process on the second mount, and so released the lock of `others`.)
+    // `fs::read` has closed a descriptor of this process for the file on the second mount. This has released the lock
+    // of `others`.
     assert!(lock(&first) && !lock(&others));
-    // Closing another descriptor of the file loses the lock, even if that one was open only for reading.
+    // Closing any descriptor of the file must release the lock of the process, even a descriptor that is open only for
+    // reading.
     drop(File::open(one.at("f")).unwrap());
     assert!(lock(&others) && !lock(&first));
     drop((first, second, others));
@@ -518,8 +524,8 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
 fn ofd_locks_end_only_when_their_own_open_is_closed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::write(one.at("f"), b"").unwrap();
-    // F_OFD_SETLK is 37 and F_WRLCK is 1; the lock covers the whole file. No process waits for the release of an open
-    // file, so its locks may end a moment after `close`.
+    // F_OFD_SETLK is 37 and F_WRLCK is 1; the lock covers the whole file. `close` does not wait for RELEASE, so the
+    // locks of the closed file may end a moment later.
     let script = r#"
         my ($here, $there) = @ARGV;
         sub file { open(my $file, "+<", shift) or die $!; $file }
@@ -539,21 +545,21 @@ fn ofd_locks_end_only_when_their_own_open_is_closed() {
     two.unmount();
 }
 
-/// A directory that another mount has removed is empty for a program that has it open, or as its current directory.
-/// Local file systems behave in the same way.
+/// A program has a directory open that another mount removes. The directory must then be empty for the program, as in a
+/// local file system.
 #[test]
 fn an_open_directory_is_empty_after_another_mount_removes_it() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     let deep = "d/1/2/3/4/5/6";
     fs::create_dir_all(one.at(deep)).unwrap();
     fs::write(one.at(deep).join("f"), b"x").unwrap();
-    // A program that another test starts must not inherit the descriptor, which would keep the mount busy.
+    // Set `O_CLOEXEC`, so that no program that another test starts inherits the descriptor and keeps the mount busy.
     let dir = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: PathBuf| rustix::fs::open(path, dir, Mode::empty()).unwrap();
     let (held, mut other) = (open(two.at(deep)), rustix::fs::Dir::new(open(two.at(deep))).unwrap());
     let names = |dir: &mut rustix::fs::Dir| dir.by_ref().filter(|entry| !is_dot(entry)).collect::<Vec<_>>();
     assert_eq!(names(&mut other).len(), 1);
-    // From here on the kernel has the name cached.
+    // Look the name up, so that the kernel has cached it from here on.
     rustix::fs::statat(&held, "f", AtFlags::empty()).unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();
     assert_eq!(rustix::fs::unlinkat(&held, "f", AtFlags::empty()), Err(Errno::NOENT));
@@ -564,7 +570,7 @@ fn an_open_directory_is_empty_after_another_mount_removes_it() {
     other.rewind();
     let found = names(&mut other);
     assert!(found.iter().all(|entry| matches!(entry, Err(Errno::NOENT))), "{found:?}");
-    // A path is looked up again, even where the kernel has cached a directory that existed before.
+    // The kernel must look up a path again if it has cached a directory that no longer exists.
     fs::create_dir_all(one.at("d/1")).unwrap();
     fs::write(two.at("d/1/c"), "").unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();

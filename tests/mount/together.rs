@@ -1,6 +1,6 @@
-//! A mount in the process of its cluster (`weir up --mount`), also beside a mount with a process of its own.
+//! A mount in the process of its cluster (`weir up --mount`), alone and together with a mount in a process of its own.
 //!
-//! Such a mount reaches its mgr without a socket.
+//! A mount in the process of the cluster calls its mgr without a socket.
 
 use crate::cluster::{Cluster, WEIR, own_address, signal, succeed};
 use crate::place::{Place, can_mount, options};
@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Starts a cluster that mounts its file system at `at`.
+/// Starts a cluster that mounts its file system at `at`, with further options for `weir up`.
 fn mounted(listen: &str, data: &Path, at: &Path, more: &[&str]) -> Cluster {
     let how = options();
     let mut args = vec!["--mount", at.to_str().unwrap()];
@@ -21,7 +21,7 @@ fn mounted(listen: &str, data: &Path, at: &Path, more: &[&str]) -> Cluster {
     Cluster::start_at(listen, data, &args)
 }
 
-/// Adds one to the number in a file; other threads do the same.
+/// Adds one to the number in a file, under a lock, because other threads do the same.
 fn count(path: PathBuf) {
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     file.lock().unwrap();
@@ -33,7 +33,7 @@ fn count(path: PathBuf) {
     file.unlock().unwrap();
 }
 
-/// Creates a file that only one thread can create. Returns whether this call has created it.
+/// Creates a file exclusively, so that only one thread can create it. Returns whether this call has created the file.
 fn take(path: &Path, text: &str) -> bool {
     match File::create_new(path) {
         Ok(mut file) => file.write_all(text.as_bytes()).is_ok(),
@@ -94,7 +94,7 @@ fn a_mount_in_the_cluster_and_a_separate_mount_share_files() {
                     if take(&name, &format!("round {round}")) {
                         taken.fetch_add(1, SeqCst);
                     }
-                    // Threads move tokens between two directories. No token is seen twice or lost.
+                    // Move tokens between two directories. At the end, no token may be lost or exist twice.
                     let (from, to) = if (round + thread) % 2 == 0 { ("here", "there") } else { ("there", "here") };
                     let token = (round * 7 + thread) % 10;
                     let path = |place: &str| root.join(format!("{place}/{token}"));
@@ -127,14 +127,14 @@ fn a_mount_in_the_cluster_and_a_separate_mount_share_files() {
     assert_eq!(tokens.len(), 10, "{tokens:?}");
     assert!(tokens.iter().all(|(path, text)| path.file_name().unwrap().as_encoded_bytes() == text));
     other.unmount();
-    // Ctrl-C (SIGINT) unmounts the file system.
+    // SIGINT, which Ctrl-C sends, must unmount the file system.
     signal(&cluster.child, Signal::INT);
     assert!(cluster.child.wait().unwrap().success());
     assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "the mount has ended");
 }
 
-/// Kills the cluster while files are created and removed. Afterwards the closed files exist, and the removed files do
-/// not.
+/// Kills the cluster while threads create and remove files. Afterwards the closed files must exist, and the removed
+/// files must not exist.
 fn killed_while_files_are_made(more: &[&str]) {
     const THREADS: usize = 4;
     let dir = tempfile::tempdir().unwrap();
@@ -150,8 +150,8 @@ fn killed_while_files_are_made(more: &[&str]) {
                 let (closed, removed) = (&closed[thread], &removed[thread]);
                 scope.spawn(move || {
                     for n in 0.. {
-                        // The loop ends when the mount is gone. If the next file could be created, the one before was
-                        // closed.
+                        // End the loop when the mount has died. If a file could be created, the thread has closed the
+                        // previous file.
                         let Ok(mut file) = File::create(path(thread, n)) else { break };
                         closed.store(n, SeqCst);
                         if file.write_all(text(thread, n).as_bytes()).is_err() {

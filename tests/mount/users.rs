@@ -8,7 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a shell script as a user with one supplementary group. Returns whether it succeeded, and its standard error.
+/// Runs a shell script as the user `uid` with one supplementary group. Returns whether the script succeeded, and its
+/// standard error.
 fn as_user(uid: u32, group: u32, script: &str) -> (bool, String) {
     let mut command = Command::new("setpriv");
     command.args([format!("--reuid={uid}"), format!("--regid={uid}"), format!("--groups={group}")]);
@@ -16,8 +17,8 @@ fn as_user(uid: u32, group: u32, script: &str) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// `fallocate` by an ordinary user clears the setuid and setgid bits of a program, and `stat` shows this at once.
-/// `fallocate` by root keeps the bits.
+/// `fallocate` by an ordinary user must clear the setuid and setgid bits of a program, and `stat` must show this at
+/// once. `fallocate` by root must keep the bits.
 fn reserves(place: &Place, mnt: &str) {
     let bits = |by: &str| {
         fs::set_permissions(place.at("prog"), fs::Permissions::from_mode(0o6777)).unwrap();
@@ -29,11 +30,11 @@ fn reserves(place: &Place, mnt: &str) {
     assert_eq!(bits("--reuid=0 --regid=0"), ("6777".to_owned(), true));
 }
 
-/// A new file keeps the setuid bit of its creation mode, also when it is opened for writing with `O_TRUNC`.
+/// A new file must keep the setuid bit of its creation mode, also when a program opens it for writing with `O_TRUNC`.
 fn makes(place: &Place) {
     let made = std::thread::scope(|scope| {
         let as_user = || {
-            // This changes the user of this thread alone.
+            // This call changes the user of this thread alone, not of the process.
             rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(1002)).unwrap();
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o4755).open(place.at("made")).map(drop)
         };
@@ -66,18 +67,18 @@ fn each_user_has_separate_permissions_on_one_mount() {
         let (done, said) = as_user(1002, 3001, &format!("cd {mnt} && {script}"));
         assert!(!done && (said.contains("ermission denied") || said.contains("not permitted")), "{script}: {said}");
     }
-    // Access through a supplementary group: only the first process is a member.
+    // Access through a supplementary group must work; only the first of the two processes is a member of the group.
     fs::write(place.at("shared"), b"for the group").unwrap();
     std::os::unix::fs::chown(place.at("shared"), Some(0), Some(3001)).unwrap();
     fs::set_permissions(place.at("shared"), fs::Permissions::from_mode(0o660)).unwrap();
     assert!(as_user(1002, 3001, &format!("cd {mnt} && cat shared && echo more >> shared")).0);
     assert!(!as_user(1002, 3002, &format!("cd {mnt} && cat shared")).0);
-    // A file that is open stays writable when its mode changes.
+    // A file that a program has open must stay writable when its mode changes.
     let script = format!("cd {mnt} && exec 3<>f && chmod 0 f && echo again >&3 && cat /dev/null");
     let (done, said) = as_user(1001, 3001, &script);
     assert!(done, "{said}");
     assert_eq!(fs::read(place.at("f")).unwrap(), b"again\n");
-    // A user with read permission may lock a file with flock(2), also exclusively.
+    // A user with read permission must be able to lock a file with flock(2), also exclusively.
     fs::write(place.at("lock"), b"").unwrap();
     let lock = |how: &str| as_user(1002, 3001, &format!("exec 3<{mnt}/lock && flock -n {how} 3"));
     assert!(lock("-x").0);
@@ -85,14 +86,14 @@ fn each_user_has_separate_permissions_on_one_mount() {
     held.lock_shared().unwrap();
     assert!(lock("-s").0 && !lock("-x").0);
     drop(held);
-    // A user with write permission may set both times of a file to now, and to nothing else.
+    // A user with write permission may set both times of a file to now, but may not set other times.
     let touched = |how: &str| as_user(1002, 3001, &format!("cd {mnt} && touch -c {how} shared")).0;
     assert_eq!(["", "-m", "-a", "-d 2001-01-01"].map(touched), [true, false, false, false]);
-    // A user with execute permission can run a program without read permission.
+    // A user with execute permission must be able to run a program that the user may not read.
     fs::copy("/bin/true", place.at("runs")).unwrap();
     fs::set_permissions(place.at("runs"), fs::Permissions::from_mode(0o711)).unwrap();
     assert_eq!(["./runs", "cat runs"].map(|s| as_user(1002, 3001, &format!("cd {mnt} && {s}")).0), [true, false]);
-    // A write by another user clears the setuid bit of a program.
+    // A write by another user must clear the setuid bit of a program.
     fs::write(place.at("prog"), b"#!").unwrap();
     fs::set_permissions(place.at("prog"), fs::Permissions::from_mode(0o4777)).unwrap();
     assert!(as_user(1002, 3001, &format!("echo evil >> {mnt}/prog")).0);
@@ -102,8 +103,8 @@ fn each_user_has_separate_permissions_on_one_mount() {
     place.unmount();
 }
 
-/// mount(8) passes options such as `nosuid`, `nodev` and `noexec` to its helper. `weir mount` without options forbids
-/// setuid bits and devices.
+/// mount(8) passes options such as `nosuid`, `nodev` and `noexec` to its helper. Without options, `weir mount` must
+/// forbid setuid bits and devices.
 #[test]
 fn mount_options_control_setuid_devices_and_exec() {
     if !can_mount() {
@@ -135,7 +136,7 @@ fn mount_options_control_setuid_devices_and_exec() {
     assert_eq!(by(Path::new(WEIR), &["-o", "dev,nodiratime,noexec"]), ([true, false, true], false));
     assert_eq!(by(&helper, &["-n", "-o", "rw,noatime,lazytime"]), ([false, false, false], true));
     assert_eq!(by(&helper, &["-o", "rw,noexec,nosuid,nodev,user=x"]), ([true, true, true], false));
-    // The names of the helper: for the type that /proc/mounts shows, and for all types of FUSE, as mount(8) calls it.
+    // Call the helper under both names that mount(8) uses: for the type in `/proc/mounts`, and for all types of FUSE.
     for (name, named) in [("mount.fuse.weir", &[][..]), ("mount.fuse", &["-t", "fuse.weir"])] {
         let helper = dir.path().join(name);
         std::os::unix::fs::symlink(WEIR, &helper).unwrap();

@@ -1,4 +1,5 @@
-//! Mounts with write-back caching (`-o writeback`): the changes that they and other mounts see of each other.
+//! Mounts with write-back caching (`-o writeback`), and the changes that these mounts and other mounts see of each
+//! other.
 
 use crate::cluster::Cluster;
 use crate::place::{OPTIONS, Place, TRANSPORT, can_mount, full, rerun_passes};
@@ -9,13 +10,13 @@ use std::process::Command;
 
 const WRITE_BACK: &[&str] = &["-o", "writeback"];
 
-/// Returns whether these tests must not run: other mount options are set already, or no file system can be mounted
-/// here.
+/// Returns whether these tests cannot run: the environment already sets mount options, or this process cannot mount
+/// file systems.
 fn cannot() -> bool {
     std::env::var_os(OPTIONS).is_some() || !can_mount()
 }
 
-/// Returns a cluster with a mount that has write-back caching, and another mount with these options.
+/// Returns a cluster with a mount that has write-back caching, and a second mount with the options `other`.
 fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     if cannot() {
         return None;
@@ -27,7 +28,8 @@ fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     Some((dir, cluster, places))
 }
 
-/// This also holds while the mount writes synchronously because another file is shared.
+/// Data written with O_DSYNC must survive the death of the mount, also while the mount writes synchronously because
+/// another mount has a file open.
 #[test]
 fn data_written_with_o_dsync_outlives_the_mount() {
     let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };
@@ -49,7 +51,8 @@ fn create(path: std::path::PathBuf) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap()
 }
 
-/// Waits until a condition holds that other mounts see after a while. Prints the condition that it waits for.
+/// Waits until `holds` returns `true`, for a condition that other mounts see only after a while. Prints `what`, the
+/// description of this condition.
 fn soon(what: &str, holds: impl Fn() -> bool) {
     eprintln!("waiting: {what}");
     while !holds() {
@@ -59,14 +62,15 @@ fn soon(what: &str, holds: impl Fn() -> bool) {
 
 #[test]
 fn the_other_tests_pass_with_write_back_caching() {
-    // Transports do not know of write-back caching, so the short form runs each of them once, not in all combinations.
+    // The transports do not depend on write-back caching. So the short form tests each transport and write-back caching
+    // only once, not in all combinations.
     let with_a_transport = std::env::var_os(TRANSPORT).is_some();
     if cannot() || (with_a_transport && !full()) {
         return;
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
-    // Skip two tests. One checks the path of each write, which write-back caching changes. The other reads a file of a
-    // killed mount, and would have to wait for the lease of that mount.
+    // Skip two tests. One test checks the path of each write, which write-back caching changes. The other test reads a
+    // file of a killed mount, and would have to wait for the lease of this mount.
     again.args([
         "files::",
         "sharing::",
@@ -81,13 +85,13 @@ fn the_other_tests_pass_with_write_back_caching() {
         "outlives_the_mount",
     ]);
     if full() {
-        // The short form leaves these out, because write-back concerns data.
+        // Run the tests of names only in the long form, because write-back caching concerns data.
         again.arg("names::");
     }
     rerun_passes(again.env(OPTIONS, "writeback"));
 }
 
-/// Returns how many read system calls the process of a mount has made, for example to get requests from the kernel.
+/// Returns the number of read system calls of a mount's process, which uses them to receive requests from the kernel.
 fn reads(place: &Place) -> u64 {
     let io = fs::read_to_string(format!("/proc/{}/io", place.daemon().as_raw_pid())).unwrap();
     io.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
@@ -133,9 +137,9 @@ fn an_open_on_another_mount_sees_written_back_data() {
     let Some((_dir, cluster, [one, two])) = two(&[]) else { return };
     let file = create(one.at("f"));
     file.write_all_at(&[7; 10_000], 0).unwrap();
-    // The file is neither synced nor closed.
+    // The other mount must see the bytes, although the program has neither synced nor closed the file.
     assert_eq!(fs::metadata(two.at("f")).unwrap().len(), 10_000);
-    // From then on the file behaves as on other mounts: unsynced bytes are sent after a while.
+    // From now on, the mount must send unsynced bytes after a while, like a mount without write-back caching.
     file.write_all_at(&[8; 10_000], 10_000).unwrap();
     soon("bytes and length", || fs::metadata(two.at("f")).unwrap().len() == 20_000);
     assert!(fs::read(two.at("f")).unwrap() == [[7; 10_000], [8; 10_000]].concat());
@@ -143,7 +147,7 @@ fn an_open_on_another_mount_sees_written_back_data() {
     file.sync_all().unwrap();
     assert_eq!(cluster.run(["cat", "/f"])[5_000..5_010], [9; 10]);
     drop(file);
-    // The other mount may cache for a second the attributes that it got when it asked for the length.
+    // The other mount may cache the attributes that it received together with the length for one second.
     soon("times", || {
         let times = |place: &Place| {
             fs::metadata(place.at("f")).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).unwrap()
@@ -154,11 +158,12 @@ fn an_open_on_another_mount_sees_written_back_data() {
     two.unmount();
 }
 
-/// The kernel writes pages back through any open of the file. Here it uses the newest one, which is not the writer's.
+/// The kernel may write pages back through any open of the file. In this test, it uses the newest open, which is not
+/// the writer's.
 #[test]
 fn close_makes_pages_durable_whichever_open_writes_them_back() {
     let Some((dir, cluster, [one, two])) = two(&[]) else { return };
-    // So few bytes that the mount would gather them.
+    // Write so few bytes that the mount gathers them instead of sending them at once.
     let data = [7; 3_000];
     let mut kept = Vec::new();
     for name in ["f", "g"] {
@@ -180,7 +185,7 @@ fn close_makes_pages_durable_whichever_open_writes_them_back() {
     }
     drop(kept);
     std::mem::forget(one);
-    // Other mounts wait for the files of the killed mount until that is mounted again.
+    // Mount the killed mount again, because other mounts wait for its files until then.
     let again = Place::new(&cluster, &dir.path().join("one"), WRITE_BACK);
     for name in ["f", "g"] {
         assert!(fs::read(two.at(name)).unwrap() == data, "{name}");
@@ -189,11 +194,12 @@ fn close_makes_pages_durable_whichever_open_writes_them_back() {
     two.unmount();
 }
 
-/// Writes to a file through a shared mapping.
+/// Writes `data` to a file through a shared mapping.
 fn fill(file: &File, data: &[u8]) {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let (len, both) = (data.len(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping of a file of this length, used here alone and unmapped at the end.
+    // SAFETY: this is a new mapping of `data.len()` bytes, and the file is at least as long. No other code uses it, and
+    // the block unmaps it at its end.
     unsafe {
         let at = mmap(std::ptr::null_mut(), len, both, MapFlags::SHARED, file, 0).unwrap();
         std::ptr::copy_nonoverlapping(data.as_ptr(), at.cast(), len);
@@ -201,7 +207,7 @@ fn fill(file: &File, data: &[u8]) {
     }
 }
 
-/// The offset is one byte further than a file of most local file systems reaches, so an iod refuses the write.
+/// Writes at an offset that is too large for most local file systems, so that an iod refuses the write.
 #[test]
 fn a_failed_write_back_is_reported_once_and_leaves_the_size() {
     const FAR: u64 = 70_368_743_129_083;
@@ -213,7 +219,7 @@ fn a_failed_write_back_is_reported_once_and_leaves_the_size() {
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge),
         Ok(()) => panic!("the iods' local file system holds a file of 64 TiB: run this on ext4"),
     };
-    // `fsync` reports the error, and no later call through this open does.
+    // `fsync` must report the error, and no later call through this open may report it again.
     let file = open();
     file.write_all_at(b"x", FAR).unwrap();
     fails(file.sync_all());
@@ -224,7 +230,7 @@ fn a_failed_write_back_is_reported_once_and_leaves_the_size() {
     assert_eq!(file.metadata().unwrap().len(), 8);
     drop(file);
     assert_eq!(fs::read(&path).unwrap(), b"headtail");
-    // `close` reports the error. The standard library of Rust ignores errors of `close`, so dd writes here.
+    // `close` must report the error. Let dd write, because the standard library of Rust ignores errors of `close`.
     for _ in 0..10 {
         let mut dd = Command::new("dd");
         dd.args(["if=/dev/zero", "bs=1", "count=1", "conv=notrunc", "status=none"]);
@@ -235,12 +241,13 @@ fn a_failed_write_back_is_reported_once_and_leaves_the_size() {
     place.unmount();
 }
 
-/// Two mounts with write-back caching write different bytes of the same pages at the same time, without locks.
+/// Two mounts with write-back caching write different bytes of the same pages at the same time, without locks. No byte
+/// may be lost.
 #[test]
 fn write_back_of_a_page_keeps_bytes_of_other_mounts() {
     let Some((_dir, cluster, places)) = two(WRITE_BACK) else { return };
     let (record, rounds) = (100, 300);
-    // The mount that opens the file first has it alone, until the other mount opens it.
+    // The first mount has a write delegation of the file until the other mount opens the file.
     let mine = create(places[0].at("f"));
     mine.write_all_at(&[1; 64], 0).unwrap();
     let theirs = OpenOptions::new().write(true).open(places[1].at("f")).unwrap();
@@ -258,7 +265,7 @@ fn write_back_of_a_page_keeps_bytes_of_other_mounts() {
     let want: Vec<u8> = (0..2 * rounds).flat_map(|n| [b'a' + (n % 2) as u8; 100]).collect();
     let wrong = found.iter().zip(&want).position(|(a, b)| a != b);
     assert!(found == want, "{} bytes of {}, first difference at {wrong:?}", found.len(), want.len());
-    // A mount that has the file open sees the new length and the new bytes.
+    // A mount that has the file open must see the new length and the new bytes.
     theirs.write_all_at(b"end", 100_000).unwrap();
     theirs.sync_all().unwrap();
     soon("the file has become longer", || mine.metadata().unwrap().len() == 100_003);
@@ -269,7 +276,8 @@ fn write_back_of_a_page_keeps_bytes_of_other_mounts() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// Pages also enter the page cache through mappings, even if the open itself bypasses the page cache.
+/// Pages also enter the page cache through mappings, even if the open bypasses the page cache. Their write-back must
+/// not overwrite bytes of other mounts.
 #[test]
 fn write_back_of_a_mapped_page_keeps_bytes_of_other_mounts() {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -277,17 +285,17 @@ fn write_back_of_a_mapped_page_keeps_bytes_of_other_mounts() {
     let mine = create(one.at("f"));
     mine.write_all_at(&[1; 4096], 0).unwrap();
     let theirs = OpenOptions::new().read(true).write(true).open(two.at("f")).unwrap();
-    // The file is open on another mount, so this open bypasses the page cache.
+    // Another mount has the file open, so this open bypasses the page cache.
     let mapped = OpenOptions::new().read(true).write(true).open(one.at("f")).unwrap();
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, of a file that keeps its length.
+    // SAFETY: this is a new mapping of one page, and the file keeps its length of one page.
     let at = unsafe { mmap(std::ptr::null_mut(), 4096, both, MapFlags::SHARED, &mapped, 0).unwrap() } as usize;
     let end = std::sync::atomic::AtomicBool::new(false);
     let ends = || end.load(std::sync::atomic::Ordering::Relaxed);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ends() {
-                // SAFETY: the page stays mapped until the scope ends.
+                // SAFETY: the page stays mapped until this thread has ended, because the scope ends before `munmap`.
                 unsafe { std::ptr::read_volatile(at as *const u8) };
             }
         });
@@ -311,7 +319,7 @@ fn write_back_of_a_mapped_page_keeps_bytes_of_other_mounts() {
         end.store(true, std::sync::atomic::Ordering::Relaxed);
         counted.unwrap();
     });
-    // SAFETY: no thread uses the mapping any more.
+    // SAFETY: all threads that use the mapping have ended.
     unsafe { munmap(at as *mut _, 4096).unwrap() };
     drop((mine, mapped, theirs));
     one.unmount();
@@ -328,7 +336,7 @@ fn writes_after_a_truncation_by_another_mount_set_the_length() {
         mine.write_all_at(&[round; 10_000], 0).unwrap();
         mine.sync_all().unwrap();
         theirs.set_len(0).unwrap();
-        // Several writes at once. For each of them the mount has to give the kernel the new length.
+        // Write several parts at once. For each write, the mount must report the new length to the kernel.
         std::thread::scope(|scope| {
             for part in 0..4u64 {
                 let mine = &mine;
@@ -362,7 +370,7 @@ fn changes_by_other_mounts_are_seen_despite_cached_sizes_and_times() {
             fs::read_dir(one.at("")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
         assert_eq!(names, [len as u64], "by the directory");
     }
-    // Changes that this mount itself makes past its page cache are seen as well.
+    // Changes by this mount itself that bypass its page cache must be visible, too.
     let mut appended = OpenOptions::new().append(true).open(one.at("f")).unwrap();
     std::io::Write::write_all(&mut appended, b"more").unwrap();
     assert_eq!(appended.metadata().unwrap().len(), 300_004);
@@ -376,7 +384,7 @@ fn changes_by_other_mounts_are_seen_despite_cached_sizes_and_times() {
 #[test]
 fn permissions_are_those_of_the_program_not_of_the_cache() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
-    // To fill a page, the page cache reads the file, although the program has no permission to read it.
+    // To fill a page, the page cache must read the file, although the program has no permission to read it.
     let secret = OpenOptions::new().write(true).create(true).truncate(true).mode(0o222).open(one.at("w")).unwrap();
     secret.write_all_at(&[1; 5_000], 0).unwrap();
     secret.write_all_at(&[2; 10], 100).unwrap();
@@ -407,7 +415,7 @@ fn permissions_are_those_of_the_program_not_of_the_cache() {
         assert!(user(&change.replace("FILE", one.at("p").to_str().unwrap())).success());
         soon(change, || [&one, &two].iter().all(|place| fs::metadata(place.at("p")).unwrap().mode() & 0o7777 == 0o777));
     }
-    // A refused truncation changes nothing, even if this mount still has the old permissions cached.
+    // A refused truncation must change nothing, even if this mount still has the old permissions cached.
     fs::set_permissions(one.at("p"), fs::Permissions::from_mode(0o6777)).unwrap();
     fs::metadata(one.at("p")).unwrap();
     fs::set_permissions(two.at("p"), fs::Permissions::from_mode(0o6755)).unwrap();
@@ -417,8 +425,8 @@ fn permissions_are_those_of_the_program_not_of_the_cache() {
     two.unmount();
 }
 
-/// After a rename the kernel sends the times of the file later. By then the file may be gone, or another mount may have
-/// written it.
+/// After a rename, the kernel sends the times of the file later. By then, the file may be removed, or another mount may
+/// have written to it.
 #[test]
 fn late_time_updates_from_the_kernel_do_no_harm() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
@@ -453,13 +461,13 @@ fn seeks_appends_and_chmod_respect_cached_writes() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
     let file = create(one.at("f"));
     file.write_all_at(&[1; 8_192], 1 << 20).unwrap();
-    // cp(1) looks for data with `lseek`, in a process that did not write the file.
+    // cp(1) searches for data with `lseek`, in a process that did not write the file.
     let copied = Command::new("cp").arg(one.at("f")).arg(one.at("copy")).status().unwrap();
     assert!(copied.success());
     let mut want = vec![0; 1 << 20];
     want.extend([1; 8_192]);
     assert!(fs::read(one.at("copy")).unwrap() == want);
-    // An append at the end of the file, past the page cache.
+    // Append to the file with an open that bypasses the page cache.
     file.write_all_at(&[2; 8_192], 1 << 20).unwrap();
     let mut more = OpenOptions::new().append(true).open(one.at("f")).unwrap();
     std::io::Write::write_all(&mut more, b"end").unwrap();
@@ -468,7 +476,7 @@ fn seeks_appends_and_chmod_respect_cached_writes() {
     want[1 << 20..].fill(2);
     want.extend(b"end");
     assert!(fs::read(two.at("f")).unwrap() == want);
-    // The setuid and setgid bits are set while another user has the file open for writing.
+    // Set the setuid and setgid bits while another user has the file open for writing.
     fs::set_permissions(one.at("f"), fs::Permissions::from_mode(0o666)).unwrap();
     let path = one.at("f");
     let at = |dir: std::path::PathBuf| fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -491,12 +499,13 @@ fn seeks_appends_and_chmod_respect_cached_writes() {
     two.unmount();
 }
 
-/// Returns the end of a file, as `lseek` finds it.
+/// Returns the end of a file, as `lseek(SEEK_END)` returns it.
 fn end(mut file: &File) -> u64 {
     file.seek(SeekFrom::End(0)).unwrap()
 }
 
-/// The kernel answers `lseek(SEEK_END)` with the size that it has cached. No other call comes in between.
+/// The kernel answers `lseek(SEEK_END)` with the file size that it has cached. The test makes no other call in between
+/// that would refresh this size.
 #[test]
 fn seek_end_finds_the_end_that_another_mount_has_just_set() {
     for options in [WRITE_BACK, &[]] {
@@ -531,8 +540,8 @@ fn seek_end_finds_the_end_that_another_mount_has_just_set() {
     }
 }
 
-/// Each mount's kernel holds the lock of the file during a truncation, so neither mount may wait for the other mount's
-/// kernel.
+/// During a truncation, the kernel of each mount holds its lock of the file. So neither mount may wait for the kernel
+/// of the other mount.
 #[test]
 fn mounts_that_truncate_a_file_concurrently_agree_on_its_end() {
     let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };

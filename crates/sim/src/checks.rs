@@ -1,4 +1,4 @@
-//! The final checks of a run, made when all clients have ended and all faults are over.
+//! The final checks of a simulated run, after all clients have ended and all faults are over.
 
 use crate::cluster::{self, Cluster};
 use crate::fsck;
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::FileId;
 
-/// Time in which the counters must return to zero, in simulated time.
+/// Time limit until the mgr holds no state and has no pending work, in simulated time.
 const SETTLE: Duration = Duration::from_secs(300);
 
-/// Waits until `holds` returns true; fails after `limit`.
+/// Waits until `holds` returns true. Fails if this takes longer than `limit`.
 pub async fn within(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()> {
     let wait = async {
         while !holds() {
@@ -25,9 +25,9 @@ pub async fn within(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()>
     tokio::time::timeout(limit, wait).await.map_err(drop)
 }
 
-/// Runs all checks, in order.
+/// Runs all final checks one after another.
 pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String> {
-    // Wait until the last fault has ended and the leases of dead clients have expired.
+    // Wait until the last fault has ended and the leases of killed clients have expired.
     let quiet = Duration::from_millis(world.plan.quiet_ms);
     tokio::time::sleep(quiet.saturating_sub(crate::trace::elapsed())).await;
     tokio::time::sleep(Duration::from_secs(10 * u64::from(world.plan.lease_secs) + 30)).await;
@@ -56,7 +56,7 @@ pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String
     Ok(())
 }
 
-/// Returns the state that the mgr still holds although no client is left.
+/// Returns a description of all state and pending work of the mgr. After the last client has ended, there must be none.
 fn left_over(cluster: &RefCell<Cluster>) -> Vec<String> {
     let cluster = cluster.borrow();
     let Some(status) = cluster.mgr.status() else { return vec!["the mgr does not serve".into()] };
@@ -85,7 +85,7 @@ fn left_over(cluster: &RefCell<Cluster>) -> Vec<String> {
     left
 }
 
-/// Reads everything through a new mount and compares it with the model. Returns the names of each directory.
+/// Reads all files through a new mount and compares them with the model. Returns the names and files of each directory.
 async fn audit(world: World) -> Result<Vec<BTreeMap<u8, u64>>, String> {
     let mount = cluster::mount(cluster::options(&world.plan, AUDITOR, true, true)).await?;
     let mut lists = Vec::new();

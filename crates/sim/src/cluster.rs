@@ -1,4 +1,4 @@
-//! The simulated cluster of a run: its network, mgr and iods.
+//! The simulated cluster of a run: network, mgr and iods.
 
 use crate::hosts::{AUDITOR, CLIENT, IOD, IOD_PORT, IodHost, MGR, MgrHost, address, name};
 use crate::network::Net;
@@ -15,25 +15,25 @@ use std::time::Duration;
 use types::{Cred, Fsid, Timestamp};
 use wire::native::Key;
 
-/// The file system id of every run.
+/// The file system id, which is the same in every run.
 const FSID: Fsid = Fsid([5; 16]);
-/// Size of the disk of an iod in bytes.
+/// Size of an iod's disk in bytes.
 pub const IOD_DISK: u64 = 64 << 20;
 /// Size of the mgr's disk in bytes.
 pub const MGR_DISK: u64 = 4 << 30;
 
-/// The daemons and the network of a run.
+/// The daemons and the network of a simulated run.
 pub struct Cluster {
-    /// The network.
+    /// The simulated network between all hosts.
     pub net: Net,
-    /// The mgr.
+    /// The mgr and its host.
     pub mgr: MgrHost,
-    /// The iods.
+    /// The iods and their hosts.
     pub iods: Vec<IodHost>,
 }
 
 impl Cluster {
-    /// Makes a formatted cluster in which no process runs, and installs its network as the network of this thread.
+    /// Creates a formatted cluster in which no process runs, and installs its network as the network of this thread.
     pub async fn new(plan: &Plan) -> Result<Self, String> {
         let rng = |purpose| Rng::new(plan.seed, purpose);
         let mut hosts = vec![MGR, AUDITOR];
@@ -55,7 +55,8 @@ impl Cluster {
             stripe_count: plan.stripe_count,
             gather_memory: plan.gather_bytes.to_string(),
             inline_max: plan.inline_max.to_string(),
-            // Requests wait for iods practically without limit, also requests of clients that use the mgr path.
+            // Let requests wait for iods practically without limit. This also covers requests of clients that use the
+            // mgr path.
             iod_wait_secs: 86400,
             ..Config::new("/", "/", iods)
         };
@@ -72,7 +73,7 @@ impl Cluster {
         Ok(Cluster { net, mgr, iods })
     }
 
-    /// Powers on the mgr's host and starts the mgr, unless it is running.
+    /// Powers the mgr's host on and starts the mgr, unless it is running.
     pub fn start_mgr(&mut self) {
         if !self.mgr.is_up() {
             self.net.lights_on(MGR);
@@ -80,7 +81,7 @@ impl Cluster {
         }
     }
 
-    /// Powers on the iod's host and starts the iod, unless it is running.
+    /// Powers the host of an iod on and starts the iod, unless it is running.
     pub fn start_iod(&mut self, iod: usize) -> Result<(), String> {
         if self.iods[iod].is_up() {
             return Ok(());
@@ -90,15 +91,15 @@ impl Cluster {
     }
 }
 
-/// An empty file system, the same for every run.
+/// The disk image of an empty file system, the same for every run.
 static EMPTY: OnceLock<Result<Image, String>> = OnceLock::new();
 
-/// Returns an empty file system, which is formatted once.
+/// Returns the disk image of an empty file system. The first call formats the image.
 pub fn empty() -> &'static Result<Image, String> {
     EMPTY.get_or_init(format)
 }
 
-/// Formats an empty file system in a thread of its own, so that the random numbers of a run do not depend on which run
+/// Formats an empty file system in a thread of its own. So the random numbers of a run do not depend on which run
 /// formats first.
 fn format() -> Result<Image, String> {
     let work = || {
@@ -123,7 +124,7 @@ async fn format_on(disk: &MetaDisk) -> Result<(), String> {
         () = &mut stepping => return Err("the store closed itself".into()),
     };
     drop(made.map_err(|e| e.to_string())?);
-    // The store is closed cleanly, so that no run replays its log.
+    // Close the store cleanly, so that no run must replay its log.
     stepping.await;
     Ok(())
 }
@@ -140,7 +141,7 @@ async fn step(mut stepper: Stepper) {
 /// Returns the mount options of a client.
 pub fn options(plan: &Plan, client: u64, direct: bool, checksums: bool) -> Options {
     Options {
-        // A single failed lookup starts negative lookup caching in a directory.
+        // Let a single failed lookup in a directory start negative lookup caching for the directory.
         negative: 1,
         direct,
         checksums,
@@ -152,7 +153,7 @@ pub fn options(plan: &Plan, client: u64, direct: bool, checksums: bool) -> Optio
     }
 }
 
-/// Mounts the file system; retries while the mgr cannot be reached.
+/// Mounts the file system. Tries again while the mgr is unreachable.
 pub async fn mount(options: Options) -> Result<Mount, String> {
     let target = Target::parse("weir://mgr/").map_err(|e| e.to_string())?;
     loop {
@@ -164,7 +165,7 @@ pub async fn mount(options: Options) -> Result<Mount, String> {
     }
 }
 
-/// Runs a task on a host.
+/// Runs a task in the task group of a host and returns its result.
 pub async fn on_host<T: Send + 'static>(
     host: crate::network::Host,
     work: impl Future<Output = T> + Send + 'static,

@@ -1,6 +1,6 @@
-//! The fault injector of a run, which begins and ends each fault of the plan at its time.
+//! The fault injector of a simulated run, which begins and ends each fault of the plan at its time.
 //!
-//! At the end of the fault phase the injector ends all faults.
+//! At the end of the fault phase, the injector ends all faults.
 
 use crate::cluster::{Cluster, IOD_DISK, MGR_DISK};
 use crate::hosts::{CLIENT, Death, DiskTrouble, IOD, MGR, name};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-/// An entry of the agenda.
+/// An action that the fault injector executes at a certain time or after a certain event.
 #[derive(Clone, Debug)]
 enum Action {
     Begin(Fault),
@@ -37,7 +37,7 @@ enum Action {
     Quiet,
 }
 
-/// The fault injector of a run.
+/// The fault injector of a simulated run.
 pub struct Faults<'a> {
     plan: &'a Plan,
     world: &'a World,
@@ -52,7 +52,7 @@ pub struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    /// Returns the injector for the faults of a plan, none of them begun.
+    /// Returns the fault injector for a plan. No fault has begun yet.
     pub fn new(plan: &'a Plan, world: &'a World, cluster: &'a RefCell<Cluster>, clients: &'a [Group]) -> Self {
         let (tell, told) = unbounded_channel();
         let (agenda, entries, quiet) = (BTreeMap::new(), 0, false);
@@ -90,12 +90,12 @@ impl<'a> Faults<'a> {
         let tell = self.tell.clone();
         tokio::spawn(async move {
             told.notified().await;
-            // The receiver is gone when the run is over.
+            // Ignore the error: when the run is over, the injector no longer receives actions.
             let _ = tell.send(action);
         });
     }
 
-    /// Executes the actions one after another, forever.
+    /// Executes the actions of the plan, each at its time. Never returns.
     pub async fn run(&mut self) {
         let start = Instant::now() - trace::elapsed();
         loop {
@@ -314,8 +314,8 @@ impl<'a> Faults<'a> {
         let had_errors = cluster.iods[iod].trouble(DiskTrouble::default());
         let gave_up = cluster.iods[iod].disk().is_dead();
         if had_errors || gave_up {
-            // An object whose sync failed keeps failing until its iod restarts. So the iod is restarted, as an operator
-            // would do. If the local file system gave up, the operator mounts it again first.
+            // An object whose sync has failed returns errors until its iod restarts. So restart the iod, as an operator
+            // would do. If the local file system has failed, a power loss stands for an operator who mounts it again.
             cluster.iods[iod].die(if gave_up { Death::PowerCut } else { Death::Killed });
             drop(cluster);
             self.after(50, Action::StartIod(iod));
@@ -329,7 +329,7 @@ impl<'a> Faults<'a> {
         cluster.mgr.set_flush_ms(self.plan.flush_ms);
     }
 
-    /// Ends every fault.
+    /// Ends every fault and starts all daemons that are down.
     fn calm_down(&mut self) {
         trace::say("faults are over");
         let agenda = std::mem::take(&mut self.agenda);
@@ -343,7 +343,7 @@ impl<'a> Faults<'a> {
             self.iod_well(iod);
         }
         self.cluster.borrow().net.set_weather(self.plan.weather);
-        // A disk with a pending death dies now.
+        // If a disk is still due to fail, let it fail now, and let its host lose power.
         let (mgr_dying, iods_dying) = {
             let cluster = self.cluster.borrow();
             (cluster.mgr.disk().is_dying(), cluster.iods.iter().map(|iod| iod.is_dying()).collect::<Vec<_>>())

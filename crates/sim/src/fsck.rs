@@ -9,10 +9,10 @@ use wire::admin::{CHECK, CheckArgs, CheckReply, Finding, PROGRAM, VERSION};
 use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
 
-/// Longest time for one page, in simulated time.
+/// Time limit for one page of findings, in simulated time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Returns all findings of a check of names, inodes, counts, lists and objects.
+/// Returns all findings of a check of the names, inodes, link counts, lists and objects of the file system.
 pub async fn findings() -> Result<Vec<Finding>, String> {
     let address = Address::Tcp { host: "mgr".into(), port: MGR_PORT };
     let (limits, counters) = (Limits::default(), net::Counters::default());

@@ -1,4 +1,4 @@
-//! The hosts and processes of a simulated cluster: start, kill, and power loss.
+//! Hosts and processes of a simulated cluster: start, kill, and power loss.
 
 mod iods;
 mod mgrs;
@@ -8,36 +8,36 @@ pub use mgrs::MgrHost;
 
 use crate::network::Host;
 
-/// The host of the mgr.
+/// Host number of the mgr.
 pub const MGR: Host = 1;
-/// The host of the first iod.
+/// Host number of the first iod; the other iods follow.
 pub const IOD: Host = 10;
-/// The host of the first client.
+/// Host number of the first client; the other clients follow.
 pub const CLIENT: Host = 100;
-/// The host of the client that runs the final checks.
+/// Host number of the client that runs the final checks.
 pub const AUDITOR: Host = 200;
 
-/// The port of the mgr.
+/// Port at which the mgr listens.
 pub const MGR_PORT: u16 = 2049;
-/// The port of every iod.
+/// Port at which every iod listens.
 pub const IOD_PORT: u16 = 2050;
 
-/// The way in which a process is ended from outside.
+/// How the simulator ends a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
-    /// `kill -9`: data that the process gave to the operating system survive.
+    /// As with `kill -9`: data that the process wrote to files survive, also without a sync.
     Killed,
-    /// The host loses power: data that were not synced may be lost.
+    /// By a power loss of the host: data that were not synced may be lost.
     PowerCut,
 }
 
-/// Returns the address of a host. Those of iods are numeric: the mgr would look a name up outside of the simulation, to
-/// tell it to other iods.
+/// Returns the address of a host. Iods have numeric addresses, because the mgr would look up a name of an iod outside
+/// of the simulation.
 pub fn address(host: Host) -> String {
     if (IOD..CLIENT).contains(&host) { format!("10.0.0.{}", host - IOD + 1) } else { name(host) }
 }
 
-/// Returns the name of a host.
+/// Returns the name of a host in reports, for example `iod0`.
 pub fn name(host: Host) -> String {
     match host {
         MGR => "mgr".into(),

@@ -1,8 +1,8 @@
 //! A deterministic simulator of a whole cluster in one thread.
 //!
-//! The mgr, the iods and the clients are the real ones. Clock, network and disks are simulated.
+//! The simulator runs the code of the real mgr, iods and clients. It simulates the clock, the network and the disks.
 //!
-//! One seed determines everything: sizes, settings, the work of the clients, the faults, and every random number.
+//! One seed determines everything: sizes, settings, the operations of the clients, the faults, and every random number.
 //! [`run()`] runs a seed and checks the promises of `docs/SEMANTICS.md`. `docs/TESTING.md` says which bugs the
 //! simulator can find and which it cannot.
 

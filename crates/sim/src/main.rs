@@ -1,4 +1,4 @@
-//! The command `sim`: runs seeds of the simulated cluster and reports which of them fail.
+//! The command `sim`: runs seeds of the simulated cluster and reports the seeds that fail.
 
 use clap::Parser;
 use sim::{Focus, Pool, Verdict};
@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use types::planted::Planted;
 
-/// Maximum number of failed seeds whose failures are printed in full. Of further failed seeds only the seed numbers are
-/// printed.
+/// Maximum number of failed seeds whose failures the command prints in full. For further failed seeds, it prints only
+/// the seed numbers.
 const TOLD_MAX: usize = 20;
 
 /// Run simulated clusters, each from one seed
@@ -22,22 +22,22 @@ struct Cli {
     /// Run the seeds from A to B, without B; written A..B
     #[arg(long, value_parser = range)]
     seeds: Option<(u64, u64)>,
-    /// Print every event
+    /// Print every event of the runs
     #[arg(long)]
     trace: bool,
-    /// Switch a deliberate bug on, in clusters that reveal it; seeds must fail
+    /// Enable a deliberate bug, in clusters that make the bug visible; seeds must fail
     #[arg(long, value_enum)]
     plant: Option<Mistake>,
-    /// Run the same clusters without the bug; seeds must pass
+    /// Run the clusters of --plant without the bug; seeds must pass
     #[arg(long, value_enum, conflicts_with = "plant")]
     focus: Option<Mistake>,
-    /// Run each seed twice, and fail if the two runs differ
+    /// Run each seed twice, and fail if the events of the two runs differ
     #[arg(long)]
     twice: bool,
-    /// Number of concurrent runs [default: the number of processors]
+    /// Number of runs at the same time [default: the number of processors]
     #[arg(long)]
     jobs: Option<usize>,
-    /// Longest duration of one run in seconds
+    /// Maximum duration of one run in seconds of real time
     #[arg(long, default_value_t = 60)]
     limit: u64,
     /// Print the summary as JSON
@@ -45,18 +45,18 @@ struct Cli {
     json: bool,
 }
 
-/// Deliberate bugs.
+/// Deliberate bugs, by which a test shows that the simulator finds bugs.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Mistake {
-    /// The reply cache does not find cached replies
+    /// The reply cache never finds a cached reply
     ReplyCache,
     /// Clients accept a COMMIT without comparing its write verifier
     CommitVerifier,
-    /// The lock table forgets what it has granted
+    /// The lock table forgets the locks that it has granted
     LockTable,
-    /// The mgr swaps the objects of a file before the new ones are durable
+    /// The mgr switches a moved file to its new objects before these objects are durable
     EarlySwap,
-    /// The new objects of a move have the stream of the old ones
+    /// A move gives the new objects the stream number of the old objects
     SameStream,
 }
 
@@ -81,7 +81,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-/// The results of many seeds.
+/// The combined results of all seeds.
 #[derive(Default, serde::Serialize)]
 struct Summary {
     commit: String,
@@ -90,7 +90,8 @@ struct Summary {
     done: u64,
     refused: u64,
     reads: u64,
-    /// Number of directories whose names were not checked, because the search for a valid order was given up.
+    /// Number of directories whose names the checker did not verify, because the search for a valid order took too
+    /// long.
     unsearched: u64,
     events: u64,
     simulated_hours: f64,
@@ -112,7 +113,7 @@ impl Summary {
     }
 }
 
-/// Returns the commit of this build, from the environment that `cargo xtask sim` sets.
+/// Returns the commit of this build from the environment, where `cargo xtask sim` puts it.
 fn commit() -> String {
     std::env::var("WEIR_COMMIT").unwrap_or_else(|_| "unknown commit".into())
 }

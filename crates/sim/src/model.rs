@@ -1,14 +1,14 @@
-//! A model of file contents: all changes of their bytes, and the values that a read may return.
+//! A model of file contents: all changes of the bytes of files, and the values that a read may return.
 //!
-//! The rules are those of `docs/SEMANTICS.md`.
+//! The rules follow from `docs/SEMANTICS.md`.
 //!
-//! A change is *definite* for a reader if the promises say that the reader sees it. Either it returned through the
-//! reader's own mount before the read began, or it was durable before the reader opened the file. A change is *behind*
-//! a later change if it was durable, or had returned through the same mount, before the later one began. Without
-//! faults, clients are coherent: a change that has returned counts for every mount as for its own.
+//! A change is *definite* for a reader if the promises say that the reader sees the change. This holds if the change
+//! returned through the reader's own mount before the read began, or was durable before the reader opened the file.
+//! Change A is *behind* a later change B if, before B began, A was durable or had returned through the mount of B. In
+//! runs without faults, clients are coherent: a returned change counts for every mount like a change of this mount.
 //!
-//! A byte may have the value of any change that is not behind a definite one. A change that failed, or was not durable
-//! when its client died, is *doubtful*: it may be visible or not, forever.
+//! A byte may have the value of any change that is not behind a definite change. A change is *doubtful* if it failed,
+//! or if it was not durable when its client was killed. A doubtful change may be visible or not, forever.
 
 mod bytes;
 
@@ -17,27 +17,27 @@ use types::FileId;
 
 pub use bytes::{pattern, payload};
 
-/// A point in the order of events; no two events have the same one.
+/// A point in the order of all events of a run. No two events have the same point.
 pub type Moment = u64;
 
-/// Number of a change.
+/// Number of a change of a file, unique in a run.
 pub type ChangeId = u32;
 
-/// Number of an open file of a client.
+/// Number of an open file of a client, unique in a run.
 pub type HandleId = u32;
 
-/// The effect of a change.
+/// What a change does to the bytes and the size of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
-    /// Writes `len` bytes at `offset`.
+    /// A write of `len` bytes at `offset`.
     Write { offset: u64, len: u64 },
-    /// Sets the size; bytes past it become zeros.
+    /// A truncation or extension to `size`; the bytes beyond `size` become zeros.
     Cut { size: u64 },
-    /// Sets the size if it was smaller; changes no byte.
+    /// A growth to `size` if the file is smaller; no byte changes its value.
     Grow { size: u64 },
 }
 
-/// A change of a file's bytes.
+/// A change of a file by a client.
 #[derive(Clone, Debug)]
 struct Change {
     id: ChangeId,
@@ -48,18 +48,18 @@ struct Change {
     returned: Option<Moment>,
     durable: Option<Moment>,
     doubtful: bool,
-    /// Whether every client sees the change once it has returned.
+    /// Whether every client sees the change once the change has returned.
     coherent: bool,
 }
 
-/// The reader of a file.
+/// A client that reads a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
-    /// The client.
+    /// The host number of the reading client.
     pub client: u64,
-    /// When the reader opened the file.
+    /// The point at which the reader opened the file.
     pub opened: Moment,
-    /// When the read began.
+    /// The point at which the read began.
     pub began: Moment,
 }
 
@@ -88,7 +88,7 @@ impl Change {
         matches!(self.what, What::Cut { .. })
     }
 
-    /// Returns the least size after a write or growth, or the exact size after a truncation.
+    /// Returns the minimum size of the file after a write or growth, or its exact size after a truncation.
     fn reach(&self) -> u64 {
         match self.what {
             What::Write { offset, len } => offset + len,
@@ -96,7 +96,7 @@ impl Change {
         }
     }
 
-    /// Returns whether the change is durable when it has returned.
+    /// Returns whether the change is durable once it has returned.
     fn is_at_once(&self) -> bool {
         !matches!(self.what, What::Write { .. })
     }
@@ -107,31 +107,31 @@ struct FileModel {
     changes: Vec<Change>,
 }
 
-/// The model of all files.
+/// The model of all files of a run.
 #[derive(Debug, Default)]
 pub struct Model {
     now: Moment,
     next: ChangeId,
-    /// Whether clients are coherent during the whole run.
+    /// Whether clients are coherent during the whole run, because the plan has no faults.
     pub coherent: bool,
     files: BTreeMap<FileId, FileModel>,
-    /// Reads that missed a change of their own client that was not durable yet. They are wrong, unless a failure of
-    /// that change is reported later.
+    /// Reads that missed a change of their own client which was not durable yet. Such a read is a violation, unless the
+    /// client later learns that one of the listed changes has failed.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
-    /// Violations found.
+    /// Descriptions of all violations found so far.
     pub failures: Vec<String>,
-    /// Number of reads compared.
+    /// Number of reads whose result was compared with the model.
     pub reads: u64,
 }
 
 impl Model {
-    /// Advances the time and returns it.
+    /// Returns a new point in the order of events, after all earlier points.
     pub fn tick(&mut self) -> Moment {
         self.now += 1;
         self.now
     }
 
-    /// Records a violation.
+    /// Records a violation of the promises.
     pub fn fail(&mut self, what: String) {
         crate::trace::say(format!("WRONG: {what}"));
         self.failures.push(what);
@@ -146,22 +146,22 @@ impl Model {
         id
     }
 
-    /// Records the begin of a write.
+    /// Records that a write has begun.
     pub fn write(&mut self, file: FileId, client: u64, handle: HandleId, offset: u64, len: u64) -> ChangeId {
         self.begin(file, client, handle, What::Write { offset, len })
     }
 
-    /// Records the begin of a truncation.
+    /// Records that a truncation has begun.
     pub fn cut(&mut self, file: FileId, client: u64, handle: HandleId, size: u64) -> ChangeId {
         self.begin(file, client, handle, What::Cut { size })
     }
 
-    /// Records the begin of a growth to at least `size`.
+    /// Records that a growth to at least `size` has begun.
     pub fn grow(&mut self, file: FileId, client: u64, handle: HandleId, size: u64) -> ChangeId {
         self.begin(file, client, handle, What::Grow { size })
     }
 
-    /// Records that a change has returned. All changes except writes are durable then.
+    /// Records that a change has returned. If it succeeded and is not a write, it is durable now.
     pub fn returned(&mut self, file: FileId, id: ChangeId, ok: bool) {
         let now = self.tick();
         let changes = self.files.entry(file).or_default().changes.iter_mut();
@@ -174,7 +174,7 @@ impl Model {
         }
     }
 
-    /// Records that an fsync or close of a handle, begun at `began`, has returned.
+    /// Records that an fsync or close of an open file, which began at `began`, has returned.
     pub fn synced(&mut self, file: FileId, client: u64, handle: HandleId, began: Moment, ok: bool) {
         let now = self.tick();
         for change in &mut self.files.entry(file).or_default().changes {
@@ -183,12 +183,13 @@ impl Model {
             {
                 change.durable = Some(now);
             }
-            // A failure is reported once. A later success says nothing about earlier changes.
+            // The client reports a failed write only once. So a later successful sync does not make earlier changes
+            // durable.
             change.doubtful |= open && !ok;
         }
     }
 
-    /// Records the death of a client: its changes that were not durable may be visible or not.
+    /// Records that a client was killed. Its changes that were not durable are doubtful from now on.
     pub fn client_died(&mut self, client: u64) {
         self.tick();
         for file in self.files.values_mut() {
@@ -197,12 +198,12 @@ impl Model {
         }
     }
 
-    /// Returns the least and the largest size that a reader may see.
+    /// Returns the minimum and the maximum size that a reader may see.
     pub fn sizes(&self, file: FileId, reader: Reader) -> (u64, u64) {
         self.files.get(&file).map_or((0, 0), |file| file.sizes(reader))
     }
 
-    /// Compares the result of a read of `wanted` bytes at `offset`.
+    /// Compares the bytes `got` that a read of `wanted` bytes at `offset` returned with the model.
     pub fn check_read(&mut self, file: FileId, reader: Reader, offset: u64, wanted: u64, got: &[u8]) {
         self.reads += 1;
         let Some(known) = self.files.get(&file) else { return };
@@ -221,7 +222,7 @@ impl Model {
         }
     }
 
-    /// Compares a size that a client reported.
+    /// Compares a file size that a client reported with the model.
     pub fn check_size(&mut self, file: FileId, reader: Reader, size: u64) {
         let (least, most) = self.sizes(file, reader);
         if !(least..=most).contains(&size) {
@@ -231,7 +232,8 @@ impl Model {
         }
     }
 
-    /// Records a read of a wrong value. It is a violation, unless a change of the reader's own client fails later.
+    /// Records a read with a wrong result. The read is a violation, unless a change of the reader's own client fails
+    /// later.
     fn suspect(&mut self, file: FileId, reader: Reader, what: String) {
         let open = |c: &&Change| c.client == reader.client && c.durable.is_none() && !c.doubtful;
         let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -244,7 +246,7 @@ impl Model {
         }
     }
 
-    /// Ends the run: no change can fail any more, so suspicions that remain are violations.
+    /// Ends the run. No further change can fail, so all reads in `suspicions` without a failed change are violations.
     pub fn judge(&mut self) {
         for (file, what, open) in std::mem::take(&mut self.suspicions) {
             let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -256,7 +258,8 @@ impl Model {
 }
 
 impl FileModel {
-    /// Returns the truncations that may be the last one; `None` means no truncation of the initially empty file.
+    /// Returns the truncations that may be the last truncation that the reader sees. `None` in the list means that the
+    /// reader may see no truncation.
     fn last_cuts(&self, reader: Reader) -> Vec<Option<&Change>> {
         let cuts: Vec<&Change> = self.changes.iter().filter(|change| change.is_cut()).collect();
         let definite: Vec<&&Change> = cuts.iter().filter(|cut| cut.is_definite(reader)).collect();
@@ -282,7 +285,7 @@ impl FileModel {
         (least, most)
     }
 
-    /// Describes the first byte whose value no allowed change explains.
+    /// Describes the first byte of a read that has the value of no allowed change; `None` if all bytes are allowed.
     fn wrong_byte(&self, reader: Reader, offset: u64, got: &[u8]) -> Option<String> {
         let end = offset + got.len() as u64;
         let mut borders: BTreeSet<u64> = BTreeSet::from([offset, end]);

@@ -1,102 +1,103 @@
-//! A linearizability checker for names: searches for an order of the operations that explains every answer.
+//! A linearizability checker for names: it searches for an order of the operations that explains every answer.
 //!
-//! An operation takes effect at one moment between its begin and its answer. An operation without an answer, or with a
-//! failure that leaves its effect unknown, takes effect at any later moment or never. So the checker finds no order if
-//! an operation took effect twice, or was denied although it took effect.
+//! An operation takes effect at one moment between its begin and its answer. If an operation has no answer, or its
+//! answer leaves the effect unknown, it takes effect at any later moment or never. So the checker finds no order if an
+//! operation took effect twice, or if it took effect and its answer says that it did not.
 //!
-//! `docs/SEMANTICS.md` allows one exception: a mgr that dies before it answers a creation forgets the request, and the
-//! client creates the file again. If another client renamed or removed the file in between, two files were created.
+//! `docs/SEMANTICS.md` allows two exceptions. First, an mgr that dies before it answers a creation forgets the request,
+//! and the client creates the file again. If another client renamed or removed the first file meanwhile, the client has
+//! created two files.
 //!
-//! A second exception: a file that was created without waiting for durability may be lost when the mgr's host loses
-//! power. This ends when the file was synced or closed, or when a durable creation or removal in its directory has
-//! followed.
+//! Second, a power loss of the mgr's host may lose a file that was created without waiting for durability. The file is
+//! safe after a sync or close of the file, or after a later durable creation or removal in its directory.
 
 use crate::model::Moment;
 use std::collections::{BTreeMap, HashSet};
 use types::Renaming;
 
-/// Maximum number of nodes of a search before it is given up without a verdict.
+/// Maximum number of states that a search visits. After this number, the search ends without a verdict.
 const NODES_MAX: usize = 200_000;
-/// Maximum number of operations of one directory that the checker accepts.
+/// Maximum number of operations in one directory that the checker accepts.
 pub const OPERATIONS_MAX: usize = 128;
 
-/// A request.
+/// A request that concerns the names in one directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// Create a file; with `exclusive` only if the name is free.
+    /// Create a file. With `exclusive`, the request fails if the name exists.
     Create { name: u8, exclusive: bool },
     /// Make a directory.
     Mkdir { name: u8 },
     /// Remove a file or an empty directory.
     Remove { name: u8 },
-    /// Rename a file, or exchange two names.
+    /// Rename a file or directory, or exchange two names.
     Rename { from: u8, to: u8, how: Renaming },
-    /// Add a hard link to a file.
+    /// Add a hard link `to` to a file.
     Link { file: u64, to: u8 },
     /// Look up a name.
     Lookup { name: u8 },
-    /// List all names, while no other operation changes any.
+    /// List all names of the directory, while no operation changes them.
     List,
 }
 
-/// An answer.
+/// The answer to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said {
-    /// Success, with the file number if the operation returns one.
+    /// The request succeeded. The number identifies the file, if the answer contains the file.
     Ok(Option<u64>),
-    /// The name already exists.
+    /// The request failed, because the name already exists.
     Exists,
-    /// The name does not exist.
+    /// The request failed, because the name does not exist.
     Missing,
-    /// The names and their files.
+    /// The names in the directory, each with the number of its file.
     Names(BTreeMap<u8, u64>),
-    /// No answer, or one that does not say whether the operation took effect.
+    /// The client has no answer, or an answer that does not say whether the operation took effect.
     Unknown,
 }
 
-/// An operation and its answer.
+/// A request of a client and the answer to it.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// The client, for people who read a report.
+    /// The host number of the client, for reports.
     #[allow(dead_code)]
     pub client: u64,
-    /// The request.
+    /// The request of the client.
     pub ask: Ask,
-    /// When the operation began.
+    /// The point at which the client sent the request.
     pub began: Moment,
-    /// When the answer arrived; `None` if it never did.
+    /// The point at which the answer arrived; `None` if no answer arrived.
     pub ended: Option<Moment>,
-    /// The answer.
+    /// The answer to the request.
     pub said: Said,
-    /// Whether the operation created a file, if at all, without waiting for durability.
+    /// Whether the operation created its file without waiting for durability.
     pub unsynced: bool,
-    /// When a sync or close confirmed that the created file is durable.
+    /// The point at which a sync or close confirmed that the created file is durable; `None` if no sync or close did.
     pub kept: Option<Moment>,
 }
 
 impl Operation {
-    /// Returns an operation that begins at `began`.
+    /// Returns an operation that began at `began` and has no answer yet.
     pub fn new(client: u64, ask: Ask, began: Moment) -> Self {
         Operation { client, ask, began, ended: None, said: Said::Unknown, unsynced: false, kept: None }
     }
 
-    /// Returns whether the answer implies that all operations answered before this one began are durable.
+    /// Returns whether the answer implies that all operations answered before the begin of this operation are durable.
     fn is_durable(&self) -> bool {
         matches!(self.ask, Ask::Mkdir { .. } | Ask::Remove { .. }) && matches!(self.said, Said::Ok(_))
     }
 }
 
-/// First number of files whose real number no client has received.
+/// First number for files whose real number no client has received.
 const UNTOLD: u64 = 1 << 63;
 
-/// Names and their files. Files created by operations with unknown outcome have numbers from [`UNTOLD`] on.
+/// The names in a directory, each with the number of its file. A file of a creation without an answer has a number from
+/// [`UNTOLD`] on.
 type State = BTreeMap<u8, u64>;
 
 fn same(here: u64, told: u64) -> bool {
     here == told || here >= UNTOLD
 }
 
-/// Returns the state after the operation, if the operation can take effect in `state` with its answer.
+/// Returns the state after `operation`, if the operation can take effect in `state` and give its recorded answer.
 fn step(state: &State, index: usize, operation: &Operation) -> Option<State> {
     let mut next = state.clone();
     let known = operation.said != Said::Unknown;
@@ -167,35 +168,36 @@ fn step(state: &State, index: usize, operation: &Operation) -> Option<State> {
     (!known || fits).then_some(next)
 }
 
-/// The result of a search that found no contradiction.
+/// The result of a search that did not find a contradiction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Search {
-    /// Some order explains all answers.
+    /// An order of the operations explains all answers.
     Explained,
-    /// There are too many orders to try all.
+    /// The search ended without a verdict, because the number of possible orders is too large.
     GivenUp,
 }
 
-/// An event that happens once or, if it was not answered, perhaps never.
+/// An event that the checker orders: an operation, the first of two executions of a creation, or the loss of a file. An
+/// event with an answer happens once; any other event may also not happen.
 struct Part {
     operation: Operation,
-    /// Set for the first of two executions of one creation: the mgr may have executed the creation, but died before the
-    /// answer. The value is the index of the execution with the answer.
+    /// Set for the first of two executions of one creation. The mgr may have executed the creation and then died before
+    /// its answer. The value is the index of the second execution, which has the answer.
     again: Option<usize>,
-    /// Set for the loss of a created file: the index of the creation.
+    /// Set for the loss of a created file. The value is the index of the creation.
     lost: Option<usize>,
 }
 
-/// The events to order.
+/// All events that the checker orders.
 struct Parts {
     all: Vec<Part>,
-    /// The set of events that certainly happened.
+    /// The set of events that have an answer, as a bit for each index. All these events happened.
     answered: u128,
 }
 
 impl Parts {
     fn new(operations: &[Operation], (mgr_deaths, power_cuts): (&[Moment], &[Moment])) -> Self {
-        // A lookup or list without an answer says nothing.
+        // Ignore lookups and lists without an answer, because they do not constrain the order.
         let tells = |op: &&Operation| op.said != Said::Unknown || !matches!(op.ask, Ask::Lookup { .. } | Ask::List);
         let mut operations: Vec<&Operation> = operations.iter().filter(tells).collect();
         operations.sort_by_key(|op| op.began);
@@ -217,11 +219,12 @@ impl Parts {
         Parts { all, answered }
     }
 
-    /// Adds the possible losses: files created without waiting for durability may be lost when the power fails.
+    /// Adds an event for each possible loss: a power loss may lose a file that was created without waiting for
+    /// durability.
     fn add_losses(all: &mut Vec<Part>, power_cuts: &[Moment]) {
         for made in 0..all.len() {
             let Part { operation: making, again, .. } = &all[made];
-            // A file whose durability was confirmed was not lost.
+            // If a sync or close has confirmed the durability of the file, a power loss cannot lose it.
             let is_kept = making.kept.is_some() && again.is_none();
             if is_kept || !(making.unsynced && matches!(making.ask, Ask::Create { .. })) {
                 continue;
@@ -238,7 +241,7 @@ impl Parts {
         }
     }
 
-    /// Returns the state after event `index`, if the event can happen in `state`.
+    /// Returns the state after the event `index`, if the event can happen in `state`.
     fn step(&self, state: &State, index: usize) -> Option<State> {
         let Part { operation, lost, .. } = &self.all[index];
         let Some(made) = *lost else { return step(state, index, operation) };
@@ -251,21 +254,23 @@ impl Parts {
         (next.remove(name) == Some(file)).then_some(next)
     }
 
-    /// Returns the events that may happen after the events in `done`. The most promising one comes last.
+    /// Returns the events that may follow the events in `done`. The most promising event is the last in the list.
     fn ready(&self, done: u128) -> Vec<usize> {
         let is_done = |i: usize| done & (1 << i) != 0;
         let part = |i: usize| &self.all[i].operation;
-        // No event can happen after an answer that arrived before the event began.
+        // An event that began after the answer to another event cannot precede this other event.
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // The mgr died before requests to its successor began. One power loss may lose several files.
+        // An execution before the mgr's death, or a loss, must precede all requests to the next mgr. One power loss may
+        // lose several files.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
         let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
         let mut ready: Vec<usize> = (0..self.all.len()).filter(|i| !is_done(*i) && still(*i) && there(*i)).collect();
         ready.retain(|i| part(*i).began < horizon);
-        // The earliest answer is tried first, unanswered operations last.
+        // Put the event with the earliest answer last, so that the search tries it first, and events without an answer
+        // first.
         ready.sort_by_key(|i| std::cmp::Reverse((part(*i).said == Said::Unknown, part(*i).ended)));
         ready
     }
@@ -277,11 +282,11 @@ impl Parts {
     }
 }
 
-/// The times at which the mgr died, and at which its host lost power.
+/// The points at which the mgr died, and the points at which its host lost power.
 pub type Ends<'a> = (&'a [Moment], &'a [Moment]);
 
-/// Searches for an order that explains all operations of one directory, which was empty at first, given the deaths of
-/// the mgr. On failure, describes the longest partial order.
+/// Searches for an order that explains all operations in one directory. The directory was empty at first. If there is
+/// no such order, returns a description of the longest partial order.
 pub fn explain(operations: &[Operation], ends: Ends<'_>) -> Result<Search, String> {
     explain_within(NODES_MAX, operations, ends)
 }
@@ -364,7 +369,7 @@ mod tests {
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7)), found(8, Said::Missing)]).is_ok());
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7))]).is_ok());
         assert!(plain(&[made.clone(), lost, found(6, Said::Missing), found(8, ok(7))]).is_err());
-        // The removal was executed twice: the answer to the second execution was returned for the first.
+        // The mgr must not execute a removal twice and answer with the result of the second execution.
         assert!(plain(&[made, remove((5, Some(9)), Said::Missing)]).is_err());
         let untold = create((1, None), Said::Unknown);
         assert!(plain(&[untold, found(3, ok(9)), found(5, ok(9))]).is_ok());
@@ -397,18 +402,20 @@ mod tests {
         let list = |names: &[(u8, u64)]| op(Ask::List, (20, Some(21)), Said::Names(names.iter().copied().collect()));
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
         assert!(explain(&twice, (&[4], &[])).is_ok());
-        // No mgr died, or none during the request; or the rename came too late to move a file from before the death.
+        // The history has no explanation if no mgr died, if the mgr died after the creation was answered, or if the
+        // rename began after this answer.
         assert!(explain(&twice, (&[], &[])).is_err());
         assert!(explain(&twice, (&[10], &[])).is_err());
         let late = [create((1, Some(9)), ok(8)), rename(10), list(&[(1, 8), (2, 7)])];
         assert!(explain(&late, (&[4], &[])).is_err());
-        // One repetition for each death.
+        // A death at 4 cannot explain this history, because the lookup at 5 did not find the file.
         let found = op(Ask::Lookup { name: 1 }, (5, Some(6)), Said::Missing);
         let thrice = [create((1, Some(9)), ok(8)), found, remove((7, Some(8)), Said::Ok(None)), list(&[(1, 8)])];
         assert!(explain(&thrice, (&[4], &[])).is_err());
-        // The mgr died before the lookup that found nothing, so it had not created the file.
+        // A death at 6 explains this history: the mgr created the file after the lookup at 5, and died before its
+        // answer.
         assert!(explain(&thrice, (&[6], &[])).is_ok());
-        // No other operation is repeated.
+        // A death of the mgr explains only a repeated creation, not a repeated removal.
         let removed = [create((1, Some(2)), ok(7)), remove((3, Some(9)), Said::Missing)];
         assert!(explain(&removed, (&[5], &[])).is_err());
     }
@@ -420,30 +427,30 @@ mod tests {
         let explained = |history: &[Operation], cuts: &[Moment]| explain(history, (&[], cuts)).is_ok();
         let gone = [found(3, ok(7)), found(8, Said::Missing)];
         assert!(explained(&[&[soon(None)], &gone[..]].concat(), &[6]));
-        // Two files are lost at once.
+        // One power loss may lose two files.
         let two = op(Ask::Create { name: 2, exclusive: false }, (2, Some(3)), ok(8));
         let second = Operation { unsynced: true, ..two };
         let neither = op(Ask::List, (8, Some(9)), Said::Names(BTreeMap::new()));
         assert!(explained(&[soon(None), second, neither], &[6]));
-        // A lost file is an error if there was no power loss, or only later, if the file was synced, before or after
-        // the power loss, or if its creation waited for durability.
+        // The checker must reject a loss without a power loss, and a loss before the power loss. It must also reject
+        // the loss of a file that was synced, or whose creation waited for durability.
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[]));
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[20]));
         assert!(!explained(&[&[soon(Some(5))], &gone[..]].concat(), &[6]));
         assert!(!explained(&[&[soon(Some(7))], &gone[..]].concat(), &[6]));
         assert!(!explained(&[&[create((1, Some(2)), ok(7))], &gone[..]].concat(), &[6]));
-        // The file was lost before the lookup found it, or a lost file reappears.
+        // A lost file cannot reappear. A file cannot be lost before the power loss.
         assert!(!explained(&[soon(None), found(8, Said::Missing), found(10, ok(7))], &[6]));
         assert!(!explained(&[soon(None), found(4, Said::Missing)], &[6]));
-        // A later durable change made the file durable too. Under another name the file is durable.
+        // A later durable creation in the directory makes the file durable too. A renamed file is durable, too.
         let other = op(Ask::Mkdir { name: 2 }, (3, Some(4)), ok(8));
         assert!(!explained(&[soon(None), other, found(8, Said::Missing)], &[6]));
         let renamed = op(Ask::Rename { from: 1, to: 3, how: Renaming::Replace }, (3, Some(4)), Said::Ok(None));
         let there = op(Ask::Lookup { name: 3 }, (8, Some(9)), Said::Missing);
         assert!(!explained(&[soon(None), renamed, there], &[6]));
-        // The power failed before the answer arrived.
+        // The power loss may precede the answer to the creation.
         assert!(explained(&[Operation { ended: Some(9), ..soon(None) }, found(10, Said::Missing)], &[6]));
-        // The file was created, lost, and created again by another operation.
+        // Another operation may create the file again after the loss.
         let again = Operation { began: 10, ended: Some(11), ..create((10, Some(11)), ok(9)) };
         assert!(explained(&[soon(None), again.clone()], &[6]));
         assert!(!explained(&[soon(None), again], &[]));

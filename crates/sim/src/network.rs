@@ -1,8 +1,9 @@
 //! The simulated network of a cluster: hosts, connections with delays, partitions, resets, and silent losses.
 //!
-//! A connection delivers its bytes in order, each piece after a delay of its own. Connections are independent: a piece
-//! sent later over another connection may arrive earlier. Pieces on a partitioned link wait and arrive when the
-//! partition heals, as with TCP retransmission, or the connection times out.
+//! Clients and daemons send each message in one or several pieces. A connection delivers its pieces in order, each
+//! after a random delay. Connections are independent: a later piece on another connection may arrive earlier. While two
+//! hosts are partitioned, the pieces between them wait. They arrive when the partition ends, as with TCP
+//! retransmission, or the connection times out.
 
 mod pipe;
 mod port;
@@ -21,33 +22,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// A host number, which is also the number of the task group that runs on the host.
+/// Number of a host, which is also the number of the task group that runs on the host.
 pub type Host = u64;
 
-/// Time after which a connection is reset when its other end is silent.
+/// Time after which a connection is reset if its other end sends nothing.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
-/// The behavior of the network without faults.
+/// Delays and window of the network while no fault changes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Weather {
-    /// Longest usual delay of a piece, in milliseconds.
+    /// Maximum usual delay of a piece in milliseconds.
     pub delay_ms: u64,
-    /// Percentage of pieces that are late.
+    /// Percentage of pieces that have an additional delay.
     pub late_percent: u64,
-    /// Largest additional delay of a late piece, in milliseconds.
+    /// Maximum additional delay of a late piece in milliseconds.
     pub late_ms: u64,
     /// Maximum number of bytes in flight in one direction of a connection.
     pub window: usize,
 }
 
-/// The network. Clones share the same network.
+/// The simulated network. Clones share the same network.
 #[derive(Clone, Debug)]
 pub struct Net(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Notified when partitions, hosts or listeners change.
+    /// Notified when the set of partitions, running hosts or listening ports changes.
     changed: Notify,
 }
 
@@ -56,13 +57,13 @@ struct State {
     rng: Rng,
     weather: Weather,
     names: BTreeMap<String, Host>,
-    /// Hosts without power.
+    /// Hosts that have no power now.
     dark: BTreeSet<Host>,
     cuts: BTreeSet<(Host, Host)>,
     gates: BTreeMap<(Host, u16), Arc<Gate>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
-    /// Notified when a host has sent this number of further pieces.
+    /// By host: the number of further pieces until the notification, and the notification.
     alarms: BTreeMap<Host, (u64, Arc<Notify>)>,
 }
 
@@ -71,7 +72,7 @@ fn pair(a: Host, b: Host) -> (Host, Host) {
 }
 
 impl Net {
-    /// Returns a network of hosts with these names and numbers.
+    /// Returns a network of the given hosts, each with its name and number.
     pub fn new(rng: Rng, weather: Weather, hosts: impl IntoIterator<Item = (String, Host)>) -> Self {
         let state = State {
             rng,
@@ -91,7 +92,7 @@ impl Net {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the usual behavior from now on.
+    /// Sets delays and window of the network from now on.
     pub fn set_weather(&self, weather: Weather) {
         self.state().weather = weather;
     }
@@ -101,8 +102,8 @@ impl Net {
         state.connections.values().filter(|c| c.hosts.contains(&host)).cloned().collect()
     }
 
-    /// Handles the death of the process on a host: its ports are closed and its connections end, some of them with a
-    /// reset.
+    /// Handles the death of the process on a host. Its ports close and its connections end, a random half of them with
+    /// a reset.
     pub fn process_died(&self, host: Host) {
         self.close_ports(host);
         for connection in self.of_host(host) {
@@ -112,7 +113,7 @@ impl Net {
         self.0.changed.notify_waiters();
     }
 
-    /// Handles the power loss of a host: it falls silent, and its peers notice only later.
+    /// Handles the power loss of a host. The host sends nothing more, and its peers detect this only by timeouts.
     pub fn lights_out(&self, host: Host) {
         self.close_ports(host);
         self.state().dark.insert(host);
@@ -122,7 +123,7 @@ impl Net {
         self.0.changed.notify_waiters();
     }
 
-    /// Powers a host on; the host does not know its old connections.
+    /// Powers a host on. The host does not know the connections from before the power loss.
     pub fn lights_on(&self, host: Host) {
         self.state().dark.remove(&host);
         for connection in self.of_host(host) {
@@ -149,7 +150,7 @@ impl Net {
         self.0.changed.notify_waiters();
     }
 
-    /// Resets the connections between two hosts, which have been silent too long.
+    /// Resets the connections between two hosts that have been partitioned for longer than [`SILENCE`].
     pub fn give_up(&self, a: Host, b: Host) {
         self.between(a, b).iter().for_each(|c| c.reset());
     }
@@ -159,7 +160,7 @@ impl Net {
         state.connections.values().filter(|c| pair(c.hosts[0], c.hosts[1]) == pair(a, b)).cloned().collect()
     }
 
-    /// Resets a random connection of a host, if there is one.
+    /// Resets a random connection of a host, if the host has a connection.
     pub fn reset_one(&self, host: Host) {
         let mine = self.of_host(host);
         if !mine.is_empty() {
@@ -168,7 +169,7 @@ impl Net {
         }
     }
 
-    /// Makes a random connection of a host lose everything from now on, without any signal.
+    /// Lets a random connection of a host lose all pieces from now on, without notice to either end.
     pub fn lose_one(&self, host: Host) {
         let mine = self.of_host(host);
         if !mine.is_empty() {
@@ -177,7 +178,7 @@ impl Net {
         }
     }
 
-    /// Returns a notification for the moment when the host has sent this number of further pieces.
+    /// Returns a notification, which is sent when the host has sent `pieces` further pieces.
     pub fn after_pieces(&self, host: Host, pieces: u64) -> Arc<Notify> {
         let told = Arc::new(Notify::new());
         self.state().alarms.insert(host, (pieces, told.clone()));
@@ -189,7 +190,7 @@ impl Net {
         self.state().cuts.contains(&pair(a, b))
     }
 
-    /// Sends a piece from `from`; returns its delay.
+    /// Counts a piece that the host `from` sends. Returns the delay of the piece.
     fn departs(&self, from: Host) -> Duration {
         let mut state = self.state();
         let state = &mut *state;
@@ -216,7 +217,7 @@ impl Net {
         self.state().weather.window
     }
 
-    /// Listens on behalf of `host`, for servers that do not use [`net::Listener`].
+    /// Opens the port `port` on `host`, for servers that do not use [`net::Listener`].
     pub fn listen(&self, host: Host, port: u16) -> io::Result<Arc<dyn Port>> {
         let mut state = self.state();
         if state.gates.contains_key(&(host, port)) {

@@ -1,4 +1,5 @@
-//! Older disk images and their use in place of the current disks, to test that no daemon serves old data from them.
+//! Older disk images, which the simulator uses in place of the current disks. No daemon may serve data from an older
+//! image.
 
 use crate::cluster::Cluster;
 use crate::hosts::{IOD, IOD_PORT, address};
@@ -6,20 +7,20 @@ use crate::storage::Image;
 use iod::{Disk, Memory};
 use wire::admin::{Group, Value};
 
-/// The file of an iod with the mark by which the mgr recognizes the iod.
+/// The file on an iod that contains the mark of the mgr. By this mark, the mgr detects an older copy of the iod's disk.
 const STORE: &str = "STORE";
 
-/// Images of all disks at the last death of the mgr. If the mgr has served again since, it has left new marks on the
-/// iods.
+/// Images of all disks, saved at the last death of the mgr. If the mgr has started again since, the iods have newer
+/// marks.
 #[derive(Default)]
 pub struct Older {
     mgr: Option<Image>,
     iods: Vec<Memory>,
-    /// The current disk of the mgr, while an older copy is in use.
+    /// The current disk of the mgr while an older copy replaces it; `None` while the current disk is in use.
     right: Option<Image>,
 }
 
-/// Returns the mark on a disk as bytes; `None` if the disk was never claimed.
+/// Returns the content of [`STORE`] on a disk, which contains the mark; `None` if the disk has no such file.
 fn mark(disk: &Memory) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 64];
     let len = disk.open(STORE).ok()?.read_at(&mut bytes, 0).ok()?;
@@ -27,7 +28,7 @@ fn mark(disk: &Memory) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns whether the mgr reports the iod as up; then the iod has recorded the newest mark.
+/// Returns whether the mgr reports the iod as up. Such an iod has the newest mark.
 fn is_used(cluster: &Cluster, iod: usize) -> bool {
     let address = Value::Text(format!("{}:{IOD_PORT}", address(IOD + iod as u64)));
     let up = Value::Text("up".into());
@@ -35,7 +36,7 @@ fn is_used(cluster: &Cluster, iod: usize) -> bool {
     cluster.mgr.status().is_some_and(|status| status.groups.iter().any(is_up))
 }
 
-/// Returns a disk with the same content, all of it durable.
+/// Returns a copy of a disk whose whole content is durable.
 fn copy(disk: &Memory) -> Memory {
     let copy = disk.copy();
     copy.power_cut(&mut |_| 1);
@@ -43,7 +44,7 @@ fn copy(disk: &Memory) -> Memory {
 }
 
 impl Older {
-    /// Saves copies of all disks. The mgr is down.
+    /// Saves copies of all disks. The caller ensures that the mgr is down.
     pub fn keep(&mut self, cluster: &Cluster) {
         if self.right.is_none() && cluster.iods.iter().all(|iod| !iod.is_older()) {
             self.mgr = Some(cluster.mgr.disk().image());
@@ -51,7 +52,7 @@ impl Older {
         }
     }
 
-    /// Returns the older copy of an iod's disk, if the mgr uses the iod and the iod has got another mark since the
+    /// Returns the older copy of an iod's disk, if the mgr uses the iod and the mark on the iod has changed since the
     /// copy.
     pub fn of_iod(&self, cluster: &Cluster, iod: usize) -> Option<Memory> {
         let (older, now) = (self.iods.get(iod)?, &cluster.iods[iod]);
@@ -62,27 +63,28 @@ impl Older {
         (marks.0 != marks.1).then(|| copy(older))
     }
 
-    /// Returns the older copy of the mgr's disk, if every iod has a mark from after the copy.
+    /// Returns the older copy of the mgr's disk, if the marks on all iods have changed since the copy.
     pub fn of_mgr(&self, cluster: &Cluster) -> Option<Image> {
         let knows = |iod: usize| cluster.iods[iod].is_up() && self.of_iod(cluster, iod).is_some();
         let older = self.mgr.as_ref().filter(|_| self.right.is_none())?;
         (0..cluster.iods.len()).all(knows).then(|| older.clone())
     }
 
-    /// Replaces the mgr's disk with the older copy. The mgr is down.
+    /// Replaces the mgr's disk by the older copy. The caller ensures that the mgr is down.
     pub fn load_mgr(&mut self, cluster: &Cluster, older: &Image) {
         self.right = Some(cluster.mgr.disk().image());
         cluster.mgr.disk().load(older);
     }
 
-    /// Restores the mgr's current disk; returns whether an older copy was in use. The mgr is down.
+    /// Restores the mgr's current disk. Returns whether an older copy was in use. The caller ensures that the mgr is
+    /// down.
     pub fn put_back_mgr(&mut self, cluster: &Cluster) -> bool {
         let right = self.right.take();
         right.iter().for_each(|right| cluster.mgr.disk().load(right));
         right.is_some()
     }
 
-    /// Returns whether the mgr uses an older copy of its disk.
+    /// Returns whether an older copy of the mgr's disk is in use.
     pub fn is_mgr_older(&self) -> bool {
         self.right.is_some()
     }

@@ -1,4 +1,5 @@
-//! The plan of a run, drawn from its seed: size of the cluster, settings, work of the clients, and faults.
+//! The plan of a simulated run, drawn from its seed: size of the cluster, settings, operations of the clients, and
+//! faults.
 
 mod moves;
 
@@ -12,66 +13,68 @@ use client::{Durable, Origin, Settings};
 use std::time::Duration;
 use types::planted::Planted;
 
-/// The severity of the faults.
+/// How severe the faults of a run are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// No faults: no operation may fail.
+    /// No faults; no operation may fail.
     Calm,
-    /// Only faults that the protocols hide: lost connections, late bytes, daemons that restart soon. An operation may
-    /// fail only if its outcome is in doubt because the mgr died.
+    /// Only faults that the protocols hide: lost connections, late bytes, and daemons that restart soon. An operation
+    /// may fail only if the death of the mgr leaves its outcome in doubt.
     Mild,
-    /// All kinds of faults.
+    /// All kinds of faults, also those that make operations fail.
     Rough,
 }
 
-/// A fault. Times are in milliseconds; hosts, iods and clients are numbers.
+/// A fault of a run. Fields that end in `ms` are in milliseconds; hosts, iods and clients are given by their numbers.
 #[allow(missing_docs)] // each variant's text says what its numbers are
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The mgr dies and restarts.
+    /// The mgr dies and restarts after `down_ms`.
     Mgr { power: bool, down_ms: u64 },
-    /// The mgr dies when it has sent this number of further pieces.
+    /// The mgr dies when it has sent `pieces` further pieces, and restarts after `down_ms`.
     MgrAfter { pieces: u64, down_ms: u64 },
-    /// The mgr's disk dies after this number of further changes, and its host with it.
+    /// The mgr's disk fails after `changes` further changes, and its host loses power. The mgr restarts after
+    /// `down_ms`.
     MgrDisk { changes: u64, down_ms: u64 },
-    /// An iod dies and restarts.
+    /// An iod dies and restarts after `down_ms`.
     Iod { iod: usize, power: bool, down_ms: u64 },
-    /// An iod dies when it has sent this number of further pieces.
+    /// An iod dies when it has sent `pieces` further pieces, and restarts after `down_ms`.
     IodAfter { iod: usize, pieces: u64, power: bool, down_ms: u64 },
-    /// The disk of an iod dies after this number of further changes, and its host with it.
+    /// The disk of an iod fails after `changes` further changes, and its host loses power. The iod restarts after
+    /// `down_ms`.
     IodDisk { iod: usize, changes: u64, down_ms: u64 },
-    /// An iod loses power and restarts with an older copy of its disk, until the current disk is restored.
+    /// An iod loses power and restarts with an older copy of its disk. After `ms`, the current disk is restored.
     IodRolledBack { iod: usize, ms: u64 },
-    /// The mgr dies and restarts with an older copy of its disk, until the current disk is restored.
+    /// The mgr dies and restarts with an older copy of its disk. After `ms`, the current disk is restored.
     MgrRolledBack { ms: u64 },
-    /// A client dies permanently.
+    /// A client dies and does not restart.
     Client { client: u64 },
-    /// A connection of the host is reset.
+    /// A random connection of the host is reset.
     Reset { host: Host },
-    /// A random connection of the host is reset `times` times, each time when the host has sent `pieces` further
-    /// pieces.
+    /// A random connection of the host is reset, `times` times. Each reset follows when the host has sent `pieces`
+    /// further pieces.
     Flaky { host: Host, pieces: u64, times: u64 },
-    /// A connection of the host silently loses everything.
+    /// A random connection of the host loses all bytes from now on, without notice to either end.
     Lose { host: Host },
-    /// Two hosts are partitioned for a while.
+    /// Two hosts are partitioned for `ms`.
     Cut { a: Host, b: Host, ms: u64 },
-    /// The network is slow and unsteady for a while.
+    /// The network has the delays and the window `weather` for `ms`.
     Storm { weather: Weather, ms: u64 },
-    /// Some operations on the disk of an iod fail for a while.
+    /// A part of the operations on the disk of an iod fails for `ms`.
     IodErrors { iod: usize, percent: u64, ms: u64 },
-    /// The disk of an iod is slow for a while.
+    /// Requests to the disk of an iod take up to `slow_ms` longer for `ms`.
     IodSlow { iod: usize, slow_ms: u64, ms: u64 },
-    /// The disk of an iod is full for a while.
+    /// The disk of an iod is full for `ms`.
     IodFull { iod: usize, ms: u64 },
-    /// Some operations on the mgr's disk fail for a while.
+    /// A part of the writes and syncs of the mgr's disk fails for `ms`.
     MgrErrors { percent: u64, ms: u64 },
-    /// The mgr's disk is full for a while.
+    /// The mgr's disk is full for `ms`.
     MgrFull { ms: u64 },
-    /// The mgr's disk is slow for a while.
+    /// A flush of the mgr's disk takes up to `flush_ms` for `ms`.
     MgrSlow { flush_ms: u64, ms: u64 },
 }
 
-/// Policy settings that clients choose from, one part at a time.
+/// Policy settings that clients use; a client sets one part at a time.
 pub const POLICIES: &[(&str, &str)] = &[
     ("access", "direct"),
     ("access", "direct"),
@@ -95,80 +98,81 @@ pub const POLICIES: &[(&str, &str)] = &[
     ("read_threshold", "512"),
 ];
 
-/// The plan of one client.
+/// The plan of one client of a run.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// Whether the client uses the direct path.
+    /// Whether the client uses the direct path to the iods.
     pub direct: bool,
-    /// The policy of the mount.
+    /// The policy of the client's mount at the start.
     pub policy: Settings,
-    /// Percentage of operations before which the client changes its policy.
+    /// Percentage of operations before which the client changes the policy of its mount.
     pub policy_percent: u64,
-    /// Whether payloads carry checksums.
+    /// Whether file data on the network have checksums.
     pub checksums: bool,
-    /// Number of operations of each concurrent process.
+    /// For each process of the client, the number of operations. The processes run at the same time.
     pub processes: Vec<u64>,
-    /// Longest pause between two operations in milliseconds.
+    /// Maximum pause between two operations of a process, in milliseconds.
     pub think_ms: u64,
 }
 
-/// The plan of a run.
+/// The plan of a simulated run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The seed from which everything is drawn.
+    /// The seed from which the whole plan is drawn.
     pub seed: u64,
-    /// A deliberate bug to switch on.
+    /// The deliberate bug that the run enables, if any.
     pub planted: Option<Planted>,
-    /// The severity of the faults.
+    /// How severe the faults of the run are.
     pub level: Level,
-    /// Number of iods.
+    /// Number of iods in the cluster.
     pub iods: usize,
-    /// The clients.
+    /// The plan of each client.
     pub clients: Vec<ClientPlan>,
     /// Whether the stores of the iods keep checksums of all blocks.
     pub block_checksums: bool,
-    /// Stripe unit in bytes.
+    /// Stripe unit of all files in bytes.
     pub unit: u64,
-    /// Number of iods of a file; zero: all.
+    /// Number of iods for each new file; zero: all iods.
     pub stripe_count: u32,
-    /// Longest time for which the mgr gathers small writes, in milliseconds; zero disables gathering.
+    /// Maximum time for which the mgr gathers small writes, in milliseconds; zero disables gathering.
     pub gather_delay_ms: u32,
-    /// Memory for gathered writes, in bytes.
+    /// Memory of the mgr for gathered writes, in bytes.
     pub gather_bytes: u64,
-    /// Largest inline file in bytes.
+    /// Maximum size of an inline file in bytes.
     pub inline_max: u64,
-    /// Lease in seconds.
+    /// Duration of a client's lease in seconds.
     pub lease_secs: u32,
-    /// Validity of a capability in seconds.
+    /// Lifetime of a capability in seconds.
     pub capability_secs: u32,
-    /// How long clients retry a request before it fails.
+    /// How long clients retry a request before they report a failure.
     pub retry: Duration,
-    /// The network without faults.
+    /// Delays and window of the network while no fault changes them.
     pub weather: Weather,
-    /// Longest duration of a flush of the mgr's disk in milliseconds.
+    /// Maximum duration of a flush of the mgr's disk in milliseconds.
     pub flush_ms: u64,
-    /// Number of files that all clients use and that keep their names.
+    /// Number of permanent files: all clients use these files, and no client renames or removes them.
     pub files: u64,
-    /// Percentage of created files for which the client does not wait for durability.
+    /// Percentage of file creations after which the client does not wait for durability.
     pub unsynced_percent: u64,
-    /// Percentage of clients that wait for durability only in syncs. It applies to plans in which the mgr's host never
-    /// loses power.
+    /// Percentage of clients whose changes become durable only by fsync (`durable=fsync`). Plans in which the mgr's
+    /// host may lose power do not use this percentage.
     pub soon_percent: u64,
-    /// Percentage of operations that lock or unlock.
+    /// Percentage of operations that lock or unlock a file.
     pub lock_percent: u64,
-    /// The faults with their times in milliseconds.
+    /// The faults, each with its time in milliseconds after the start.
     pub faults: Vec<(u64, Fault)>,
-    /// The moves of files to new objects, with their times in milliseconds.
+    /// The moves of files to new objects, each with its time in milliseconds after the start.
     pub moves: Vec<(u64, Move)>,
-    /// Time at which the last fault has ended, in milliseconds.
+    /// When the last fault has ended, in milliseconds after the start.
     pub quiet_ms: u64,
 }
 
-/// Longest duration of a mild fault in milliseconds: so short that retries succeed and no lease expires.
+/// Maximum duration of a mild fault in milliseconds. It is so short that retries succeed and no lease expires.
 const MILD_MS: u64 = 1500;
 
 impl Plan {
-    /// Returns the plan of a seed with frequent conditions that reveal this bug. The plan does not switch the bug on.
+    /// Returns a plan that often creates the conditions in which the bug `on` has an effect. The plan does not enable
+    /// the bug.
     pub fn focused(seed: u64, on: Planted) -> Self {
         let mut plan = Plan::new(seed);
         let mut rng = Rng::new(seed, "focus");
@@ -190,7 +194,7 @@ impl Plan {
         plan
     }
 
-    /// Adds the faults that reveal this bug.
+    /// Adds faults that often make the bug `on` visible.
     fn focus_on_crashes(&mut self, on: Planted, rng: &mut Rng) {
         for round in 0..6 {
             let at = round * 60 + rng.between(0, 50);
@@ -205,7 +209,7 @@ impl Plan {
         }
     }
 
-    /// Returns the plan of a seed.
+    /// Returns the plan that follows from a seed.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed, "plan");
         let level = match rng.below(10) {
@@ -238,7 +242,7 @@ impl Plan {
         let (mut policies, mut gathering) = (Rng::new(seed, "policies"), Rng::new(seed, "gathering"));
         for client in &mut clients {
             let (name, value) = *policies.pick(POLICIES);
-            // A threshold drawn here replaces the one drawn above.
+            // If this part is a threshold, it replaces the threshold that was drawn for the client above.
             let _ = client.policy.set(Origin::Mount, name.as_bytes(), value.as_bytes());
             client.policy_percent = *policies.pick(&[0, 0, 5, 30]);
         }
@@ -277,9 +281,9 @@ impl Plan {
         plan
     }
 
-    /// Adds older disk copies to some plans with rough faults. They come after a restart of the mgr, because only then the iods have a
-    /// new mark. An older copy of the mgr's disk is the only other fault of its plan, because the mgr cannot recognize
-    /// the copy before it reaches an iod.
+    /// Adds an older disk copy as a fault to some plans with severe faults. The fault follows a restart of the mgr,
+    /// because the restart gives the iods a new mark. A plan with an older copy of the mgr's disk has no further
+    /// faults: the mgr detects the copy only when it reaches an iod.
     fn draw_older(&mut self) {
         let mut rng = Rng::new(self.seed, "older disks");
         if self.level != Level::Rough || !rng.percent(20) {
@@ -310,9 +314,9 @@ impl Plan {
         }
     }
 
-    /// Returns which changes a client waits for until they are durable. If the mgr's host may lose power, the answer is
-    /// always [`Durable::Close`], because this model does not cover what else may be lost (`crates/meta/tests/crash.rs`
-    /// does).
+    /// Returns when the client's changes become durable. In plans in which the mgr's host may lose power, this is
+    /// always [`Durable::Close`]. The model does not cover what a power loss may lose with [`Durable::Fsync`];
+    /// `crates/meta/tests/crash.rs` does.
     pub fn durable(&self, client: Host) -> Durable {
         let dark = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
         let soon =
@@ -320,7 +324,7 @@ impl Plan {
         if soon && !self.faults.iter().any(|(_, fault)| dark(fault)) { Durable::Fsync } else { Durable::Close }
     }
 
-    /// Returns whether every client reaches the mgr in time, so that no client can lose its lease.
+    /// Returns whether every client always reaches the mgr before its lease expires.
     pub fn keeps_leases(&self) -> bool {
         let harmless = |fault: &Fault| match fault {
             Fault::Iod { .. } | Fault::IodAfter { .. } | Fault::IodDisk { .. } | Fault::IodErrors { .. } => true,
@@ -355,7 +359,7 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// Returns the approximate duration of the clients' work without faults, in milliseconds.
+    /// Returns approximately how long the clients work if no fault delays them, in milliseconds.
     fn busy_ms(&self) -> u64 {
         let each = 6 * self.weather.delay_ms + self.flush_ms + self.weather.late_percent * self.weather.late_ms / 50;
         let of_client = |c: &ClientPlan| c.processes.iter().max().map_or(0, |n| n * (c.think_ms / 2 + each));

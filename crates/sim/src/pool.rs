@@ -1,7 +1,7 @@
-//! A pool of forked processes that run seeds, several at a time.
+//! A pool of forked processes, each of which runs one seed.
 //!
-//! Each process is forked while the parent is in the same state, because some libraries derive random numbers from
-//! process-wide counters. A run that takes too long or dies does not affect other runs.
+//! The parent forks each process from the same state, because some libraries derive random numbers from process-wide
+//! counters. A run that hangs or crashes does not affect other runs.
 
 use crate::run::{self, Focus, Verdict};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::time::{Duration, Instant};
 
-/// A run in progress.
+/// A process that runs a seed.
 struct Child {
     seed: u64,
     pid: Pid,
@@ -18,25 +18,25 @@ struct Child {
     begun: Instant,
 }
 
-/// The settings of a pool.
+/// The settings of a pool of processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
-    /// Number of concurrent runs.
+    /// Maximum number of processes that run at the same time.
     pub jobs: usize,
-    /// Longest duration of one run.
+    /// Maximum duration of one run in real time. The pool kills a process that takes longer.
     pub limit: Duration,
-    /// A deliberate bug to look for.
+    /// The deliberate bug for which the runs use special plans, if any.
     pub focus: Option<Focus>,
-    /// Whether to print every event.
+    /// Whether the processes print every event.
     pub print: bool,
 }
 
 impl Pool {
-    /// Runs all seeds, and passes each verdict to `take` when it arrives. The caller's process must have no other
+    /// Runs all seeds, and passes each verdict to `take` when it arrives. The calling process must have no other
     /// thread.
     ///
     /// # Errors
-    /// No process can be created.
+    /// The kernel cannot create a process.
     pub fn run(&self, seeds: impl IntoIterator<Item = u64>, mut take: impl FnMut(Verdict)) -> io::Result<()> {
         run::prepare(self.print);
         let mut seeds = seeds.into_iter().peekable();
@@ -65,7 +65,8 @@ impl Pool {
     fn fork(&self, seed: u64) -> io::Result<Child> {
         let (answer, writer) = io::pipe()?;
         io::stdout().flush()?;
-        // SAFETY: this process has one thread, so no lock is held by another thread in the child.
+        // SAFETY: fork is safe because this process has only one thread. So no other thread holds a lock that the child
+        // would inherit.
         match unsafe { libc::fork() } {
             0 => self.be_child(seed, writer),
             pid => {
@@ -79,18 +80,18 @@ impl Pool {
         let verdict = run::run(seed, self.focus, self.print);
         let told = serde_json::to_vec(&verdict).map(|text| writer.write_all(&text));
         let code = i32::from(!matches!(told, Ok(Ok(()))));
-        // SAFETY: ends the process without running the exit handlers of its parent.
+        // SAFETY: `_exit` has no precondition. It ends the child without running the exit handlers of the parent.
         unsafe { libc::_exit(code) }
     }
 
-    /// Returns the verdict of a run, if it has ended.
+    /// Reads the output of a process. Returns its verdict if the process has ended or exceeded its time limit.
     fn look(&self, child: &mut Child) -> io::Result<Option<Verdict>> {
         let mut events = [PollFd::new(&child.answer, PollFlags::IN)];
         if poll(&mut events, Some(&rustix::event::Timespec::default()))? == 0 {
             if child.begun.elapsed() < self.limit {
                 return Ok(None);
             }
-            // The process may end by itself at this very moment.
+            // Ignore the error: the process may have ended by itself meanwhile.
             let _ = kill_process(child.pid, Signal::KILL);
             waitpid(Some(child.pid), WaitOptions::empty())?;
             return Ok(Some(run::broken(child.seed, format!("took longer than {:?}", self.limit))));
@@ -107,7 +108,7 @@ impl Pool {
     }
 }
 
-/// Waits until some run has output, or for a second, after which a run may have exceeded its limit.
+/// Waits until a process has output, at most one second, so that the caller can check the time limits.
 fn wait_for_some(children: &[Child]) -> io::Result<()> {
     let mut events: Vec<PollFd<'_>> = children.iter().map(|c| PollFd::new(&c.answer, PollFlags::IN)).collect();
     let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };

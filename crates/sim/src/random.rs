@@ -1,16 +1,18 @@
-//! Random numbers of a simulated run, all from one seed: the simulator's streams, and the system's random bytes.
+//! Random numbers of a simulated run, all derived from one seed: the streams of the simulator, and the system's random
+//! bytes.
 //!
-//! Hash maps, the owners and verifiers of clients, and all other users of system randomness call `getrandom`. This file
-//! defines that symbol for programs that link it: in a thread with a seed, the bytes follow from the seed.
+//! Hash maps, the owners and verifiers of clients, and all other users of the system's random bytes call `getrandom`.
+//! This file replaces that function in all programs that link this crate. In a thread with a seed, `getrandom` returns
+//! bytes that follow from the seed.
 
 use std::cell::Cell;
 
-/// A stream of pseudo-random numbers (splitmix64). Not for secrets.
+/// A stream of pseudorandom numbers (splitmix64), not for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Returns the stream of a seed for one purpose. Streams of different purposes are independent.
+    /// Returns the stream of a seed for one purpose. The streams of a seed for different purposes are independent.
     pub fn new(seed: u64, purpose: &str) -> Self {
         let mut rng = Rng(seed ^ 0x5eed_5eed);
         for byte in purpose.bytes() {
@@ -19,7 +21,7 @@ impl Rng {
         rng
     }
 
-    /// Returns the next number.
+    /// Returns the next number of the stream.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -33,17 +35,17 @@ impl Rng {
         ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns a number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, including both.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// Returns true with a probability of `chance` percent.
+    /// Returns `true` with a probability of `chance` percent.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
-    /// Returns one of the items in `of`, which must not be empty.
+    /// Returns a random item of `of`, which must not be empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len() as u64) as usize]
     }
@@ -53,13 +55,14 @@ thread_local! {
     static SYSTEM: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Makes the system's random numbers in this thread follow from `seed` from now on. A hash map that the thread made
-/// before keeps its keys.
+/// Makes the system's random bytes in this thread follow from `seed` from now on. Hash maps that the thread has already
+/// made keep their keys.
 pub fn seed_thread(seed: u64) {
     SYSTEM.set(Some(Rng::new(seed, "system").draw()));
 }
 
-/// Fills `out` from the seed of this thread, or from the system if the thread has no seed.
+/// Fills `out` with bytes that follow from the seed of this thread. Uses the system's random bytes if the thread has no
+/// seed.
 fn fill(out: &mut [u8]) -> isize {
     let Some(state) = SYSTEM.get() else {
         let mut done = 0;
@@ -80,16 +83,17 @@ fn fill(out: &mut [u8]) -> isize {
     out.len() as isize
 }
 
-/// Replaces `getrandom(2)` for the whole program.
+/// Replaces `getrandom(2)` in the whole program.
 ///
 /// # Safety
-/// `buffer` must be valid for writing `len` bytes, as the C function demands.
+/// `buffer` must be valid for writes of `len` bytes, as for the C function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getrandom(buffer: *mut u8, len: usize, _flags: u32) -> isize {
     if len == 0 {
         return 0;
     }
-    // SAFETY: the caller promises that the buffer is valid. It need not be initialised, so it is zeroed first.
+    // SAFETY: the caller guarantees that `buffer` is valid for writes of `len` bytes. The memory may be uninitialised,
+    // so it is zeroed before a slice of it exists.
     let out = unsafe {
         buffer.write_bytes(0, len);
         std::slice::from_raw_parts_mut(buffer, len)

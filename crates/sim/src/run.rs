@@ -1,4 +1,4 @@
-//! The driver of one run: carries out a plan from the start of the cluster to the last check.
+//! The driver of one simulated run, from the start of the cluster to the last check.
 
 use crate::checks;
 use crate::cluster::{self, Cluster};
@@ -15,69 +15,70 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use types::planted::Planted;
 
-/// Time in which clients must finish after all faults are over, in simulated time.
+/// Time limit for the clients to finish after all faults are over, in simulated time.
 const PATIENCE: Duration = Duration::from_secs(1200);
-/// Time in which a cluster must begin to serve, in simulated time.
+/// Time limit for the mgr to begin to serve requests, in simulated time.
 const START: Duration = Duration::from_secs(60);
-/// The time at which every run begins, in seconds since 1970.
+/// The simulated time at the start of every run, in seconds since 1970.
 const DAY: u64 = 1_700_000_000;
 
-/// The result of a run.
+/// The result of one run.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Verdict {
-    /// The seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// Violations; empty if the run passed.
+    /// Descriptions of the violations; empty if the run passed.
     pub failures: Vec<String>,
-    /// Hash of all events.
+    /// Hash of all events. Two runs with the same hash had the same events.
     pub hash: u64,
-    /// Number of events.
+    /// Number of events in the run.
     pub events: u64,
-    /// Simulated time in milliseconds.
+    /// Duration of the run in simulated milliseconds.
     pub simulated_ms: u64,
-    /// Operations of clients that succeeded or returned an expected error.
+    /// Number of client operations that succeeded or returned an expected error.
     pub done: u64,
-    /// Operations of clients that failed.
+    /// Number of client operations that failed.
     pub failed: u64,
-    /// Reads that were compared.
+    /// Number of reads whose result was compared with the model.
     pub reads: u64,
-    /// Number of directories whose names were not checked, because the search for a valid order was given up.
+    /// Number of directories whose names the checker did not verify, because the search for a valid order took too
+    /// long.
     pub unsearched: u64,
 }
 
-/// Runs a seed in a thread of its own.
+/// Runs the plan of a seed in a new thread.
 pub fn run(seed: u64, focus: Option<Focus>, print: bool) -> Verdict {
     let plan = focus.map_or_else(|| Plan::new(seed), |focus| Plan::focused(seed, focus.on));
     let planted = focus.filter(|focus| focus.planted).map(|focus| focus.on);
     run_plan(Plan { planted, ..plan }, print)
 }
 
-/// A deliberate bug on which runs are focused.
+/// A deliberate bug for which runs use special plans.
 #[derive(Clone, Copy, Debug)]
 pub struct Focus {
-    /// The bug.
+    /// The deliberate bug.
     pub on: Planted,
-    /// Whether the bug is switched on.
+    /// Whether the runs enable the bug.
     pub planted: bool,
 }
 
 /// Prepares the state that all runs share.
 pub(crate) fn prepare(print: bool) {
     if print {
-        // This comes before any run, because it must not affect the hash maps of a run.
+        // Set up logging before the first run. Inside a run, this would change the keys of the run's hash maps.
         watch::show_logs();
     }
-    // A run that needs the file system reports the failure.
+    // Ignore the error: each run that needs the formatted file system will report it.
     let _ = cluster::empty();
 }
 
-/// Returns the verdict of a run without results.
+/// Returns the verdict of a run that failed for the reason `why` and has no results.
 pub(crate) fn broken(seed: u64, why: String) -> Verdict {
     let failures = vec![why];
     Verdict { seed, failures, hash: 0, events: 0, simulated_ms: 0, done: 0, failed: 0, reads: 0, unsearched: 0 }
 }
 
-/// Runs a plan in a thread of its own.
+/// Runs a plan in a new thread.
 pub fn run_plan(plan: Plan, print: bool) -> Verdict {
     let seed = plan.seed;
     let work = move || {
@@ -170,7 +171,7 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
         return Ok(());
     }
     let rest = checks::all(&world, &cluster);
-    // Remaining faults begin and end while the checks wait for them.
+    // Let the injector begin and end the remaining faults while the checks wait for this.
     let running = std::pin::pin!(faults.run());
     tokio::select! {
         biased;
@@ -179,7 +180,7 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
     }
 }
 
-/// Creates the directories and files that all clients use.
+/// Creates the directories and the permanent files that all clients use.
 async fn set_up(plan: Arc<Plan>) -> Result<(Vec<Node>, Vec<Node>), String> {
     let mount = cluster::mount(cluster::options(&plan, AUDITOR, true, true)).await?;
     let root = mount.root();

@@ -1,4 +1,4 @@
-//! The simulated disk of the mgr: two files in memory; a power loss reverts a random part of the unsynced sectors.
+//! The simulated disk of the mgr: two files in memory. A power loss reverts a random part of the unsynced sectors.
 
 use crate::random::Rng;
 use crate::trace;
@@ -7,21 +7,21 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Size of an atomic write in bytes.
+/// Size of a sector in bytes. A write of a sector is atomic.
 const SECTOR: usize = 512;
-/// Size of a page in memory, in bytes.
+/// Size in bytes of a page, the unit in which this module allocates memory.
 const PAGE: usize = 4096;
 
-/// One of the two files.
+/// One of the two files on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// The database.
+    /// The file with the database.
     Store = 0,
-    /// The batch log.
+    /// The file with the batch log.
     Log = 1,
 }
 
-/// The disk. Clones share the same disk.
+/// The simulated disk of the mgr. Clones share the same disk.
 #[derive(Clone, Debug)]
 pub struct MetaDisk(Arc<Mutex<State>>);
 
@@ -30,9 +30,9 @@ struct State {
     rng: Rng,
     files: [File; 2],
     capacity: u64,
-    /// Grows when the process that uses the disk dies; older handles then fail.
+    /// Number of deaths of the process that uses the disk. A file handle from before the last death fails.
     life: u64,
-    /// Number of writes and syncs before all fail.
+    /// Number of further writes and syncs that succeed before the disk fails; `None` if the disk does not fail.
     dies_after: Option<u64>,
     /// Percentage of writes and syncs that fail.
     failing_percent: u64,
@@ -41,10 +41,10 @@ struct State {
     boots: u64,
 }
 
-/// A page of a file; `None` means all zeros.
+/// A page of a file; `None` if all bytes are zero.
 type Page = Option<Arc<[u8; PAGE]>>;
 
-/// The contents of both files, which can be loaded into another disk.
+/// The contents of both files, which another disk can load.
 #[derive(Clone, Debug)]
 pub struct Image([(Vec<Page>, usize); 2]);
 
@@ -52,7 +52,7 @@ pub struct Image([(Vec<Page>, usize); 2]);
 struct File {
     pages: Vec<Page>,
     len: usize,
-    /// The contents at the last sync of each page changed since.
+    /// For each page that was changed after the last sync: its content at that sync.
     before: BTreeMap<usize, Page>,
     durable_len: usize,
 }
@@ -62,14 +62,15 @@ fn bytes(page: &Page) -> &[u8; PAGE] {
 }
 
 impl File {
-    /// Returns the page for a change.
+    /// Returns a page for a change, and saves its content from the last sync.
     fn page(&mut self, index: usize) -> &mut [u8; PAGE] {
         let page = &mut self.pages[index];
         self.before.entry(index).or_insert_with(|| page.clone());
         Arc::make_mut(page.get_or_insert_with(|| Arc::new([0; PAGE])))
     }
 
-    /// Returns the pieces of pages that a range covers: page, position in the page, position in the range.
+    /// Splits a range at page borders. Returns for each part the page index, the range in the page, and the range
+    /// relative to `offset`.
     fn pieces(
         offset: usize,
         len: usize,
@@ -109,7 +110,7 @@ impl File {
         self.durable_len = self.len;
     }
 
-    /// Reverts a random part of the unsynced sectors, and perhaps the length, to the last sync.
+    /// Reverts a random part of the unsynced sectors, and in half of the cases the length, to the last sync.
     fn forget(&mut self, rng: &mut Rng) {
         let len = if rng.percent(50) { self.durable_len } else { self.len };
         let before = std::mem::take(&mut self.before);
@@ -129,7 +130,8 @@ impl File {
 }
 
 impl State {
-    /// Counts a write or sync, and fails if it must fail.
+    /// Counts a write or sync. Returns an error if the disk has failed or this operation is one of the failing
+    /// percentage.
     fn spend(&mut self) -> io::Result<()> {
         self.changes += 1;
         let broken = || Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
@@ -143,7 +145,7 @@ impl State {
 }
 
 impl MetaDisk {
-    /// Returns an empty disk of `capacity` bytes.
+    /// Returns an empty disk with a capacity of `capacity` bytes.
     pub fn new(rng: Rng, capacity: u64) -> Self {
         let state = State {
             rng,
@@ -162,12 +164,12 @@ impl MetaDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the contents of both files.
+    /// Returns a copy of the contents of both files.
     pub fn image(&self) -> Image {
         Image(self.state().files.clone().map(|file| (file.pages, file.len)))
     }
 
-    /// Sets the contents of both files, durably.
+    /// Replaces the contents of both files. The new contents are durable.
     pub fn load(&self, image: &Image) {
         let file = |(pages, len): &(Vec<Page>, usize)| {
             let (pages, len) = (pages.clone(), *len);
@@ -176,19 +178,19 @@ impl MetaDisk {
         self.state().files = image.0.each_ref().map(file);
     }
 
-    /// Opens a file for the process that runs now.
+    /// Opens a file for the process that runs now. The handle fails after the death of the process.
     pub fn open(&self, part: Part) -> Handle {
         Handle { disk: self.clone(), part, life: self.state().life }
     }
 
-    /// Handles the death of the process; its writes survive.
+    /// Handles the death of the process that uses the disk. Its writes survive.
     pub fn process_died(&self) {
         let mut state = self.state();
         state.life += 1;
         state.dies_after = None;
     }
 
-    /// Handles a power loss: a random part of the unsynced data is lost.
+    /// Handles a power loss, which loses a random part of the unsynced data.
     pub fn lights_out(&self) {
         self.process_died();
         let state = &mut *self.state();
@@ -201,12 +203,12 @@ impl MetaDisk {
         self.state().boots
     }
 
-    /// Makes everything fail after this number of further writes and syncs, until the process has died.
+    /// Lets `changes` further writes and syncs succeed. All later writes and syncs fail until the process has died.
     pub fn die_after(&self, changes: u64) {
         self.state().dies_after = Some(changes);
     }
 
-    /// Returns whether the disk has died or will die.
+    /// Returns whether the disk has failed or is due to fail after further writes.
     pub fn is_dying(&self) -> bool {
         self.state().dies_after.is_some()
     }
@@ -216,19 +218,19 @@ impl MetaDisk {
         self.state().failing_percent = percent;
     }
 
-    /// Sets the capacity in bytes from now on.
+    /// Sets the capacity of the disk from now on, in bytes.
     pub fn set_capacity(&self, capacity: u64) {
         self.state().capacity = capacity;
     }
 
-    /// Returns the free bytes.
+    /// Returns the number of free bytes.
     pub fn free(&self) -> u64 {
         let state = self.state();
         state.capacity.saturating_sub(state.files.iter().map(|file| file.len as u64).sum())
     }
 }
 
-/// An open file of the disk, valid until its process dies.
+/// An open file of the disk, valid until the death of the process that opened it.
 #[derive(Debug)]
 pub struct Handle {
     disk: MetaDisk,
@@ -293,7 +295,7 @@ impl Handle {
             let spent = state.spend();
             let file = &mut state.files[self.part as usize];
             let from = offset as usize;
-            // A failed write may have written a part.
+            // A failing write stores a random first part of its data, as a real disk may do.
             let len = if spent.is_ok() { data.len() } else { state.rng.below(data.len() as u64 + 1) as usize };
             if from + len > file.len {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -347,7 +349,7 @@ impl LogDisk for Handle {
         self.set_len(len)
     }
 
-    /// Returns a small size, so that logs fill up and wrap around during one life of the process.
+    /// Returns a small size of the log in bytes, so that the log fills up and wraps around while one process uses it.
     fn room(&self) -> u64 {
         64 << 10
     }

@@ -1,4 +1,5 @@
-//! The event trace of a run: a hash over all events, by which two runs are compared, and optionally the events as text.
+//! The event trace of a run: a hash over all events, by which tests compare two runs, and optionally the events as
+//! text.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -15,33 +16,33 @@ thread_local! {
     static TRACE: RefCell<Option<Trace>> = const { RefCell::new(None) };
 }
 
-/// Begins recording in this thread; with `print` every event is also written to standard error.
+/// Starts recording events in this thread. With `print`, also writes every event to standard error.
 pub fn begin(print: bool) {
     TRACE.set(Some(Trace { start: Instant::now(), hash: 0, events: 0, print }));
 }
 
-/// Ends recording; returns the hash and the number of events.
+/// Ends recording. Returns the hash over all events and the number of events.
 pub fn end() -> (u64, u64) {
     TRACE.take().map_or((0, 0), |trace| (trace.hash, trace.events))
 }
 
-/// Returns the time since the begin of recording.
+/// Returns the simulated time since the start of recording.
 pub fn elapsed() -> Duration {
     TRACE.with_borrow(|trace| trace.as_ref().map_or(Duration::ZERO, |trace| trace.start.elapsed()))
 }
 
-/// Returns whether events are printed.
+/// Returns whether this thread prints events.
 pub fn prints() -> bool {
     TRACE.with_borrow(|trace| trace.as_ref().is_some_and(|trace| trace.print))
 }
 
-/// Mixes a number into a hash.
+/// Combines a hash with a further number.
 pub fn mix(hash: u64, more: u64) -> u64 {
     let product = u128::from(hash ^ more ^ 0x2545_f491_4f6c_dd1d) * u128::from(0x9fb2_1c65_1e98_df25_u64);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Returns a hash of bytes.
+/// Returns a hash of `bytes`.
 pub fn digest(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -51,7 +52,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
     words.fold(bytes.len() as u64, mix)
 }
 
-/// Records an event. The hash covers only its numbers; the text is made only for printing.
+/// Records an event. The hash covers only `numbers`; `text` is called only if the thread prints events.
 pub fn event(numbers: &[u64], text: impl FnOnce() -> String) {
     TRACE.with_borrow_mut(|trace| {
         let Some(trace) = trace else { return };
@@ -64,7 +65,7 @@ pub fn event(numbers: &[u64], text: impl FnOnce() -> String) {
     });
 }
 
-/// Records an event with a hash over its text.
+/// Records an event whose text is part of the hash.
 pub fn say(text: impl Into<String>) {
     let text = text.into();
     event(&[digest(text.as_bytes())], || text);

@@ -1,4 +1,5 @@
-//! Capture of panics and log lines of the simulated daemons: panics are failures, log lines are shown among the events.
+//! Capture of panics and log lines of the simulated daemons: a panic is a failure, and log lines appear among the
+//! events.
 
 use crate::trace;
 use std::cell::RefCell;
@@ -13,7 +14,7 @@ thread_local! {
 static HOOK: Once = Once::new();
 static LOG: Once = Once::new();
 
-/// Records panics of this thread from now on instead of printing them.
+/// From now on, collects the panics of this thread instead of printing them.
 pub fn begin() {
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -27,7 +28,7 @@ pub fn begin() {
     PANICS.set(Some(Vec::new()));
 }
 
-/// Returns the panics since [`begin`].
+/// Returns the panics of this thread since [`begin`].
 pub fn end() -> Vec<String> {
     PANICS.take().unwrap_or_default()
 }
@@ -40,13 +41,13 @@ impl FormatTime for Simulated {
     }
 }
 
-/// Shows the log lines of the daemons with the simulated time.
+/// Prints the log lines of the daemons, each with the simulated time.
 pub fn show_logs() {
     LOG.call_once(|| {
         let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "debug,client=trace".into());
         let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_timer(Simulated).with_ansi(false);
         let log = log.with_env_filter(tracing_subscriber::EnvFilter::new(filter));
-        // A program that has set up its own log keeps it.
+        // Ignore the error: a program that has already set up logging keeps its own.
         let _ = log.try_init();
     });
 }

@@ -1,4 +1,4 @@
-//! The workload of the simulated clients, and the record of its operations and results.
+//! The workload of the simulated clients, and the record of their operations and results.
 
 mod data;
 mod listing;
@@ -15,42 +15,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use types::{FileId, Status};
 
-/// The record of a run.
+/// The record of all operations of a run, for the checks.
 #[derive(Debug, Default)]
 pub struct Book {
-    /// The model of file contents.
+    /// The model of file contents, with all changes and reads.
     pub model: Model,
-    /// Operations on the names of each directory: first the shared directory, then those of the clients.
+    /// Operations on the names of each directory: first the shared directory, then the directory of each client.
     pub names: Vec<Vec<Operation>>,
-    /// The times at which the mgr died.
+    /// The points at which the mgr died.
     pub mgr_deaths: Vec<Moment>,
-    /// The times at which the mgr's host lost power.
+    /// The points at which the mgr's host lost power.
     pub power_cuts: Vec<Moment>,
-    /// Number of directories whose names were not checked, because the search for a valid order was given up.
+    /// Number of directories whose names the checker did not verify, because the search for a valid order took too
+    /// long.
     pub unsearched: u64,
-    /// Number of operations that were answered; [`Book::failed`] counts those that failed.
+    /// Number of operations that succeeded or returned an expected error; [`Book::failed`] counts all others.
     pub done: u64,
-    /// See [`Book::done`].
+    /// Number of operations that failed; see [`Book::done`].
     pub failed: u64,
     next_handle: HandleId,
-    /// Holders of exclusive locks, according to the clients.
+    /// Holders of an exclusive lock on each file, according to the answers that clients have received.
     locked: BTreeMap<FileId, Vec<Holder>>,
 }
 
-/// The holder of a lock.
+/// The holder of a lock in a client.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     client: u64,
-    /// The lock owner in the client.
+    /// The number of the lock owner in the client.
     owner: u64,
     handle: HandleId,
 }
 
 impl Book {
-    /// Records a granted lock.
+    /// Records that a client has received a lock.
     fn lock(&mut self, plan: &Plan, file: FileId, holder: Holder) {
         let holders = self.locked.entry(file).or_default();
-        // A new lock of an owner replaces its old one.
+        // The new lock of an owner replaces the old lock of the same owner.
         holders.retain(|other| (other.client, other.owner) != (holder.client, holder.owner));
         let wrong = (!holders.is_empty()).then(|| format!("file {} is locked by {holder:?} and {holders:?}", file.0));
         holders.push(holder);
@@ -59,33 +60,33 @@ impl Book {
         }
     }
 
-    /// Records that an owner has unlocked a file, through any open.
+    /// Records that an owner has unlocked a file, through any of its open files.
     fn unlock(&mut self, file: FileId, client: u64, owner: u64) {
         if let Some(holders) = self.locked.get_mut(&file) {
             holders.retain(|holder| (holder.client, holder.owner) != (client, owner));
         }
     }
 
-    /// Records a close, which releases the locks requested through this open.
+    /// Records that an open file was closed. Removes the locks that were requested through this open file.
     fn close(&mut self, file: FileId, handle: HandleId) {
         if let Some(holders) = self.locked.get_mut(&file) {
             holders.retain(|holder| holder.handle != handle);
         }
     }
 
-    /// Records the death of the mgr, which loses its unsent answers.
+    /// Records the death of the mgr, which loses the answers that it has not sent yet.
     pub fn mgr_died(&mut self) {
         let now = self.model.tick();
         self.mgr_deaths.push(now);
     }
 
-    /// Records a power loss of the mgr's host, which loses unsynced data.
+    /// Records a power loss of the mgr's host, which loses data that were not synced.
     pub fn mgr_lost_power(&mut self) {
         let now = self.model.tick();
         self.power_cuts.push(now);
     }
 
-    /// Records that the file created by an operation on names is durable.
+    /// Records that the file created by an operation is durable. `made` is the directory and index of the operation.
     fn kept(&mut self, made: Option<(usize, usize)>) {
         let now = self.model.tick();
         if let Some((dir, index)) = made {
@@ -93,45 +94,46 @@ impl Book {
         }
     }
 
-    /// Records the death of a client, whose locks become free for other clients.
+    /// Records the death of a client. Other clients may then get its locks.
     pub fn client_died(&mut self, client: u64) {
         self.model.client_died(client);
         self.locked.values_mut().for_each(|holders| holders.retain(|holder| holder.client != client));
     }
 }
 
-/// The state that all clients share.
+/// The state that all clients of a run share.
 #[derive(Clone)]
 pub struct World {
-    /// The plan.
+    /// The plan of the run.
     pub plan: Arc<Plan>,
-    /// The record of the run.
+    /// The record of all operations, for the checks.
     pub book: Arc<Mutex<Book>>,
-    /// Directories in which clients use names: first the shared directory, then those of the clients.
+    /// Directories in which clients use names: first the shared directory, then the directory of each client.
     pub dirs: Arc<Vec<Node>>,
-    /// Files that keep their names.
+    /// The permanent files, which no client renames or removes.
     pub files: Arc<Vec<Node>>,
 }
 
 impl World {
-    /// Locks the record; the caller must release it soon.
+    /// Locks the record of the run. The caller must release the lock before it waits.
     pub fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the record.
+    /// Changes the record of the run.
     pub fn note<T>(&self, write: impl FnOnce(&mut Book) -> T) -> T {
         write(&mut self.book())
     }
 
-    /// Counts a failed operation; records a violation if this run does not allow the error.
+    /// Counts a failed operation. If the plan does not allow this error, records a violation.
     fn tolerate(&self, who: u64, what: &str, error: &Error) {
         self.book().failed += 1;
         crate::trace::say(format!("{} {what}: {error}", crate::hosts::name(who)));
         let fine = match self.plan.level {
             Level::Rough => error.kind() != ErrorKind::Protocol,
-            // A live mgr knows the changes that it has executed; if an operation in doubt fails, another client has
-            // undone it. A file created without waiting for durability may be lost in a power loss.
+            // A running mgr knows the changes that it has executed. So an operation in doubt can fail only if another
+            // client has undone the operation. A power loss may also lose a file that was created without waiting for
+            // durability.
             Level::Mild if error.is(Status::Stale) && !self.book().power_cuts.is_empty() => true,
             Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.book().mgr_deaths.is_empty()),
             Level::Calm => false,
@@ -142,41 +144,41 @@ impl World {
     }
 }
 
-/// An open file of a process.
+/// An open file of a simulated process.
 struct Handle {
     file: File,
     id: FileId,
     handle: HandleId,
     opened: Moment,
     writable: bool,
-    /// When the process locked the file, while the lock is held.
+    /// The point at which the process locked the file; `None` while it holds no lock.
     locked: Option<Moment>,
-    /// The operation that created the file, by directory and index.
+    /// The operation that created the file, as the index of the directory and of the operation.
     made: Option<(usize, usize)>,
 }
 
 impl Handle {
-    /// Returns a reader through this file that begins now. A process that holds a lock sees the changes that other
-    /// clients made before they unlocked.
+    /// Returns a reader of this file whose read begins now. A process that holds a lock sees all changes that other
+    /// clients made before they unlocked the file.
     fn reader(&self, client: u64, began: Moment) -> Reader {
         Reader { client, opened: self.locked.unwrap_or(self.opened), began }
     }
 }
 
-/// A process of a client.
+/// A simulated process of a client.
 struct Process {
     world: World,
     mount: Mount,
     client: u64,
-    /// The owner of the process's locks.
+    /// The lock owner of the process.
     owner: u64,
     rng: Rng,
-    /// The stream for changes of the policy.
+    /// The random numbers for changes of the policy.
     policies: Rng,
     open: Vec<Handle>,
 }
 
-/// Runs one client from mount to unmount.
+/// Runs one client from its mount to its unmount.
 pub async fn client(world: World, index: usize) {
     let plan = world.plan.clone();
     let mine = &plan.clients[index];
@@ -205,7 +207,7 @@ pub async fn client(world: World, index: usize) {
         }
     }
     match mount.disconnect().await {
-        // State that cannot be released now ends with the lease.
+        // A client that cannot reach a server now cannot release its state; the state ends with the lease.
         Err(error) if plan.level == Level::Calm || error.kind() != ErrorKind::Connection => {
             world.tolerate(host, "unmounting", &error);
         }
@@ -229,7 +231,7 @@ impl Process {
         }
     }
 
-    /// Changes the policy of the mount at random, before any operation of the process.
+    /// With a random probability, changes the policy of the mount before an operation of the process.
     fn change_policy(&mut self, index: usize) {
         if self.policies.percent(self.world.plan.clients[index].policy_percent) {
             let (name, value) = *self.policies.pick(POLICIES);
@@ -267,7 +269,8 @@ impl Process {
         self.world.tolerate(self.client, what, error);
     }
 
-    /// Records the begin of an operation on names; `None` if the directory already has enough operations.
+    /// Records that an operation on names has begun. Returns `None` if the directory already has the maximum number of
+    /// operations.
     fn ask(&self, dir: usize, ask: Ask) -> Option<usize> {
         let mut book = self.world.book();
         let began = book.model.tick();

@@ -1,11 +1,11 @@
-//! Deliberate bugs: some seeds find each bug, and the same seeds pass without it.
+//! Deliberate bugs: for each bug, some seeds must fail, and the same seeds must pass without the bug.
 
 use std::process::Command;
 
-/// The seeds, of which at least one must find each bug.
+/// The range of seeds to run. At least one of them must fail for each bug.
 const SEEDS: &str = "1..31";
 
-/// Runs the seeds with the bug (`--plant`) or without it (`--focus`); returns the failed seeds.
+/// Runs the seeds with the bug (`--plant`) or without the bug (`--focus`). Returns the seeds that failed.
 fn failed(option: &str, mistake: &str) -> Vec<u64> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sim"));
     let run = command.args(["--json", "--seeds", SEEDS, option, mistake]).output().unwrap();

@@ -1,4 +1,4 @@
-//! Runs of some seeds, twice each: all checks pass, and both runs have the same events.
+//! Runs of some seeds, each seed twice: all checks must pass, and both runs must have the same events.
 
 use std::process::Command;
 

@@ -12,7 +12,7 @@ use wire::admin::{NEAR_TO_ADMINISTER, NearArgs, NearReply, PROGRAM, VERSION};
 use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Xdr};
 
-/// A connection to the admin program of an mgr.
+/// A connection to the admin RPC program of an mgr.
 pub struct Admin {
     address: Address,
     connection: Connection,
@@ -27,17 +27,17 @@ impl Admin {
         Ok(Admin { address, connection, timeout, auth: auth() })
     }
 
-    /// Returns the same connection with `timeout` as the limit for every answer from now on.
+    /// Returns this connection with `timeout` as the time limit of every later answer.
     pub fn patient(self, timeout: Duration) -> Admin {
         Admin { timeout, ..self }
     }
 
-    /// Calls a procedure and decodes the answer.
+    /// Calls a procedure of the admin program and decodes the reply.
     pub async fn ask<R: Xdr>(&self, procedure: u32, args: &impl Xdr) -> Result<R, Failure> {
         self.send(procedure, args.to_bytes().into()).await
     }
 
-    /// Calls a procedure without arguments and decodes the answer.
+    /// Calls a procedure of the admin program that takes no arguments, and decodes the reply.
     pub async fn ask_for<R: Xdr>(&self, procedure: u32) -> Result<R, Failure> {
         self.send(procedure, Segments::default()).await
     }
@@ -58,11 +58,11 @@ pub fn mgr_of(target: &Target) -> Address {
     Address::Tcp { host: target.host().to_owned(), port: target.port() }
 }
 
-/// Fails unless the directory that `target` names exists. Commands that concern a whole file system accept a directory
-/// in it, because `WEIR_URL` may name one.
+/// Fails unless the directory that `target` names exists. Commands that concern a whole file system accept any
+/// directory in it, because `WEIR_URL` may name a directory.
 pub async fn must_exist(connect: &Connect, target: &Target) -> Result<(), Failure> {
     if target.path().is_empty() {
-        // The root is not resolved: an administrator may check a file system that no export lets this machine mount.
+        // Do not look up the root: an administrator may check a file system that no export lets this machine mount.
         return Ok(());
     }
     let mut mounts = crate::session::Mounts::new(connect)?;
@@ -80,13 +80,13 @@ pub fn auth() -> Auth {
     Auth::Sys(AuthSys::new(&client::Options::default().cred, "weir"))
 }
 
-/// Returns the failure for an RPC refusal that only a server other than a matching mgr sends.
+/// Returns the failure for a refused RPC. The server at `address` is no mgr, or an mgr of another version of Weir.
 pub fn no_mgr(address: &Address, refusal: impl std::fmt::Display) -> Failure {
     Failure::new(format!("{address} is not an mgr of this version of Weir: {refusal}"))
 }
 
-/// Connects to an mgr. If the mgr runs on this machine, the connection uses its Unix socket, where the mgr can check
-/// the user.
+/// Connects to an mgr. If the mgr runs on this machine, the connection uses its Unix socket, over which the mgr can
+/// check the identity of the calling user.
 pub async fn connect(address: &Address, timeout: Duration) -> Result<Connection, net::Error> {
     let connection = reach(address, timeout).await?;
     let connection = nearer(&connection, timeout).await.unwrap_or(connection);
@@ -108,7 +108,8 @@ async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection
     }
     let address = Address::parse(&local.path, None).ok().filter(|address| matches!(address, Address::Unix(_)))?;
     let (service, limits, counters) = (Arc::new(NoService), Limits::default(), net::Counters::default());
-    // On this machine the path may name the socket of another process, which could relay the mgr's messages.
+    // Another process could listen on the socket at this path and relay the mgr's messages. `connect_sent` requires
+    // that the socket belongs to root or to the user of this process.
     let nearer = Connection::connect_sent(&address, service, limits, counters, timeout).await;
     let nearer =
         nearer.inspect_err(|e| tracing::debug!(error = %e, "cannot use the mgr's Unix socket: using TCP")).ok()?;

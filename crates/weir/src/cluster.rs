@@ -1,7 +1,7 @@
-//! A cluster in one process: its directory, and how `weir up` makes, starts and stops it.
+//! A cluster in one process, as `weir up` runs it: its directory, and how it is created, started and stopped.
 //!
-//! The directory holds one folder, `cluster`. It is made under another name and renamed when it is complete, so
-//! `cluster` is always a whole file system.
+//! The directory of a cluster holds one folder, `cluster`. The first start creates this folder under another name and
+//! renames it when it is complete. So a folder named `cluster` always holds a whole file system.
 
 use crate::daemon::{load, write_whole};
 use crate::failure::Failure;
@@ -15,27 +15,27 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Number of iods of a new cluster without `--iods`.
+/// Number of iods of a new cluster if the user gives no `--iods`.
 const IODS: u16 = 4;
 const READY: &str = "cluster";
 const FORMING: &str = ".forming";
 const STATE: &str = "up.toml";
 const FORMAT: u32 = 1;
 
-/// What a cluster keeps from one start to the next.
+/// The content of `up.toml`: what a cluster remembers from one start to the next.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
-    /// Version of this directory's format.
+    /// Version of the format of the cluster's directory.
     format: u32,
-    /// Number of iods.
+    /// Number of iods of the cluster.
     iods: u16,
-    /// Where the iods listened last. Clients that wait for a restarted cluster try these addresses.
+    /// Addresses at which the iods listened last. Clients that wait for a restarted cluster try these addresses.
     #[serde(default)]
     addresses: Vec<SocketAddr>,
 }
 
-/// A running cluster.
+/// A running cluster: an mgr and its iods in this process.
 pub struct Cluster {
     mgr: mgr::Running,
     iods: Vec<iod::Running>,
@@ -44,21 +44,21 @@ pub struct Cluster {
     new: bool,
 }
 
-/// Traffic of all iods so far.
+/// Traffic of all iods since their start.
 #[derive(Clone, Copy, Default)]
 pub struct Traffic {
-    /// Connections open now.
+    /// Number of connections that are open now.
     pub connections: u64,
-    /// Payload bytes written.
+    /// Payload bytes that clients and the mgr have written to the iods.
     pub written: u64,
-    /// Payload bytes read.
+    /// Payload bytes that clients and the mgr have read from the iods.
     pub read: u64,
 }
 
 impl Cluster {
-    /// Starts the cluster in `dir`. If `dir` holds no cluster, one is made, with stores that have `features`. The mgr
-    /// listens at `listen`. NFS clients receive `nfs_host` as the address of the iods, if it is set. With
-    /// `recover_old_store` the mgr accepts an older copy of its store.
+    /// Starts the cluster in `dir`, and creates the cluster first if `dir` holds none; new stores have `features`. The
+    /// mgr listens at `listen`. If `nfs_host` is set, NFS clients receive this address for the iods. With
+    /// `recover_old_store`, the mgr accepts an older copy of its store.
     pub async fn start(
         dir: &Path,
         iods: Option<u16>,
@@ -73,7 +73,7 @@ impl Cluster {
                 .await
                 .map_err(|e| e.about(format!("cannot make a cluster in {}", dir.display())))?;
         }
-        // Other users need search permission on the directory to reach the socket of the mgr.
+        // Other users need search permission on the directory to reach the mgr's Unix socket.
         narrow(&home, &[("", WAY), (STATE, FILE)]);
         let mut state: State = load(&home.join(STATE))?;
         if state.format != FORMAT {
@@ -90,7 +90,8 @@ impl Cluster {
         }
         let cluster_file = home.join("cluster.toml");
         let secret = ClusterFile::load(&cluster_file)?;
-        // Bind this first: the iods take free ports of the same host and could get this one.
+        // Bind the mgr's address first. The iods take free ports of the same host, and an iod could otherwise get the
+        // mgr's port.
         let listener = Listener::bind(&listen.into()).await.map_err(|e| explain(e, listen))?;
         let (mut iods, mut data_servers) = (Vec::new(), Vec::new());
         for i in 0..state.iods {
@@ -133,12 +134,12 @@ impl Cluster {
         &self.mgr
     }
 
-    /// Returns whether this start made the cluster.
+    /// Returns whether this start created the cluster.
     pub fn is_new(&self) -> bool {
         self.new
     }
 
-    /// Returns the traffic of all iods so far.
+    /// Returns the traffic of all iods since their start.
     pub fn traffic(&self) -> Traffic {
         let counters = self.iods.iter().flat_map(|iod| iod.counters());
         counters.fold(Traffic::default(), |mut sum, counter| {
@@ -162,7 +163,7 @@ impl Cluster {
     }
 }
 
-/// Returns the folder with the data of a cluster whose directory is `dir`.
+/// Returns the path of the folder with the stores of the cluster whose directory is `dir`.
 pub fn home(dir: &Path) -> PathBuf {
     dir.join(READY)
 }
@@ -171,7 +172,7 @@ fn exists(path: &Path) -> Result<bool, Failure> {
     path.try_exists().map_err(|e| Failure::from(e).about(path.display()))
 }
 
-/// Makes a cluster in a directory that is missing or empty.
+/// Creates a cluster in a directory that is missing or empty.
 async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Failure> {
     if !exists(dir)? {
         dir.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -185,7 +186,7 @@ async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Fail
         }
     }
     let forming = dir.join(FORMING);
-    // A start that did not complete left this folder; no file was ever stored in it.
+    // An earlier start that did not complete has left this folder. No client has stored a file in it.
     if exists(&forming)? {
         fs::remove_dir_all(&forming)?;
     }
@@ -211,7 +212,7 @@ fn write_state(home: &Path, state: &State) -> Result<(), Failure> {
     write_whole(&home.join(STATE), text.as_bytes())
 }
 
-/// Starts one iod at its previous address, or on a free port if that address is taken.
+/// Starts one iod at the address of its last start, or on a free port if another process uses that address.
 fn start_iod(
     home: &Path,
     i: u16,
@@ -239,7 +240,7 @@ fn start_iod(
     Iod::start(config(free)).map_err(explain)
 }
 
-/// Explains a failed start of the mgr. The usual cause is that its port is taken.
+/// Converts the error of a failed start of the mgr. The usual cause is that another process uses the mgr's port.
 fn explain(error: net::Error, listen: SocketAddr) -> Failure {
     match error {
         net::Error::Listen { reason, .. } => {

@@ -36,7 +36,7 @@ pub use find::expand as expand_find;
 use crate::failure::Outcome;
 use clap::Subcommand;
 
-/// What `weir` can do.
+/// A subcommand of `weir` with its arguments.
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a local cluster in the foreground: one mgr and several iods
@@ -103,12 +103,12 @@ pub enum Command {
 }
 
 impl Command {
-    /// Returns whether the command runs until it is stopped, so that its log records its start and stop.
+    /// Returns whether the command runs as a daemon, until a signal stops it. Daemons log their start and stop.
     pub fn is_daemon(&self) -> bool {
         matches!(self, Command::Mgr(_) | Command::Iod(_) | Command::Mount(_))
     }
 
-    /// Runs the command; `verbose` is the number of `-v`.
+    /// Runs the command. `verbose` is the number of `-v` options, which sets the log level.
     pub fn run(self, verbose: u8) -> Outcome {
         match self {
             Command::Up(args) => up::run(args),

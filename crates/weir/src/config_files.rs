@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Returns an `mgr.toml` with every key.
+/// Returns the text of an `mgr.toml` that names every key with its default.
 pub fn mgr(dir: &Path, cluster_file: &Path) -> String {
     format!(
         r##"# Configuration of a Weir mgr, for: weir mgr --config mgr.toml
@@ -60,7 +60,7 @@ iods = ["node1:2050", "node2:2050"]
     )
 }
 
-/// Returns an `iod.toml` with every key.
+/// Returns the text of an `iod.toml` that names every key with its default.
 pub fn iod(dir: &Path, cluster_file: &Path) -> String {
     format!(
         r##"# Configuration of a Weir iod, for: weir iod --config iod.toml
@@ -94,7 +94,7 @@ cluster_file = {cluster_file}
     )
 }
 
-/// Returns a path as a TOML string.
+/// Returns the path as a TOML string with escapes.
 fn quoted(path: &Path) -> String {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     toml::Value::String(path.to_string_lossy().into_owned()).to_string()
@@ -104,7 +104,7 @@ fn quoted(path: &Path) -> String {
 pub mod tests {
     use super::*;
 
-    /// Returns the same text with every default written as a setting.
+    /// Returns the text with every commented default turned into a setting.
     pub fn spelled_out(text: &str) -> String {
         let setting = |line: &str| line.strip_prefix('#').is_some_and(|rest| !rest.starts_with(' '));
         text.lines()

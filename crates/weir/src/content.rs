@@ -1,4 +1,4 @@
-//! Output of the content of a file to standard output.
+//! Output of a file's content to standard output, with several reads in flight.
 
 use crate::failure::Failure;
 use crate::show;
@@ -7,12 +7,12 @@ use futures_util::StreamExt;
 use types::limits::PAYLOAD_MAX;
 use types::{ByteRange, FileKind};
 
-/// Bytes per read; [`AHEAD`] is the number of reads in flight at once.
+/// Length of one read in bytes. [`AHEAD`] is the maximum number of reads in flight.
 const READ: u64 = 4 * PAYLOAD_MAX as u64;
 const AHEAD: usize = 3;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Writes a range of a file to standard output, up to the end of the file.
+/// Writes the bytes of `range` that are within the file to standard output.
 pub async fn print(mount: &Mount, target: &Target, range: ByteRange) -> Result<(), Failure> {
     let (node, attrs) = mount.resolve(target.path(), true).await?;
     if attrs.kind != FileKind::Regular {

@@ -1,7 +1,7 @@
-//! Parallel copying of trees: a queue of tasks, plain threads that do them, and one report.
+//! Parallel copying of trees: a queue of tasks, the threads that run the tasks, and one report.
 //!
-//! Every file is written under a temporary name in its directory. The file is renamed when it is complete and durable,
-//! so a name at the destination is always a whole file. See [`TEMPORARY`].
+//! The copy writes every file under a temporary name in its directory. It renames the file when the file is complete
+//! and durable, so a final name at the destination always names a whole file. See [`TEMPORARY`].
 
 mod body;
 mod buffers;
@@ -32,18 +32,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use types::{FileId, FileKind};
 
-/// Prefix of temporary names; random hexadecimal digits follow. A copy that is killed leaves such names behind. They
-/// can be removed while no copy into that directory is running.
+/// Prefix of temporary names; random hexadecimal digits follow it. A killed copy leaves files with such names behind.
+/// Users can remove these files when no copy into their directory is running.
 pub const TEMPORARY: &str = ".weir-cp-";
 
-/// Returns a new temporary name.
+/// Returns a new temporary name: [`TEMPORARY`] and random digits.
 pub fn temporary_name() -> Result<Vec<u8>, Failure> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|e| Failure::new(format!("cannot get random bytes from the kernel: {e}")))?;
     Ok(format!("{TEMPORARY}{}", crate::show::hex(&random)).into_bytes())
 }
 
-/// Returns the path of a name in a directory of the destination, for people.
+/// Returns the path of `name` in a directory of the destination, formatted for messages.
 pub fn named(dir: &Spot, name: &[u8]) -> String {
     crate::show::path(&crate::locator::join(&dir.path, name))
 }
@@ -59,32 +59,33 @@ pub struct Copy {
     links: Links<FileJob, Spot>,
     queue: Queue<DirJob, FileJob, Arc<Body>>,
     jobs: usize,
-    /// Directories at the top of the destination. A source directory with one of these ids means that the copy goes
-    /// into itself.
+    /// Ids of the top directories of the destination. The copy must not read a source directory with one of these ids,
+    /// because it would copy the directory into itself.
     tops: Mutex<HashSet<FileId>>,
-    /// The first failure that makes it useless to continue.
+    /// The first failure after which no further file can be copied, such as an unreachable cluster.
     fatal: Mutex<Option<Failure>>,
     aborted: AtomicBool,
 }
 
-/// Where and how to copy.
+/// The sides, the threads and the report of a copy.
 pub struct Plan {
-    /// The side to copy from.
+    /// The source of the copy.
     pub from: End,
-    /// The side to copy to.
+    /// The destination of the copy.
     pub to: End,
-    /// Whether both sides are one file system.
+    /// Whether source and destination are the same file system.
     pub same_system: bool,
     /// Number of threads, at least 1.
     pub jobs: usize,
-    /// Set when the user asks to stop.
+    /// The stop flag, which is set when the user asks the command to stop.
     pub stop: Stop,
-    /// Receives progress, errors and the summary.
+    /// The report, which receives progress and errors and prints the summary.
     pub report: Report,
 }
 
 impl Copy {
-    /// Copies directories and files. Returns the exit code when all work is done, has failed or was stopped.
+    /// Copies directories and files. Returns the exit code when all tasks are done, a fatal failure has ended the copy,
+    /// or the user has stopped it.
     pub fn run(plan: Plan, dirs: Vec<DirJob>, files: Vec<FileJob>) -> Result<Exit, Failure> {
         let copy = Copy {
             from: plan.from,
@@ -117,7 +118,8 @@ impl Copy {
     fn thread(&self) {
         while let Some(task) = self.queue.pop() {
             match task {
-                // A file that was begun is always ended, if only by removing its temporary name.
+                // Complete a file that was begun even after a stop: if the file is incomplete, this removes its
+                // temporary name.
                 Task::Help(body) => self.help(body),
                 _ if self.stopped() => {}
                 Task::Dir(job) => self.directory(job),
@@ -137,7 +139,7 @@ impl Copy {
 
     fn fail(&self, path: &[u8], failure: &Failure) {
         match failure.code {
-            // The summary reports the interruption once.
+            // Do not report an interruption for each file: the summary reports it once.
             Exit::Interrupted => {}
             Exit::Unreachable => {
                 let mut fatal = self.fatal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,15 +174,16 @@ impl Copy {
                 folder
             }
             Into::Name(parent, name) => {
-                // Until the final attributes are set, this user needs access. Other users get no access that the final
-                // mode denies.
+                // Until the copy sets the final attributes, this user needs access to the directory. Other users never
+                // get access that the final mode denies.
                 let mode = job.meta.attrs.mode & 0o777 | 0o700;
                 let made = self.to.mkdir(&parent.spot, &name, mode);
                 let (spot, _) = made.map_err(|e| e.of(named(&parent.spot, &name)))?;
                 if let (None, Some(node)) = (&parent.parent, &spot.node) {
                     self.tops.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id);
                 }
-                // Set the xattrs before the files are made: a policy among them decides how the files are laid out.
+                // Set the xattrs of a directory before creating its files: a policy in them decides how the files are
+                // laid out.
                 self.copy_xattrs(&job.spot, &spot, None);
                 Arc::new(Folder { spot, attrs: Some(job.meta.attrs), parent: Some(parent) })
             }
@@ -203,7 +206,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Returns the path of a file at the destination, for people.
+    /// Returns the path of a file at the destination, formatted for messages.
     fn target(job: &FileJob) -> String {
         named(&job.folder.spot, &job.name)
     }
@@ -212,8 +215,8 @@ impl Copy {
         self.tops.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
-    /// Drops a reference to a directory. The last reference applies the attributes of the directory, and then drops its
-    /// parent.
+    /// Drops a reference to a destination directory. Dropping the last reference sets the final attributes of the
+    /// directory, and then drops the reference to its parent.
     fn release(&self, folder: Arc<Folder>) {
         let mut next = Some(folder);
         while let Some(folder) = next.and_then(Arc::into_inner) {
@@ -226,7 +229,7 @@ impl Copy {
         }
     }
 
-    /// Copies the xattrs. A failure is reported, and the rest of the file is still copied.
+    /// Copies the xattrs of a file or directory. Reports a failure, but does not end the copy of the file.
     fn copy_xattrs(&self, from: &Spot, to: &Spot, open: Option<&end::Open>) {
         let copied = self.from.xattrs(from).and_then(|xattrs| {
             xattrs.iter().try_for_each(|xattr| {
@@ -259,8 +262,8 @@ impl Copy {
         self.release(job.folder);
     }
 
-    /// Makes a file that is complete at once. If its name is taken, the file is made under a temporary name that then
-    /// replaces the old one.
+    /// Makes a symlink, hard link or special file, which needs no data. If its name is taken, makes the file under a
+    /// temporary name and renames it over the old file.
     fn make(&self, job: &FileJob, make: impl Fn(&Spot, &[u8]) -> Result<Option<Spot>, Failure>) -> Result<(), Failure> {
         let made = self.make_or_replace(job, make);
         made.map_err(|e| e.of(Self::target(job)))
@@ -281,7 +284,8 @@ impl Copy {
             return Err(Failure::new("the name of the temporary file is taken").next("run the same command again"));
         }
         let renamed = self.to.rename(dir, &temporary, &job.name);
-        // rename(2) does nothing if both names are links to the same file (POSIX), so the temporary name may remain.
+        // rename(2) does nothing if both names are links to the same file (POSIX). Then the temporary name remains, so
+        // remove it.
         let removed = self.to.unlink(dir, &temporary);
         renamed.and(removed).map_err(known)
     }
@@ -332,7 +336,7 @@ impl Copy {
 
     fn help(&self, body: Arc<Body>) {
         body.work(&self.means());
-        // The last thread to drop its reference owns the body and completes it.
+        // The thread that drops the last reference owns the body and completes the file.
         if let Some(body) = Arc::into_inner(body) {
             self.complete(body);
         }
@@ -366,7 +370,7 @@ impl Copy {
         self.settle(job, outcome.map(|()| spot));
     }
 
-    /// Reports that a file is complete or has failed, and queues the other names of that file.
+    /// Reports that a file is complete or has failed, and queues the other source names of this file.
     fn settle(&self, job: FileJob, outcome: Result<Spot, Failure>) {
         let id = (job.meta.dev, job.meta.attrs.id.0);
         let linked = job.meta.attrs.nlink > 1;

@@ -1,4 +1,4 @@
-//! Code that the daemon commands share: configuration files, the ready message, and the shutdown.
+//! Code that all daemon commands share: configuration files, the ready message, and the shutdown.
 
 use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;
@@ -12,7 +12,7 @@ use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// How a daemon reports that it is ready.
+/// Options that select how a daemon reports that it is ready.
 #[derive(clap::Args, Clone)]
 pub struct Ready {
     /// When the daemon is ready, write a JSON line with its addresses to this file (atomically)
@@ -23,26 +23,26 @@ pub struct Ready {
     json: bool,
 }
 
-/// The ready message of a daemon.
+/// The message of a daemon that is ready, as one JSON line.
 #[derive(Serialize)]
 pub struct ReadyLine {
-    /// Which daemon: `mgr`, `iod` or `up`.
+    /// The kind of daemon: `mgr`, `iod` or `up`.
     pub daemon: &'static str,
-    /// The value for `WEIR_URL`.
+    /// The value to set for `WEIR_URL`, to use the file system of this daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Where the daemon listens.
+    /// The addresses at which the daemon listens.
     pub addresses: Vec<String>,
-    /// The directory of its data.
+    /// The directory with the data of the daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
-    /// Where the iods of a local cluster listen.
+    /// The addresses at which the iods of a local cluster listen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iods: Option<Vec<String>>,
 }
 
 impl Ready {
-    /// Returns whether only JSON goes to standard output.
+    /// Returns whether standard output gets only the JSON line.
     pub fn is_json(&self) -> bool {
         self.json
     }
@@ -65,8 +65,8 @@ impl Ready {
     }
 }
 
-/// Waits until the user stops the daemon. If its mgr fails, this ends the process at once, without another access to
-/// the disk, which may be the cause.
+/// Waits until the user stops the daemon. If its mgr fails, ends the process at once without another access to the
+/// disk, because the disk may have caused the failure.
 pub async fn until_stopped(stop: &Stop, mgr: &mgr::Running) {
     tokio::select! {
         () = stop.wait() => {}
@@ -82,8 +82,8 @@ pub fn stopped(daemon: &'static str) {
     tracing::info!(target: LIFE, daemon, "stopped");
 }
 
-/// Writes a file that only its owner can open. The replacement is atomic and durable: readers see the old file or the
-/// whole new one, also after a crash.
+/// Writes a file that only its owner can open. The replacement is atomic and durable: readers see the whole old file or
+/// the whole new file, also after a crash.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::from(e).about(path.display());
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -95,20 +95,20 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let temporary = dir.join(name);
     let mut options = std::fs::File::options();
     let mut file = options.write(true).create(true).truncate(true).mode(FILE).open(&temporary).map_err(failed)?;
-    // An interrupted attempt may have left a file with a wider mode.
+    // A temporary file of an interrupted write may still exist with a wider mode, so set the mode here.
     file.set_permissions(Permissions::from_mode(FILE)).map_err(failed)?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)?;
     std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
 }
 
-/// Reads a TOML file. An unknown key is an error that names the line, the key and the known keys.
+/// Parses a TOML file. For an unknown key, the error names the line, the key, and all valid keys.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
     let text = std::fs::read_to_string(path).map_err(|e| Failure::from(e).about(path.display()))?;
     toml::from_str(&text).map_err(|e| bad_config(format!("{}: {}", path.display(), e.to_string().trim_end())))
 }
 
-/// Returns the failure for a configuration that cannot be used.
+/// Returns the failure for an invalid configuration.
 pub fn bad_config(what: impl std::fmt::Display) -> Failure {
     Failure::usage(what).next("correct the configuration, then start again")
 }

@@ -1,11 +1,11 @@
-//! Deprecated names: accepted for one release, each with one warning line on standard error.
+//! Deprecated names of options: accepted for one release, with one warning line per name on standard error.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Deprecated options, with their new names.
+/// Deprecated command-line options, each with its new name.
 const OPTIONS: [(&str, &str); 5] = [
     ("--no-direct", "--mgr-path"),
     ("--gather-delay-ms", "--mgr-gather-delay-ms"),
@@ -14,20 +14,20 @@ const OPTIONS: [(&str, &str); 5] = [
     ("--no-lent", "--no-short-circuit"),
 ];
 
-/// Deprecated options of mount(8), with their new names.
+/// Deprecated options of mount(8), each with its new name.
 const MOUNT_OPTIONS: [(&str, &str); 2] = [("no_direct", "mgr_path"), ("no_lent", "no_short_circuit")];
 
-/// Deprecated keys of `iod.toml`, with their new names.
+/// Deprecated keys of `iod.toml`, each with its new name.
 const IOD_KEYS: [(&str, &str); 1] = [("lend", "short_circuit")];
 
-/// The option of the background process of a mount. It has the command line of the process in the foreground, which has
-/// printed the warnings.
+/// The option that marks the background process of a mount. The background process repeats the command line of the
+/// foreground process, which has already printed the warnings.
 const BACKGROUND: &str = "--background";
 
-/// The deprecated names of which this process has warned.
+/// Deprecated names about which this process has printed a warning.
 static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Warns that `old` is deprecated, unless this process has done so.
+/// Prints a warning that `old` is deprecated, once per name and process.
 pub fn warn(old: &str, new: &str) {
     let first = WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(old.to_owned());
     if first && !std::env::args_os().any(|arg| arg == BACKGROUND) {
@@ -35,7 +35,7 @@ pub fn warn(old: &str, new: &str) {
     }
 }
 
-/// Replaces deprecated options of a command line, with and without a value after `=`, and warns of them.
+/// Replaces deprecated options in a command line, also in the form `--option=value`, and prints a warning for each.
 pub fn rename(args: Vec<OsString>) -> Vec<OsString> {
     let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
     let renamed = |(at, arg): (usize, OsString)| {
@@ -48,19 +48,19 @@ pub fn rename(args: Vec<OsString>) -> Vec<OsString> {
     args.into_iter().enumerate().map(|(at, arg)| renamed((at, arg.clone())).unwrap_or(arg)).collect()
 }
 
-/// Returns the present name of an option of mount(8), and warns of a deprecated one.
+/// Returns the current name of an option of mount(8). Prints a warning if `name` is deprecated.
 pub fn mount_option(name: &str) -> &str {
     let Some((old, new)) = MOUNT_OPTIONS.iter().find(|(old, _)| *old == name) else { return name };
     warn(old, new);
     new
 }
 
-/// Warns of deprecated names and values in the text of a policy, such as `layout=open`.
+/// Prints warnings for deprecated names and values in the text of a policy, such as `layout=open`.
 pub fn warn_of_policy(text: &str) {
     layout::policy::former_words(text).for_each(|(old, new)| warn(old, new));
 }
 
-/// Warns of deprecated keys in the `iod.toml` at `path`, which has been parsed.
+/// Prints warnings for deprecated keys in the `iod.toml` at `path`, which the caller has parsed without error.
 pub fn warn_of_keys(path: &Path) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     for key in text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim()) {
@@ -68,7 +68,7 @@ pub fn warn_of_keys(path: &Path) {
     }
 }
 
-/// Parses an export of the command line, and warns of deprecated names in it.
+/// Parses an export from the command line, and prints warnings for deprecated names in it.
 pub fn export(text: &str) -> Result<mgr::Export, String> {
     let export: mgr::Export = text.parse()?;
     for (key, value) in text.split(',').filter_map(|term| term.split_once('=')) {

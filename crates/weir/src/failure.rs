@@ -1,58 +1,58 @@
-//! Failures of commands: what failed, what to do next, and the exit code for scripts.
+//! Failures of commands: what failed, what the user can do next, and the exit code for scripts.
 
 use std::fmt;
 
-/// Exit codes of every command; documented in docs/commands.md.
+/// Exit codes of all commands; docs/commands.md documents them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Exit {
-    /// The command did everything.
+    /// Success: the command did everything that the user asked for.
     Done = 0,
-    /// Something failed; the command did everything else.
+    /// Failure: something failed, and the command did everything else that the user asked for.
     Failed = 1,
-    /// The command line or a configuration file is wrong.
+    /// Usage error: the command line or a configuration file is wrong.
     Usage = 2,
-    /// The cluster cannot be reached.
+    /// Unreachable: the command cannot reach the cluster.
     Unreachable = 3,
-    /// Damage was found and not repaired (`weir fsck` only).
+    /// Damage left: `weir fsck` found damage and did not repair it.
     Left = 4,
-    /// Not everything could be checked (`weir fsck` only).
+    /// Incomplete check: `weir fsck` could not check everything.
     Unchecked = 8,
-    /// Stopped by SIGINT or SIGTERM.
+    /// Interrupted: SIGINT or SIGTERM stopped the command.
     Interrupted = 130,
 }
 
-/// What to do about a cluster that does not answer.
+/// Advice for a failed command whose cluster does not answer.
 pub const UNREACHABLE: &str =
     "is the mgr running there? Check WEIR_URL and the port; \"weir up\" starts a cluster on this machine";
 
-/// What to do about an iod that does not answer.
+/// Advice for a failed command when the mgr answers and an iod does not.
 const IOD_DOWN: &str =
     "\"weir status\" shows which iods are down; start that iod on its machine, then run the command again";
 
-/// A failure as a person reads it: one line says what failed, one line says what to do.
+/// A failure as two lines for the user: the first line says what failed, the second line says what to do next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The exit code.
+    /// The exit code of the failed command.
     pub code: Exit,
-    /// What failed, and why.
+    /// The text of the first line: what failed, and why.
     pub what: String,
-    /// What to do next.
+    /// The text of the second line: what the user can do next.
     pub next: Option<String>,
-    /// The name that is at fault, if it is not the name that the command works on.
+    /// The name that caused the failure, if it differs from the name that the command was processing.
     pub subject: Option<String>,
 }
 
-/// The outcome of a command. `Ok` holds the exit code of a command that has printed everything itself.
+/// The outcome of a command. `Ok` holds an exit code, and the command has already printed its errors.
 pub type Outcome = Result<Exit, Failure>;
 
 impl Failure {
-    /// Returns a general failure.
+    /// Returns a failure with the exit code [`Exit::Failed`].
     pub fn new(what: impl fmt::Display) -> Self {
         Failure { code: Exit::Failed, what: what.to_string(), next: None, subject: None }
     }
 
-    /// Returns a failure from a message whose text after the first semicolon says what to do next.
+    /// Returns a failure from a message. The text after the first semicolon of the message says what to do next.
     pub fn told(message: impl fmt::Display) -> Self {
         let text = message.to_string();
         match text.split_once("; ") {
@@ -61,7 +61,7 @@ impl Failure {
         }
     }
 
-    /// Returns a failure of the command line or a configuration.
+    /// Returns a failure of the command line or of a configuration file.
     pub fn usage(what: impl fmt::Display) -> Self {
         Failure { code: Exit::Usage, ..Failure::new(what) }
     }
@@ -71,24 +71,24 @@ impl Failure {
         Failure { code: Exit::Interrupted, ..Failure::new("interrupted") }
     }
 
-    /// Adds a line that says what to do next.
+    /// Sets the line that says what to do next.
     pub fn next(self, next: impl fmt::Display) -> Self {
         Failure { next: Some(next.to_string()), ..self }
     }
 
-    /// Sets the name that is at fault, unless it is already set.
+    /// Sets the name that caused the failure, unless it is already set.
     pub fn of(self, subject: impl fmt::Display) -> Self {
         let subject = self.subject.unwrap_or_else(|| subject.to_string());
         Failure { subject: Some(subject), ..self }
     }
 
-    /// Replaces a temporary name that the command made by the name that the user knows.
+    /// Replaces a temporary name in the texts of the failure by the final name, which the user knows.
     pub fn renamed(self, temporary: &[u8], name: &[u8]) -> Self {
         let what = self.what.replace(&*String::from_utf8_lossy(temporary), &crate::show::path(name));
         Failure { what, ..self }
     }
 
-    /// Puts a name in front of the text that says what failed, such as the path of the file.
+    /// Prepends a name, such as the path of a file, to the text that says what failed.
     pub fn about(self, name: impl fmt::Display) -> Self {
         Failure { what: format!("{name}: {}", self.what), ..self }
     }
@@ -109,9 +109,9 @@ impl From<std::io::Error> for Failure {
         use std::io::ErrorKind::*;
         let text = error.to_string();
         let what = match error.raw_os_error() {
-            // "No such file or directory (os error 2)" says the same twice.
+            // Cut off the error number: "No such file or directory (os error 2)" says the same thing twice.
             Some(_) => text.split(" (os error").next().unwrap_or(&text).to_lowercase(),
-            // Keep upper case: the text may contain names and commands to type.
+            // Keep upper-case letters, because the text may contain names and commands to type.
             None => text,
         };
         let failure = Failure::new(what);
@@ -141,9 +141,9 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let failure = Failure::told(&error);
         match error.kind() {
-            // The message already says what to do.
+            // Add no advice: the message of an operation in doubt already says what to do.
             client::ErrorKind::Connection if error.is_in_doubt() => Failure { code: Exit::Unreachable, ..failure },
-            // The mgr answers; only an iod is unreachable.
+            // Keep the usual exit code: the mgr answers, and only an iod is unreachable.
             client::ErrorKind::Connection if error.is_of_iod() => failure.next(IOD_DOWN),
             client::ErrorKind::Connection => Failure { code: Exit::Unreachable, ..failure }.next(UNREACHABLE),
             client::ErrorKind::Usage => Failure { code: Exit::Usage, ..failure },

@@ -1,8 +1,8 @@
 //! Shell patterns over bytes: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash that makes the next byte literal.
 
-/// Returns whether `name` as a whole matches `pattern`.
+/// Returns whether `pattern` matches all of `name`.
 ///
-/// The time is at most proportional to the product of the two lengths, because only the last `*` is ever retried.
+/// The time is at most proportional to the product of the two lengths, because the function retries only the last `*`.
 pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut retry = None;
@@ -23,8 +23,8 @@ pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|b| *b == b'*')
 }
 
-/// Matches one byte against the element at `p`. Returns the position after that element, or `None` if it does not
-/// match.
+/// Matches `byte` against the element of the pattern at position `p`. Returns the position after this element, or
+/// `None` if the element does not match.
 fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     let (found, next) = match *pattern.get(p)? {
         b'?' => (true, p + 1),
@@ -38,8 +38,8 @@ fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     found.then_some(next)
 }
 
-/// Returns whether the set that begins at `p` contains `byte`, and where the set ends; `None` if its bracket is not
-/// closed.
+/// Returns whether the bracket expression at position `p` matches `byte`, and the position after the expression.
+/// Returns `None` if the expression has no closing bracket.
 fn set(pattern: &[u8], mut p: usize, byte: u8) -> Option<(bool, usize)> {
     let negated = matches!(pattern.get(p), Some(b'!' | b'^'));
     p += usize::from(negated);

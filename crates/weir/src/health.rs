@@ -3,15 +3,15 @@
 use crate::show;
 use wire::admin::{Group, Status, Value};
 
-/// The health of a cluster in at most ten lines.
+/// The health of a cluster, as at most ten lines of text.
 pub struct Health {
-    /// Problems, one line each; empty if the cluster is healthy.
+    /// The problems of the cluster, one line each; empty if the cluster is healthy.
     pub problems: Vec<String>,
     lines: Vec<(&'static str, String)>,
 }
 
 impl Health {
-    /// Computes the health from the status that an mgr sent.
+    /// Computes the health from the groups of a status that an mgr has sent.
     pub fn of(status: &Status) -> Self {
         let iods: Vec<&Group> = status.groups.iter().filter(|group| group.name == "iod").collect();
         let empty = Group::new("");
@@ -39,17 +39,17 @@ impl Health {
         Health { problems, lines }
     }
 
-    /// Returns whether a part of the cluster does not work.
+    /// Returns whether the cluster has a problem.
     pub fn is_degraded(&self) -> bool {
         !self.problems.is_empty()
     }
 
-    /// Returns the verdict in one word.
+    /// Returns the health as one word.
     pub fn verdict(&self) -> &'static str {
         if self.is_degraded() { "degraded" } else { "healthy" }
     }
 
-    /// Returns the lines, the verdict first.
+    /// Returns the health as lines of text, the verdict first.
     pub fn text(&self) -> String {
         let mut out = format!("{:<9} {}\n", "health", self.verdict());
         for problem in &self.problems {
@@ -73,7 +73,7 @@ fn is_up(iod: &Group) -> bool {
     text(iod, "state") == "up"
 }
 
-/// Returns the problem of an iod, if it has one.
+/// Returns the problem of an iod, if it is down or full.
 fn problem(iod: &Group) -> Option<String> {
     let who = match iod.get("id") {
         Some(Value::Text(id)) => format!("iod {id} at {}", text(iod, "address")),
@@ -110,7 +110,7 @@ fn clients(mgr: &Group) -> String {
     out
 }
 
-/// Returns the pending work of the mgr on files.
+/// Returns the work that the mgr has yet to do on files, as text.
 fn pending(work: &Group) -> String {
     let parts = [
         ("doomed", "removed file whose space is not free yet", "removed files whose space is not free yet"),
@@ -137,7 +137,7 @@ fn count(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// Formats a duration for people, in its two largest units.
+/// Formats a duration in its two largest units, such as days and hours.
 fn age(secs: u64) -> String {
     match (secs / 86_400, secs / 3600 % 24, secs / 60 % 60) {
         (0, 0, 0) => format!("{secs} s"),

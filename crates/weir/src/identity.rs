@@ -1,10 +1,12 @@
 //! The stable client owner of the mounts at one directory, by which the mgr recognises a restarted mount.
 //!
-//! A client that returns with its old client owner and another verifier has restarted. The mgr then drops the state of
-//! the old instance at once (RFC 8881 §18.35.4, case 5): its locks, opens and delegations. Without this, other clients
-//! wait for that state until the lease expires. Two live clients with one client owner would take the state from each
-//! other again and again. So only the process that holds the lock on the file of a client owner uses it. The kernel
-//! releases this lock when the process ends, even if it is killed.
+//! A client that sends a client owner that the mgr knows, with another verifier, has restarted. The mgr then removes
+//! the locks, opens and delegations of the old instance at once (RFC 8881 §18.35.4, case 5). With another client owner,
+//! other clients would wait for this state until the lease expires.
+//!
+//! If two live clients used one client owner, each would repeatedly remove the state of the other. So a process uses a
+//! client owner only while it holds the lock on the file of this client owner. The kernel releases the lock when the
+//! process ends, even if the process is killed.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,15 +17,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Maximum size of an identity file: a URL, a path, and the client owner.
+/// Maximum size of an identity file in bytes. The file holds a URL, a path, and the client owner.
 const FILE_MAX: u64 = 16 * 1024;
-/// How long to wait for a client owner that is in use. A killed process loses its mount at once, but its locks only
-/// when its last thread has ended.
+/// How long a mount waits for a client owner that is in use. When a process is killed, its mount ends at once, and its
+/// file lock ends with its last thread.
 const ENDING: Duration = Duration::from_secs(2);
-/// How often to check whether the client owner is still in use.
+/// Interval between two checks whether the client owner is still in use.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A client owner, and the right to use it while this value lives.
+/// A client owner. No other process can use the client owner while this value exists.
 pub struct Identity {
     name: [u8; 16],
     path: PathBuf,
@@ -32,15 +34,16 @@ pub struct Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        // A mount that ends cleanly leaves no state at the mgr. A process that has opened this file and waits for its
-        // lock may still take the client owner; no other process can open the file any more.
+        // Remove the file: a mount that ends cleanly leaves no state at the mgr. A process that already waits for the
+        // lock on the file may still use the client owner. No other process can open the file.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Identity {
-    /// Returns the client owner for a mount of `url` at `dir`. Returns `None` if another process uses it or no file can
-    /// be kept. The mount then works as usual, but after it is killed its locks stay for a lease.
+    /// Returns the client owner for a mount of `url` at `dir`. Returns `None` if another process uses the client owner,
+    /// or the file cannot be written. A mount without a client owner works as usual. But if it is killed, the mgr keeps
+    /// its locks until the lease expires.
     pub fn of_mount(url: &str, dir: &Path) -> Option<Identity> {
         let kept = folder().map_or(Ok(None), |folder| Identity::kept_in(&folder, url, dir, ENDING));
         kept.unwrap_or_else(|error| {
@@ -49,8 +52,8 @@ impl Identity {
         })
     }
 
-    /// As [`Identity::of_mount`], with the file in `folder`; waits up to `patience` for another user of the client
-    /// owner.
+    /// Does the work of [`Identity::of_mount`] with the file in `folder`. Waits up to `patience` for another process
+    /// that uses the client owner.
     fn kept_in(folder: &Path, url: &str, dir: &Path, patience: Duration) -> io::Result<Option<Identity>> {
         let (path, head) = file_of(folder, url, dir)?;
         let mut options = OpenOptions::new();
@@ -67,8 +70,8 @@ impl Identity {
         let name = match name {
             Some(name) => name,
             None => {
-                // The file is new, belongs to another mount with the same hash, or was half written by a process that
-                // was killed.
+                // The file has no client owner for this mount: it is new or incomplete, or it belongs to another mount
+                // with the same hash. A file is incomplete if a process was killed while it wrote the file.
                 let name = Uuid::new_v4().into_bytes();
                 file.set_len(0)?;
                 file.rewind()?;
@@ -79,32 +82,33 @@ impl Identity {
         Ok(Some(Identity { name, path, _lock: file }))
     }
 
-    /// Waits until no process uses the client owner for a mount of `url` at `dir`, at most for `patience`. Returns
-    /// whether it is unused.
+    /// Waits up to `patience` until no process uses the client owner for a mount of `url` at `dir`. Returns whether it
+    /// is unused.
     pub fn unused(url: &str, dir: &Path, patience: Duration) -> bool {
         folder().is_none_or(|folder| Identity::unused_in(&folder, url, dir, patience))
     }
 
-    /// As [`Identity::unused`], with the file in `folder`.
+    /// Does the work of [`Identity::unused`] with the file in `folder`.
     fn unused_in(folder: &Path, url: &str, dir: &Path, patience: Duration) -> bool {
-        // A mount that ends cleanly removes the file before it releases the lock.
+        // A missing file means that no process uses the client owner: a mount that ends cleanly removes the file before
+        // it releases the lock.
         let Ok(file) = file_of(folder, url, dir).and_then(|(path, _)| File::open(path)) else { return true };
         let (done, unused) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(file.lock_shared()));
         unused.recv_timeout(patience).is_ok()
     }
 
-    /// Returns the value for [`client::Options::identity`].
+    /// Returns the client owner, for [`client::Options::identity`].
     pub fn name(&self) -> [u8; 16] {
         self.name
     }
 }
 
-/// Opens and locks the file at this path. Returns `None` if the file stays in use.
+/// Opens and locks the file at `path`. Returns `None` if another process still holds the lock after `patience`.
 fn locked(options: &OpenOptions, path: &Path, patience: Duration) -> io::Result<Option<File>> {
     let start = Instant::now();
     loop {
-        // Open it each time, because a mount that ends cleanly removes the file.
+        // Open the file again for each attempt, because a mount that ends cleanly removes the file.
         let file = options.open(path)?;
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
@@ -115,9 +119,9 @@ fn locked(options: &OpenOptions, path: &Path, patience: Duration) -> io::Result<
     }
 }
 
-/// Returns the path of the file for a mount of `url` at `dir`, and the bytes with which its content begins.
+/// Returns the path of the identity file for a mount of `url` at `dir`, and the bytes with which this file must begin.
 fn file_of(folder: &Path, url: &str, dir: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
-    // Normalise the path, so that a slash at the end makes no difference.
+    // Normalise the path, so that a slash at the end of `dir` makes no difference.
     let place = fuse::place_of(&std::path::absolute(dir)?.components().collect::<PathBuf>())?;
     let mut head = url.as_bytes().to_vec();
     head.push(b'\n');
@@ -128,8 +132,9 @@ fn file_of(folder: &Path, url: &str, dir: &Path) -> io::Result<(PathBuf, Vec<u8>
     Ok((folder.join(format!("{:016x}", hash.finish())), head))
 }
 
-/// Returns the folder of the identity files. It is in memory, because after a reboot the machine may run from a copy of
-/// the disk. Returns `None` if there is no place that only this user can write to.
+/// Returns the folder of the identity files, in a file system that does not survive a reboot. A machine that starts
+/// from a copied disk must not reuse the client owners of the original. Returns `None` if no such folder is writable by
+/// this user only.
 fn folder() -> Option<PathBuf> {
     let user = rustix::process::geteuid();
     let above = if user.is_root() { PathBuf::from("/run") } else { std::env::var_os("XDG_RUNTIME_DIR")?.into() };
@@ -147,7 +152,7 @@ mod tests {
         Identity::kept_in(folder, url, Path::new(dir), Duration::ZERO).unwrap()
     }
 
-    /// Drops an identity and leaves its file, as a killed process does. Returns the client owner.
+    /// Drops an identity without removing its file, as the end of a killed process does. Returns the client owner.
     fn kill(identity: Identity) -> [u8; 16] {
         let whole = std::fs::read(&identity.path).unwrap();
         let (name, path) = (identity.name, identity.path.clone());
@@ -178,7 +183,7 @@ mod tests {
         let first = get(folder.path(), "weir://a/", "/mnt").unwrap();
         let path = first.path.clone();
         let name = kill(first);
-        // A killed process keeps its lock for a while.
+        // Hold the lock like a killed process whose last thread has not ended yet.
         let ending = File::open(&path).unwrap();
         ending.lock().unwrap();
         let open = || {
@@ -190,7 +195,7 @@ mod tests {
         assert!(next(Duration::ZERO).is_none());
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| next(Duration::MAX).unwrap().name());
-            // Wait until the thread has found the file in use.
+            // Wait until the thread has found the file locked.
             while open() < 2 && !waits.is_finished() {
                 std::thread::yield_now();
             }

@@ -7,27 +7,27 @@ use std::fmt::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// One argument of a command that takes local and Weir names.
+/// The name of a file on the command line, parsed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Locator {
-    /// A file on this machine.
+    /// The path of a file on this machine.
     Local(PathBuf),
-    /// A file on a Weir file system.
+    /// The URL of a file in a Weir file system.
     Remote(Target),
 }
 
-/// The meaning of a name without a scheme.
+/// How a command interprets a name without a scheme.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bare {
-    /// A file on this machine (`cp`).
+    /// As the path of a file on this machine (`cp`).
     Local,
-    /// A path inside `WEIR_URL` (all other commands).
+    /// As a path below the directory that `WEIR_URL` names (all other commands).
     InsideBase,
 }
 
-/// Parses a name; `base` is the value of `WEIR_URL`, if it is set.
+/// Parses a name. `base` is the value of `WEIR_URL`, if the variable is set.
 ///
-/// Only whole URLs have `%` escapes. In all other names every byte stands for itself.
+/// `%` begins an escape only in whole URLs. In all other names, every byte stands for itself.
 pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator, Failure> {
     let bytes = name.as_bytes();
     if bytes.starts_with(b"weir://") {
@@ -43,7 +43,8 @@ pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator,
         return Err(Failure::usage(format!("{}: the file system is not given", crate::show::path(bytes)))
             .next("write weir://host/path, or export WEIR_URL=weir://host (\"weir up\" prints the line to type)"));
     };
-    // The client's URL parser splits the path into components, so escape the bytes and let it parse them.
+    // The URL parser of the client splits a path into components. So append the escaped bytes to the URL and call that
+    // parser.
     let mut text = base.to_string();
     text.push('/');
     for byte in inside {
@@ -55,7 +56,7 @@ pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator,
     Ok(Locator::Remote(Target::parse(&text).map_err(Failure::from)?))
 }
 
-/// Parses a name that must be on a Weir file system.
+/// Parses a name that must name a file in a Weir file system.
 pub fn parse_remote(name: &OsStr, base: Option<&Target>) -> Result<Target, Failure> {
     match parse(name, Bare::InsideBase, base)? {
         Locator::Remote(target) => Ok(target),
@@ -65,7 +66,7 @@ pub fn parse_remote(name: &OsStr, base: Option<&Target>) -> Result<Target, Failu
 
 /// Parses a whole URL, such as the value of `WEIR_URL`.
 pub fn url(text: &OsStr) -> Result<Target, Failure> {
-    // A name typed in a shell may contain bytes that are not UTF-8; escape them first.
+    // A name that a user types in a shell may contain bytes that are not UTF-8. Escape them before parsing.
     let mut escaped = String::new();
     for chunk in text.as_bytes().utf8_chunks() {
         escaped.push_str(chunk.valid());
@@ -76,7 +77,7 @@ pub fn url(text: &OsStr) -> Result<Target, Failure> {
     Target::parse(&escaped).map_err(Failure::from)
 }
 
-/// Returns `dir` and `name` joined by one slash.
+/// Joins `dir` and `name` with one slash.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(dir.len() + name.len() + 1);
     out.extend_from_slice(dir);

@@ -1,4 +1,4 @@
-//! Log output: standard error, or the system's log for processes in the background.
+//! Log output of `weir`: standard error, or the system's log for processes in the background.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
@@ -7,19 +7,19 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The tracing target of a daemon's life-cycle events, which are logged at the default level.
+/// The tracing target of the events for the start and stop of a daemon, which the default filter shows.
 pub const LIFE: &str = "weir::daemon";
-/// The default filter of daemons: warnings, their life-cycle events, and the mgr's events about iods.
+/// The default log filter of daemons: warnings, the events for start and stop, and the events of the mgr about iods.
 const OF_DAEMONS: &str = "warn,weir::daemon=info,mgr::iods::keeper=info";
-/// The socket at which syslog or the systemd journal receives messages.
+/// The path of the socket at which syslog or the systemd journal receives log messages.
 const SYSTEM_LOG: &str = "/dev/log";
-/// The facility "daemon" of syslog (RFC 5424 §6.2.1).
+/// The syslog facility "daemon" (RFC 5424 §6.2.1).
 const FACILITY: u8 = 3;
 
-/// The socket of the system's log, set once this process logs there instead of to standard error.
+/// The socket of the system's log. It is set once this process logs to the system's log instead of to standard error.
 static SYSTEM: OnceLock<UnixDatagram> = OnceLock::new();
 
-/// Starts logging. `RUST_LOG` sets the filter; without it, the number of `-v` does.
+/// Starts logging. `RUST_LOG` sets the filter; without `RUST_LOG`, the number of `-v` options sets the filter.
 pub fn start(verbose: u8, daemon: bool) {
     let default = match verbose {
         0 if daemon => OF_DAEMONS,
@@ -40,24 +40,24 @@ pub fn start(verbose: u8, daemon: bool) {
         .init();
 }
 
-/// Switches the log output to the system's log: syslog, or the journal.
+/// Sends all later log lines to the system's log, which is syslog or the journal.
 ///
 /// # Errors
-/// The system has no such log.
+/// The system has no socket for log messages.
 pub fn to_system() -> io::Result<()> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(SYSTEM_LOG)?;
-    // A daemon does not wait for its log.
+    // Make the socket non-blocking, so that a daemon never waits for its log.
     socket.set_nonblocking(true)?;
-    // After a second call the first socket stays in use: both lead to the same log.
+    // Ignore the error of a second call: the first socket stays in use, and both sockets lead to the same log.
     let _ = SYSTEM.set(socket);
     Ok(())
 }
 
-/// Writes each line to the current log output.
+/// A writer for the tracing subscriber, which sends each line to the current log output.
 struct Sinks;
 
-/// The destination of one line.
+/// The output of one log line.
 enum Sink {
     Stderr(io::Stderr),
     System(&'static UnixDatagram, Level),
@@ -89,7 +89,7 @@ impl Write for Sink {
         match self {
             Sink::Stderr(stderr) => stderr.write(line),
             Sink::System(system, level) => {
-                // A message that the system's log does not accept is lost, because there is no place to report it.
+                // Ignore the error if the system's log rejects a message, because no other place can report the loss.
                 let _ = system.send(&message(*level, std::process::id(), line));
                 Ok(line.len())
             }
@@ -104,7 +104,7 @@ impl Write for Sink {
     }
 }
 
-/// Formats a line for syslog (RFC 3164 §4.1), which adds the time itself.
+/// Formats a log line for syslog (RFC 3164 §4.1), without its time, which syslog adds.
 fn message(level: Level, process: u32, line: &[u8]) -> Vec<u8> {
     let severity = match level {
         Level::ERROR => 3,
@@ -113,7 +113,7 @@ fn message(level: Level, process: u32, line: &[u8]) -> Vec<u8> {
         _ => 7,
     };
     let text = line.trim_ascii();
-    // The first word of a line is its time; drop it.
+    // Drop the first word of the line, which is the time.
     let text = text.iter().position(u8::is_ascii_whitespace).map_or(text, |end| text[end..].trim_ascii_start());
     let mut out = format!("<{}>weir[{process}]: ", FACILITY * 8 + severity).into_bytes();
     out.extend_from_slice(text);

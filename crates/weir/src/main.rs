@@ -1,4 +1,4 @@
-//! The `weir` binary: the daemons, a local cluster, the mount, and the file and administration commands.
+//! The `weir` binary: the daemons, a local cluster, the mount, and the commands for files and administration.
 
 mod admin;
 mod cluster;

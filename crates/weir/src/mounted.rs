@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How a mount behaves.
+/// Options that select the behavior of a mount.
 #[derive(clap::Args, Clone)]
 pub struct How {
     /// Parts of the policy for this mount. They override what the server and directories set. "weir policy --help" lists
@@ -21,36 +21,36 @@ pub struct How {
     /// requests) or unbuffered (send each write before it returns) [default: direct]
     #[arg(long, value_parser = access)]
     access: Option<Settings>,
-    /// Send gathered writes shorter than this on the mgr path, others on the direct path to the iods. 0: all on the direct
-    /// path; max: all on the mgr path; auto: on the path that was faster lately [default: 64K]
+    /// Send gathered writes shorter than this on the mgr path, and other writes on the direct path to the iods. 0: all
+    /// on the direct path; max: all on the mgr path; auto: on the path that was faster recently [default: 64K]
     #[arg(long, value_name = "SIZE", value_parser = write_threshold)]
     write_threshold: Option<Settings>,
-    /// The same for reads [default: 0]
+    /// Send reads shorter than this on the mgr path, and other reads on the direct path to the iods [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = read_threshold)]
     read_threshold: Option<Settings>,
-    /// How long the kernel caches attributes
+    /// How long the kernel caches attributes, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub attr_timeout: f64,
-    /// How long the kernel caches names
+    /// How long the kernel caches names, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub entry_timeout: f64,
-    /// How long the kernel caches failed lookups
+    /// How long the kernel caches failed lookups, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub absent_timeout: f64,
     /// Maximum number of unused inodes in the kernel, about 1 KiB each. Beyond it, the mount evicts the oldest inodes
     /// without cached pages (Linux 6.18)
     #[arg(long, value_name = "FILES", default_value_t = fuse::KNOWN_FILES)]
     pub known_files: usize,
-    /// Transport of FUSE requests. Small requests are faster over io_uring, which root enables with
-    /// "echo Y > /sys/module/fuse/parameters/enable_uring" (Linux 6.14)
+    /// Transport of FUSE requests between the kernel and the mount. Small requests are faster over io_uring, which root
+    /// enables with "echo Y > /sys/module/fuse/parameters/enable_uring" (Linux 6.14)
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
     /// Send writes through the page cache, as local file systems do: small writes are much faster. Applies to files that
     /// no other client has open. fsync and close report errors. Implies access=page unless access is set. Root only
     #[arg(long)]
     pub writeback: bool,
-    /// When data become durable: at close, as with NFS (closed files, and all changes of names), or at fsync, as on local
-    /// file systems (faster for names and small files; a power failure of the mgr's machine can lose the last second)
+    /// When data become durable. close: closed files, and all changes of names, as with NFS. fsync: as on local file
+    /// systems; faster for names and small files, but a power failure of the mgr's machine can lose the last second
     /// [default: close; for "weir up": fsync]
     #[arg(long, value_enum)]
     pub durable: Option<Durable>,
@@ -58,14 +58,14 @@ pub struct How {
     /// machine
     #[arg(long)]
     pub no_short_circuit: bool,
-    /// Disable negative-lookup caching: by default, the mount caches failed lookups in a directory, until the mgr recalls
-    /// them because another client creates a name there
+    /// Disable negative-lookup caching: by default, the mount caches failed lookups in a directory, until the mgr
+    /// recalls this permission because another client creates a name there
     #[arg(long)]
     pub no_negative: bool,
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
-    /// What files may do on this machine
+    /// Whether files may be executed, act as devices, and have setuid bits on this machine
     #[arg(skip)]
     pub powers: fuse::Powers,
     /// Mount over an existing Weir mount. By default this is an error
@@ -76,7 +76,7 @@ pub struct How {
     pub allow_other: bool,
 }
 
-/// Parses settings of a policy.
+/// Parses the settings of a policy.
 pub fn policy(text: &str) -> Result<Settings, String> {
     deprecated::warn_of_policy(text);
     Settings::parse(Origin::Mount, text).map_err(|e| e.to_string())
@@ -94,37 +94,37 @@ fn access(text: &str) -> Result<Settings, String> {
     part(Part::Access, text)
 }
 
-/// Transport of FUSE requests.
+/// Transport of FUSE requests between the kernel and the mount.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// io_uring if available, otherwise the device
+    /// Use io_uring if it is available, otherwise the FUSE device
     Auto,
-    /// The classic device
+    /// Use the FUSE device, /dev/fuse
     Device,
-    /// io_uring, or an error that says why it is not available
+    /// Use io_uring; fail with the reason if it is not available
     Uring,
 }
 
-/// When data become durable.
+/// When written data and changes of names become durable.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
 pub enum Durable {
-    /// At close; names at once
+    /// Data are durable when close returns, changes of names when their call returns
     Close,
-    /// At fsync
+    /// Data and changes of names are durable when fsync returns
     Fsync,
 }
 
-/// Parses a write threshold.
+/// Parses a value of the write threshold.
 pub fn write_threshold(text: &str) -> Result<Settings, String> {
     part(Part::WriteThreshold, text)
 }
 
-/// Parses a read threshold.
+/// Parses a value of the read threshold.
 pub fn read_threshold(text: &str) -> Result<Settings, String> {
     part(Part::ReadThreshold, text)
 }
 
-/// Parses a cache lifetime in seconds.
+/// Parses how long the kernel may cache an entry, in seconds.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (0.0..=86_400.0).contains(&value) {
@@ -135,7 +135,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl How {
-    /// Sets a part of the policy from an option of mount(8). Returns whether the option is a part of the policy.
+    /// Sets a part of the policy from an option of mount(8). Returns `false` if the policy has no part called `name`.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
         if Part::named(name.as_bytes()).is_err() {
             return Ok(false);
@@ -144,11 +144,11 @@ impl How {
         Ok(true)
     }
 
-    /// Returns `options` for the client with these settings applied.
+    /// Returns the client options `options`, changed by the options of this mount.
     pub fn options(&self, options: Options) -> Options {
         let mut settings = Settings::default();
         if self.writeback {
-            // Later settings override this one.
+            // Set this first, so that other settings of the access method override it.
             let _ = settings.set(Origin::Mount, Part::Access.name().as_bytes(), b"page");
         }
         let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();
@@ -169,7 +169,7 @@ impl How {
         }
     }
 
-    /// Returns the configuration of the FUSE mount for the file system at the URL `source`.
+    /// Returns the configuration of the FUSE mount. `source` is the URL of the file system, which the kernel shows.
     pub fn config(&self, source: &str) -> fuse::Config {
         let defaults = fuse::Config::default();
         fuse::Config {
@@ -193,15 +193,15 @@ impl How {
     }
 }
 
-/// Refuses a directory at which a Weir file system is mounted, unless `over` is set. First detaches a mount whose
-/// process was killed.
+/// Fails if a Weir file system is mounted at `dir`, unless `over` is set. First detaches a mount whose process was
+/// killed.
 pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     let failed = |error| Failure::from(error).about(dir.display());
     fuse::detach_dead(dir).map_err(failed)?;
     match fuse::source_at(dir) {
         Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is already mounted there", dir.display()))
             .next(format!("\"weir umount {}\" unmounts it; --over (or -o over) mounts over it", dir.display()))),
-        // Ignore errors such as a missing directory: the mount reports them.
+        // Ignore other errors, such as a missing directory: the mount itself will report them.
         _ => Ok(()),
     }
 }
@@ -216,13 +216,13 @@ fn carried(carrier: fuse::Carrier) -> &'static str {
 /// A mount that this process serves.
 pub struct Mounting {
     mounted: fuse::Mounted,
-    /// Holds the client owner: no other process can use it before this mount has ended.
+    /// The client owner of this mount. While this field exists, no other process can use the client owner.
     _identity: Option<Identity>,
     dir: PathBuf,
 }
 
 impl Mounting {
-    /// Mounts the tree below `root` at a directory. Must run inside a tokio runtime.
+    /// Mounts the tree below `root` at the directory `dir`. The caller must be inside a tokio runtime.
     pub fn start(
         mount: Mount,
         root: Node,
@@ -242,7 +242,7 @@ impl Mounting {
         Ok(Mounting { mounted, _identity: identity, dir })
     }
 
-    /// Returns the name of the transport of FUSE requests, for people.
+    /// Returns the name of the transport of FUSE requests, formatted for messages.
     pub fn carried(&self) -> &'static str {
         carried(self.mounted.carrier())
     }
@@ -253,8 +253,8 @@ impl Mounting {
     }
 
     /// Waits until the mount ends: another process unmounts it, or `stop` completes and this process unmounts it. If
-    /// files of the mount are open, it is detached lazily and ends when the last file is closed. With `tell` the user
-    /// receives a message about that.
+    /// files are open, this process detaches the mount lazily, and the mount ends when the last file is closed. If
+    /// `tell` is set, the user then receives a message.
     pub async fn until(mut self, stop: impl Future<Output = ()>, tell: bool) -> Outcome {
         let ended = tokio::select! {
             ended = self.mounted.unmounted() => Some(ended),
@@ -264,7 +264,7 @@ impl Mounting {
             Some(ended) => ended,
             None => {
                 self.unmount(tell).await?;
-                // Other mount namespaces may have the mount as well, without using it.
+                // Do not wait for other mount namespaces that have a copy of the mount without using it.
                 self.mounted.unmounted_or_unused().await
             }
         };
@@ -288,7 +288,7 @@ impl Mounting {
             outcome => outcome,
         });
         match unmounted.await.map_err(Failure::new)? {
-            // Another process has unmounted it in the meantime.
+            // The error `NotFound` means that another process has unmounted the file system meanwhile.
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }

@@ -1,23 +1,23 @@
-//! Listening sockets of an iod's NFS service for kernel clients, and the addresses that those clients receive.
+//! Listening sockets of an iod's NFS service for kernel clients, and the addresses that the clients receive.
 
 use crate::failure::Failure;
 use net::Listener;
 use std::net::SocketAddr;
 
-/// Distance from an iod's own port to its NFS port. Iods of one machine that listen on neighbouring ports must not take
-/// each other's ports.
+/// Difference between the NFS port of an iod and its main port. It is large, so that the ports of iods that listen on
+/// neighbouring ports of one machine do not collide.
 const OFFSET: u16 = 1000;
 
-/// Where an iod serves NFS.
+/// The addresses at which an iod serves NFS.
 pub enum Nfs {
-    /// At exactly these addresses.
+    /// Exactly these addresses.
     At(Vec<SocketAddr>),
-    /// At the ports [`OFFSET`] above these, or at free ports if those are taken.
+    /// Ports [`OFFSET`] above the ports of these addresses, or free ports if other processes use those ports.
     Near(Vec<SocketAddr>),
 }
 
 impl Nfs {
-    /// Binds the sockets. Returns them with the addresses that clients receive.
+    /// Binds the sockets. Returns the sockets, and the addresses that NFS clients receive.
     pub async fn bind(self, advertised: Vec<SocketAddr>) -> Result<(Vec<Listener>, Vec<String>), Failure> {
         let mut listeners = Vec::new();
         match self {

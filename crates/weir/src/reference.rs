@@ -1,15 +1,15 @@
-//! Tests that the reference in `docs/` names every command, every configuration key and every policy part.
+//! Tests that the reference documentation in `docs/` names every command, configuration key and policy part.
 
 use clap::CommandFactory;
 use std::collections::BTreeSet;
 
-/// Returns the names that `page` does not contain in backquotes.
+/// Returns the `names` that do not occur in backquotes in `page`.
 fn missing(page: &str, names: impl IntoIterator<Item = String>) -> Vec<String> {
     let quoted: BTreeSet<&str> = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).collect();
     names.into_iter().filter(|name| !quoted.contains(name.as_str())).collect()
 }
 
-/// Returns the names of the top-level commands that users see.
+/// Returns the names of the top-level commands that `weir --help` shows.
 fn commands() -> Vec<String> {
     let cli = crate::Cli::command();
     let visible =
@@ -18,9 +18,9 @@ fn commands() -> Vec<String> {
     tops.iter().map(|command| command.get_name().to_owned()).collect()
 }
 
-/// Returns the keys of a daemon's configuration file, derived from the names of its options.
+/// Returns the keys of a daemon's configuration file, which equal the long names of its options.
 fn keys(daemon: &str) -> Vec<String> {
-    /// Options that are not keys, because they concern only one run of the process.
+    /// Options that cannot be configuration keys, because they concern only one run of the process.
     const NOT_KEYS: [&str; 4] = ["config", "ready-file", "recover-old-store", "json"];
     let cli = crate::Cli::command();
     let command = cli.find_subcommand(daemon).expect("the daemon is a command");

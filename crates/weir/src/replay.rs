@@ -1,4 +1,4 @@
-//! Closed-loop replay of a trace: each client starts its next operation when the last one is answered.
+//! Closed-loop replay of a trace: each client starts its next operation when its previous operation is complete.
 
 mod client;
 mod latency;
@@ -23,35 +23,35 @@ use store::Room;
 use trace::written::Written;
 use trace::{Action, Trace};
 
-/// What to replay, where, and how.
+/// A replay to run: the trace, where to replay it, and how.
 pub struct Job {
-    /// The operations.
+    /// The trace with the operations of each client.
     pub trace: Arc<Trace>,
-    /// Number of copies that run at the same time, each with its own files.
+    /// Number of copies of the trace that run at the same time, each with its own files.
     pub copies: usize,
-    /// Where the files are.
+    /// The directory in which the replay makes its files.
     pub place: Place,
-    /// Whether writes have distinct content, which is read back and compared.
+    /// Whether each write has distinct content, which the replay reads back and compares.
     pub verify: bool,
-    /// Whether files that are read are filled before the clock starts.
+    /// Whether the replay fills the files that the trace reads before it starts the clock.
     pub fill: bool,
-    /// Whether the files are kept.
+    /// Whether the replay keeps its files at the end.
     pub keep: bool,
-    /// Number of operations at the start of each client that are not timed.
+    /// Number of operations at the start of each client that the replay does not time.
     pub warm: usize,
 }
 
 /// The results of a replay.
 pub struct Done {
-    /// The time from the first operation to the end of the last one.
+    /// The time from the start of the first operation to the end of the last operation.
     pub took: Duration,
-    /// Latencies by operation and size.
+    /// Latency histograms by kind of operation and by length.
     pub latencies: Latencies,
-    /// The bytes moved on each path, and other counters.
+    /// Payload bytes on each path, and other counters of the clients.
     pub sums: Sums,
-    /// The write threshold of each client at the end.
+    /// The write threshold of each client at the end, in bytes.
     pub thresholds: Vec<u64>,
-    /// Bytes that were read back and compared.
+    /// Number of bytes that the replay has read back and compared; `None` without verification.
     pub verified: Option<u64>,
 }
 
@@ -64,19 +64,18 @@ struct Shared {
     /// Set when a client has failed, so that the other clients stop.
     failed: AtomicBool,
     bar: ProgressBar,
-    /// The content of writes without verification.
+    /// Random bytes, which are the content of all writes if the replay does not verify.
     pool: Bytes,
-    /// By file: the client of the trace that uses the file; `None` if several do.
+    /// For each file, the only client of the trace that uses the file; `None` if several clients use it.
     users: HashMap<u32, Option<usize>>,
-    /// The length of each file before the first operation.
+    /// Length in bytes of each file that the replay fills before the first operation.
     filled: HashMap<u32, u64>,
 }
 
-/// For each file of each copy of the trace, by copy and file: one model for each client that wrote the file, with the
-/// bytes that this client wrote.
+/// Models of the file contents, by copy of the trace and file number. Each model holds the bytes that one client wrote.
 type Models = HashMap<(usize, u32), Vec<Written>>;
 
-/// Runs a job and blocks until it ends. `bar` counts the operations.
+/// Runs a replay and blocks until it ends. `bar` shows the number of completed operations.
 pub fn run(job: &Job, stop: &Stop, bar: ProgressBar) -> Result<Done, Failure> {
     let room = Room::make(&job.place)?;
     let outcome = run_in(job, &room, stop, bar);
@@ -164,7 +163,7 @@ fn users(trace: &Trace) -> HashMap<u32, Option<usize>> {
     users
 }
 
-/// Returns the end of the last read of each file.
+/// Returns, for each file that the trace reads, the end offset of the furthest read.
 fn read_to(trace: &Trace) -> HashMap<u32, u64> {
     let mut ends = HashMap::new();
     for op in trace.ops().filter(|op| op.action == Action::Read) {
@@ -174,12 +173,12 @@ fn read_to(trace: &Trace) -> HashMap<u32, u64> {
     ends
 }
 
-/// Returns incompressible bytes at an address that suits O_DIRECT.
+/// Returns `len` incompressible bytes in a page-aligned buffer, as O_DIRECT requires.
 fn noise(len: usize) -> Bytes {
     aligned(len, |out| trace::content::fill(0, 1, 0, out))
 }
 
-/// Returns a buffer whose first byte is at a page boundary.
+/// Returns a page-aligned buffer of `len` bytes that `fill` has filled.
 fn aligned(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
     const PAGE: usize = 4096;
     let mut room = vec![0; len + PAGE];

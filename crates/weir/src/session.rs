@@ -1,4 +1,4 @@
-//! Session of a command with a cluster: shared options, the tokio runtime, and one mount per server.
+//! Session of a command with a cluster: shared options, the tokio runtime, and one mount for each server.
 
 use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
@@ -8,14 +8,15 @@ use std::ffi::OsString;
 use std::time::Duration;
 use types::{FileKind, Status};
 
-/// How long a finished command waits for its session to end. After this time the session ends with its lease.
+/// How long a command waits at its end for the server to end the session. After this time, the session ends with its
+/// lease.
 const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Options of every command that talks to a cluster.
+/// Options of all commands that communicate with a cluster.
 #[derive(clap::Args, Clone)]
 pub struct Connect {
     /// The default file system for names without a host, `weir://host[:port][/directory]` [env: WEIR_URL]
-    // Read the environment separately: with clap's `env`, usage lines would show the option as required.
+    // Read the environment variable in the code: with clap's `env`, usage lines would show the option as required.
     #[arg(long, value_name = "URL")]
     url: Option<OsString>,
     /// Send all file data on the mgr path, not on the direct path to the iods
@@ -36,7 +37,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// Returns the target against which names without a host are resolved.
+    /// Returns the base for names without a host: the value of `--url`, or of `WEIR_URL`.
     pub fn base(&self) -> Result<Option<Target>, Failure> {
         let url = self.url.clone().or_else(|| std::env::var_os("WEIR_URL"));
         match &url {
@@ -56,7 +57,7 @@ impl Connect {
         locator::parse_remote(name, self.base()?.as_ref())
     }
 
-    /// Returns the target of `name`, or of `WEIR_URL` without a name.
+    /// Returns the target of `name`. Without a name, returns the target of `WEIR_URL`.
     pub fn target_or_base(&self, name: Option<&OsString>) -> Result<Target, Failure> {
         let empty = OsString::new();
         self.target(name.unwrap_or(&empty))
@@ -72,32 +73,32 @@ impl Connect {
         if self.hard { options::FOR_EVER } else { Duration::from_secs(self.retry_timeout) }
     }
 
-    /// Makes requests wait for an unreachable server forever.
+    /// Sets that requests wait for an unreachable server without a time limit.
     pub fn wait_for_ever(&mut self) {
         self.hard = true;
     }
 
-    /// Makes requests wait for an unreachable server for `time`.
+    /// Sets that requests wait at most `time` for an unreachable server.
     pub fn wait_for(&mut self, time: Duration) {
         (self.hard, self.retry_timeout) = (false, time.as_secs());
     }
 
-    /// Limits connection attempts to `time`.
+    /// Sets that connection attempts take at most `time`.
     pub fn try_for(&mut self, time: Duration) {
         self.connect_timeout = time.as_secs();
     }
 
-    /// Turns the checksums of data on the network off.
+    /// Sets that file data have no checksums on the network.
     pub fn skip_checksums(&mut self) {
         self.no_checksums = true;
     }
 
-    /// Makes all file data take the mgr path.
+    /// Sets that all file data take the mgr path.
     pub fn take_mgr_path(&mut self) {
         self.mgr_path = true;
     }
 
-    /// Returns the options for mounts.
+    /// Returns the client options for the mounts of this command.
     pub fn options(&self) -> Result<Options, Failure> {
         Ok(Options {
             environment: environment()?,
@@ -110,25 +111,25 @@ impl Connect {
     }
 }
 
-/// Returns the policy settings of the environment.
+/// Returns the policy settings of the environment variable `WEIR_POLICY`.
 pub fn environment() -> Result<Settings, Failure> {
     deprecated::warn_of_policy(&std::env::var(options::POLICY_VARIABLE).unwrap_or_default());
     options::environment().map_err(|e| Failure::usage(e).about(options::POLICY_VARIABLE))
 }
 
-/// The mounts of one command, one per server.
+/// The mounts of one command, one for each server.
 pub struct Mounts {
     options: Options,
     made: Vec<(String, Mount)>,
 }
 
 impl Mounts {
-    /// Returns an empty set of mounts.
+    /// Returns an empty set of mounts, which will use the options `connect`.
     pub fn new(connect: &Connect) -> Result<Self, Failure> {
         Ok(Mounts { options: connect.options()?, made: Vec::new() })
     }
 
-    /// Returns the mount of the file system of `target`. Connects to the mgr at the first call for this file system.
+    /// Returns the mount of the file system of `target`. The first call for a file system connects to its mgr.
     pub async fn get(&mut self, target: &Target) -> Result<Mount, Failure> {
         let address = target.address();
         if let Some((_, mount)) = self.made.iter().find(|(made, _)| *made == address) {
@@ -139,7 +140,7 @@ impl Mounts {
         Ok(mount)
     }
 
-    /// Ends all sessions, so that the servers need not wait until the leases expire.
+    /// Ends the sessions of all mounts, so that the mgr need not wait until their leases expire.
     pub async fn disconnect(self) {
         for (address, mount) in self.made {
             match tokio::time::timeout(DISCONNECT_PATIENCE, mount.disconnect()).await {
@@ -151,7 +152,7 @@ impl Mounts {
     }
 }
 
-/// Makes a tokio runtime for one command.
+/// Makes the tokio runtime of a command.
 pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -159,7 +160,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|e| Failure::from(e).about("cannot start threads"))
 }
 
-/// Runs the asynchronous body of a command, then ends its sessions.
+/// Runs `body`, the asynchronous part of a command, and then ends the sessions of all its mounts.
 pub fn run(connect: &Connect, body: impl AsyncFnOnce(&mut Mounts) -> Outcome) -> Outcome {
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
@@ -172,10 +173,10 @@ pub fn run(connect: &Connect, body: impl AsyncFnOnce(&mut Mounts) -> Outcome) ->
     outcome
 }
 
-/// Runs `each` for every target. A failure is printed, and the next target follows; the exit code reports whether all
-/// succeeded.
+/// Runs `each` for every target. After a failure, prints it and continues with the next target. The exit code reports
+/// whether `each` succeeded for all targets.
 ///
-/// An unreachable cluster ends the loop at once, because the next target would only wait as long again.
+/// If the cluster is unreachable, the loop ends at once, because each further target would wait for the same timeout.
 pub async fn for_each<T: std::fmt::Display>(
     targets: &[T],
     mut each: impl AsyncFnMut(&T) -> Result<(), Failure>,
@@ -194,7 +195,7 @@ pub async fn for_each<T: std::fmt::Display>(
     Ok(code)
 }
 
-/// Returns whether `target` is a directory; `false` if it does not exist.
+/// Returns whether `target` is a directory. Returns `false` if it does not exist.
 pub async fn is_directory(mount: &Mount, target: &Target) -> Result<bool, Failure> {
     match mount.resolve(target.path(), true).await {
         Ok((_, attrs)) => Ok(attrs.kind == FileKind::Directory),

@@ -1,11 +1,11 @@
-//! Output formats of names, sizes, times and modes, for people and as JSON.
+//! Output formats of names, sizes, times and modes, as text and as JSON.
 
 use serde::{Serialize, Serializer};
 use std::fmt::Write as _;
 use types::{Attrs, FileKind, Timestamp};
 
-/// Returns a path for people. A path with control characters or invalid UTF-8 is quoted with C escapes, so that no name
-/// can break a line or control the terminal.
+/// Formats a path for a terminal. Quotes a path with control characters or invalid UTF-8 with C escapes, so that no
+/// name can break a line or control the terminal.
 pub fn path(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.is_empty() && !text.chars().any(char::is_control) => text.to_owned(),
@@ -29,12 +29,13 @@ pub fn path(bytes: &[u8]) -> String {
     }
 }
 
-/// A name in JSON: its text, with bytes that are not UTF-8 replaced, and in that case also its bytes in hexadecimal.
+/// The name of a file in JSON. Bytes that are not UTF-8 are replaced in the text, and then the exact bytes follow in
+/// hexadecimal.
 #[derive(Serialize)]
 pub struct JsonName {
-    /// The name as text.
+    /// The name as text, with a replacement character for each invalid byte.
     pub name: String,
-    /// The exact bytes, only if `name` cannot represent them.
+    /// The exact bytes of the name in hexadecimal; `None` if `name` represents all bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_hex: Option<String>,
 }
@@ -46,7 +47,7 @@ impl From<&[u8]> for JsonName {
     }
 }
 
-/// A path in JSON, in the same form as [`JsonName`].
+/// The path of a file in JSON, in the same form as [`JsonName`].
 #[derive(Serialize)]
 pub struct JsonPath {
     path: String,
@@ -61,14 +62,14 @@ impl From<&[u8]> for JsonPath {
     }
 }
 
-/// Returns components as an absolute path.
+/// Joins path components into an absolute path.
 pub fn absolute(components: &[Vec<u8>]) -> Vec<u8> {
     let mut path = vec![b'/'];
     path.extend(components.join(&b'/'));
     path
 }
 
-/// Returns bytes in lower-case hexadecimal.
+/// Formats bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
         let _ = write!(out, "{b:02x}");
@@ -76,12 +77,12 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Formats a number of bytes for people: `812 B`, `1.5 GiB`.
+/// Formats a number of bytes with a unit: `812 B`, `1.5 GiB`.
 pub fn size(bytes: u64) -> String {
     bytesize::ByteSize(bytes).display().iec().to_string()
 }
 
-/// Returns kind and permission bits as `ls -l` shows them.
+/// Formats the file type and the permission bits as `ls -l` does.
 pub fn mode(kind: FileKind, mode: u32) -> String {
     let mut out = String::from(letter(kind));
     for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
@@ -98,7 +99,7 @@ pub fn mode(kind: FileKind, mode: u32) -> String {
     out
 }
 
-/// Returns the letter of a kind in `ls -l` and `find -type`; a regular file is `-`.
+/// Returns the letter of a file type in `ls -l` and `find -type`; `-` for a regular file.
 pub fn letter(kind: FileKind) -> char {
     match kind {
         FileKind::Regular => '-',
@@ -111,7 +112,7 @@ pub fn letter(kind: FileKind) -> char {
     }
 }
 
-/// Returns the word for a kind in JSON and in `stat`.
+/// Returns the word for a file type in JSON and in the output of `weir stat`.
 pub fn kind(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "file",
@@ -124,22 +125,23 @@ pub fn kind(kind: FileKind) -> &'static str {
     }
 }
 
-/// Formats a time as UTC to the second: `2026-03-01 07:05:09`.
+/// Formats a time in UTC with whole seconds: `2026-03-01 07:05:09`.
 pub fn time(t: Timestamp) -> String {
     let (days, second) = (t.secs.div_euclid(86_400), t.secs.rem_euclid(86_400));
     let (year, month, day) = civil(days);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// Formats a time as UTC in RFC 3339 form with nanoseconds: `2026-03-01T07:05:09.000000000Z`.
+/// Formats a time in UTC in RFC 3339 form with nanoseconds: `2026-03-01T07:05:09.000000000Z`.
 pub fn time_exact(t: Timestamp) -> String {
     let text = time(t).replacen(' ', "T", 1);
     format!("{text}.{:09}Z", t.nanos)
 }
 
-/// Returns year, month and day of the proleptic Gregorian calendar for `days` after 1970-01-01.
+/// Returns year, month and day in the proleptic Gregorian calendar. `days` counts from 1970-01-01.
 ///
-/// The computation counts years from March, so that the leap day is the last of its year; 146,097 days make 400 years.
+/// The computation begins each year in March, so that the leap day is the last day of its year. 400 years have 146,097
+/// days.
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days.saturating_add(719_468);
     let era = shifted.div_euclid(146_097);
@@ -152,7 +154,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// The attributes of one file in JSON.
+/// The attributes of a file in JSON.
 #[derive(Serialize)]
 pub struct JsonAttrs {
     kind: &'static str,
@@ -212,7 +214,7 @@ pub fn line(text: &str) -> Result<(), crate::failure::Failure> {
 
 /// Writes bytes to standard output.
 ///
-/// If the reader has closed the pipe (`weir ls -R | head`), the process ends with the exit code of SIGPIPE.
+/// If the reader has closed the pipe (`weir ls -R | head`), ends the process with the exit code of SIGPIPE.
 pub fn raw(bytes: &[u8]) -> Result<(), crate::failure::Failure> {
     use std::io::Write;
     match std::io::stdout().lock().write_all(bytes) {

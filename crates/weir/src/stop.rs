@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a state that threads can check and tasks can await, and the handling of SIGHUP.
+//! SIGINT and SIGTERM as a flag that threads can check and tasks can await; also the handling of SIGHUP.
 
 use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;
@@ -6,21 +6,21 @@ use std::io::IsTerminal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Whether the user has asked the process to stop; cheap to clone.
+/// A flag that is set once the user has asked the process to stop. Clones share the flag.
 #[derive(Clone)]
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// Installs the signal handlers: the first SIGINT or SIGTERM sets the state, and the second ends the process with
+    /// Installs the signal handlers. The first SIGINT or SIGTERM sets the flag. The second signal ends the process with
     /// exit code 130.
     ///
-    /// The caller must be inside a tokio runtime, whose tasks listen for the signals.
+    /// The caller must be inside a tokio runtime, because a task listens for the signals.
     pub fn listen() -> Result<Stop, Failure> {
         Stop::listen_as(None)
     }
 
-    /// As [`Stop::listen`], for a daemon, which logs the signals that it receives. SIGHUP ends the daemon only if it
-    /// has a terminal, because the signal then means that the terminal is gone.
+    /// Installs the signal handlers of a daemon like [`Stop::listen`], and logs the signals. SIGHUP ends a daemon only
+    /// if it has a terminal, because the signal then means that the terminal was closed.
     pub fn listen_as_daemon(name: &'static str) -> Result<Stop, Failure> {
         let stop = Stop::listen_as(Some(name))?;
         if !std::io::stdin().is_terminal() && !std::io::stderr().is_terminal() {
@@ -55,21 +55,21 @@ impl Stop {
         Ok(Stop(get))
     }
 
-    /// Returns whether to stop.
+    /// Returns whether the flag is set.
     pub fn is_set(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Fails if the state is set.
+    /// Returns an error if the flag is set.
     pub fn check(&self) -> Result<(), Failure> {
         if self.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
     }
 
-    /// Waits until the state is set.
+    /// Waits until the flag is set.
     pub async fn wait(&self) {
         let mut get = self.0.clone();
         if get.wait_for(|set| *set).await.is_err() {
-            // The listening task ends only with the runtime, so the state can no longer change.
+            // The task that sets the flag has ended with its runtime, so the flag can no longer change. Wait forever.
             std::future::pending::<()>().await;
         }
     }

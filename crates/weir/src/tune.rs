@@ -1,43 +1,44 @@
-//! Threshold recommendation from measured request times on the mgr path and on the direct path.
+//! Threshold recommendation, computed from measured request times on the mgr path and on the direct path.
 
 use layout::policy::format_size;
 use layout::threshold::ALWAYS_MGR;
 use serde::Serialize;
 
-/// Request times of one length.
+/// The measured times of requests of one length.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// The length in bytes.
+    /// The length of the requests in bytes.
     pub size: u64,
-    /// Microseconds for each request on the mgr path, round by round.
+    /// Microseconds per request on the mgr path, one value for each round of measurements.
     pub mgr_us: Vec<f64>,
-    /// The same on the direct path.
+    /// Microseconds per request on the direct path, one value for each round of measurements.
     pub direct_us: Vec<f64>,
 }
 
 impl Point {
-    /// Returns the medians of both paths.
+    /// Returns the median time on the mgr path and on the direct path, in microseconds.
     pub fn medians(&self) -> (f64, f64) {
         (median(&self.mgr_us), median(&self.direct_us))
     }
 
-    /// Returns the ratio of the mgr path's time to the direct path's time, as a natural logarithm.
+    /// Returns the natural logarithm of the time on the mgr path divided by the time on the direct path.
     fn slower(&self) -> f64 {
         let (mgr, direct) = self.medians();
         (mgr / direct).ln()
     }
 }
 
-/// Returns the median; for an even number of values the higher of the two in the middle.
+/// Returns the median. For an even number of values, returns the higher of the two middle values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the threshold with the smallest total loss over all lengths, against the faster path for each length.
+/// Returns the threshold in bytes with the smallest loss. The loss adds up, over all lengths, the logarithm of how much
+/// slower the chosen path is than the faster path.
 pub fn best(points: &[Point]) -> u64 {
-    // The loss if the first `n` lengths take the mgr path.
+    // Returns the loss if the `n` shortest lengths take the mgr path, and the others the direct path.
     let lost = |n: usize| {
         let of = |(at, point): (usize, &Point)| if at < n { point.slower() } else { -point.slower() };
         points.iter().enumerate().map(of).filter(|lost| *lost > 0.0).sum::<f64>()
@@ -50,7 +51,8 @@ pub fn best(points: &[Point]) -> u64 {
     }
 }
 
-/// Returns where the curves cross at a threshold, on logarithmic axes; `None` if they do not cross there.
+/// Returns the length at which the curves of both paths cross near `threshold`, interpolated on logarithmic axes.
+/// Returns `None` if they do not cross there.
 pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     let at = points.iter().position(|point| point.size == threshold).filter(|at| *at > 0)?;
     let (before, behind) = (&points[at - 1], &points[at]);
@@ -62,7 +64,7 @@ pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     Some((x + (y - x) * a / (a - b)).exp())
 }
 
-/// Describes which path was faster, in words that are true for every point.
+/// Describes which path was faster at which lengths, in a sentence that is true for every length.
 pub fn verdict(points: &[Point]) -> String {
     let sizes = |of: fn(&Point) -> bool| {
         let sizes: Vec<String> = points.iter().filter(|point| of(point)).map(|point| format_size(point.size)).collect();
@@ -95,7 +97,7 @@ mod tests {
         assert_eq!(best(&points(&[0.5, 0.7, 1.5, 3.0])), 4096);
         assert_eq!(best(&points(&[2.0, 1.1, 1.5])), 0);
         assert_eq!(best(&points(&[0.2, 0.9])), ALWAYS_MGR);
-        // One point with a small deviation does not move the threshold.
+        // One length with a small deviation does not move the threshold.
         assert_eq!(best(&points(&[0.5, 1.02, 0.5, 2.0, 0.99, 3.0])), 8192);
         assert_eq!(best(&[]), 0);
     }

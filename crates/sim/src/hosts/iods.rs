@@ -1,4 +1,4 @@
-//! An iod of the simulated cluster: the real store and the real procedures on a disk in memory.
+//! An iod of the simulated cluster: the store and the procedures of the real iod, with a disk in memory.
 
 use super::{Death, IOD, IOD_PORT, name};
 use crate::network::{Host, Net};
@@ -17,21 +17,21 @@ use types::limits::{FRAGMENTS_MAX, RECORD_MAX};
 use wire::native::Key;
 use wire::rpc::record::{Mark, Progress};
 
-/// Injected misbehavior of a disk.
+/// Errors and delays of an iod's disk, which the simulator injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskTrouble {
-    /// Percentage of operations that fail.
+    /// Percentage of disk operations that fail.
     pub failing_percent: u64,
-    /// Longest delay of a request, in milliseconds.
+    /// Maximum delay of a request in milliseconds.
     pub slow_ms: u64,
 }
 
-/// An iod and its host.
+/// An iod and its simulated host.
 pub struct IodHost {
     host: Host,
     net: Net,
     disk: Memory,
-    /// The current disk, while an older copy is in use.
+    /// The current disk while an older copy replaces it; `None` while the current disk is in use.
     right: Option<Memory>,
     fsid: Fsid,
     key: Key,
@@ -44,7 +44,7 @@ struct Shared {
     rng: Mutex<Rng>,
     trouble: Mutex<DiskTrouble>,
     dying: Mutex<bool>,
-    /// Whether the disk may have returned errors since the process started.
+    /// Whether the disk may have returned errors since the iod process started.
     erred: Mutex<bool>,
 }
 
@@ -59,7 +59,7 @@ impl Shared {
 }
 
 impl IodHost {
-    /// Returns a host whose disk holds a formatted, empty store; no process runs.
+    /// Returns a host whose disk has a formatted, empty store. The iod process does not run yet.
     pub fn new(index: u64, net: Net, rng: Rng, fsid: Fsid, key: Key, disk: Memory) -> Self {
         let host = IOD + index;
         disk.power_cut(&mut |_| 1);
@@ -72,22 +72,22 @@ impl IodHost {
         IodHost { host, net, disk, right: None, fsid, key, shared, process: None }
     }
 
-    /// Returns the host.
+    /// Returns the host number of the iod.
     pub fn host(&self) -> Host {
         self.host
     }
 
-    /// Returns the disk.
+    /// Returns the disk that is in use now.
     pub fn disk(&self) -> &Memory {
         &self.disk
     }
 
-    /// Replaces the disk with an older copy. The process must not be running.
+    /// Replaces the disk by an older copy. The iod process must not be running.
     pub fn put_older(&mut self, older: Memory) {
         self.right = Some(std::mem::replace(&mut self.disk, older));
     }
 
-    /// Restores the current disk; returns whether an older copy was in use. The process must not be running.
+    /// Restores the current disk. Returns whether an older copy was in use. The iod process must not be running.
     pub fn put_back(&mut self) -> bool {
         let right = self.right.take();
         let was_older = right.is_some();
@@ -100,24 +100,24 @@ impl IodHost {
         self.right.is_some()
     }
 
-    /// Returns whether the process runs.
+    /// Returns whether the iod process runs.
     pub fn is_up(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Returns whether the disk has died, or will die at a later change.
+    /// Returns whether the disk has failed, or is due to fail at a later write or sync.
     pub fn is_dying(&self) -> bool {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the disk die after this number of further changes.
+    /// Makes the disk fail after `changes` further changes.
     pub fn die_after(&self, changes: u64) {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.disk.die_after(changes);
     }
 
-    /// Sets the misbehavior of the disk from now on. Returns whether the disk may have returned errors since the
-    /// process started.
+    /// Sets the errors and delays of the disk from now on. Returns whether the disk may have returned errors since the
+    /// iod process started.
     pub fn trouble(&self, trouble: DiskTrouble) -> bool {
         let before = {
             let mut now = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +141,7 @@ impl IodHost {
         had_errors
     }
 
-    /// Starts the process, unless it is running.
+    /// Starts the iod process, unless it is running.
     pub fn start(&mut self) -> Result<(), String> {
         if self.is_up() {
             return Ok(());
@@ -160,7 +160,7 @@ impl IodHost {
         Ok(())
     }
 
-    /// Ends the process, if it is running.
+    /// Ends the iod process, if it is running. A power loss also affects the disk.
     pub fn die(&mut self, death: Death) {
         if let Some(group) = self.process.take() {
             trace::say(format!("{} dies: {death:?}", name(self.host)));
@@ -183,7 +183,7 @@ async fn accept(port: Arc<dyn Port>, daemon: Arc<Daemon>, shared: Arc<Shared>, g
     }
 }
 
-/// Serves one connection, one request after another, like a connection thread of a real iod.
+/// Serves the requests of one connection in order, like a connection thread of a real iod.
 async fn serve(pipe: Arc<dyn Pipe>, mut peer: Peer, shared: Arc<Shared>) {
     let mut inbox = BytesMut::new();
     while let Some(record) = receive(&*pipe, &mut inbox).await {

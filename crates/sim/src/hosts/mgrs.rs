@@ -1,4 +1,5 @@
-//! The mgr of the simulated cluster: the real mgr on a disk in memory, with its metadata store stepped by a task.
+//! The mgr of the simulated cluster: the real mgr with a disk in memory. A task executes the steps of its metadata
+//! store.
 
 use super::{Death, MGR, MGR_PORT};
 use crate::network::Net;
@@ -14,58 +15,59 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// The running mgr; empty until it serves.
+/// The running mgr; `None` until it serves requests.
 type Slot = Arc<Mutex<Option<Up>>>;
 
-/// A serving mgr.
+/// An mgr that serves requests.
 struct Up {
     running: Running,
     namespace: Arc<Namespace<Embedded>>,
 }
 
-/// The mgr and its host.
+/// The mgr and its simulated host.
 pub struct MgrHost {
     net: Net,
     disk: MetaDisk,
     config: Config,
     cluster: ClusterFile,
     rng: Rng,
-    /// Longest duration of a flush in milliseconds.
+    /// Maximum duration of a flush of the disk in milliseconds.
     flush_ms: Arc<Mutex<u64>>,
     process: Option<(Group, Slot)>,
-    /// Notified when the process has ended by itself.
+    /// The notification that the mgr process has ended by itself.
     ended: Arc<Notify>,
 }
 
 impl MgrHost {
-    /// Returns a host whose metadata store is on `disk`; no process runs.
+    /// Returns a host whose metadata store is on `disk`. The mgr process does not run yet.
     pub fn new(net: Net, disk: MetaDisk, mut config: Config, cluster: ClusterFile, rng: Rng) -> Self {
         config.listen = vec![format!("mgr:{MGR_PORT}")];
         let (flush_ms, ended) = (Arc::new(Mutex::new(2)), Arc::default());
         MgrHost { net, disk, config, cluster, rng, flush_ms, process: None, ended }
     }
 
-    /// Returns the disk.
+    /// Returns the disk of the mgr.
     pub fn disk(&self) -> &MetaDisk {
         &self.disk
     }
 
-    /// Returns the notification that a mgr ended by itself, because it could not start or its store is broken.
+    /// Returns the notification that the mgr process has ended by itself, because it could not start or its store has
+    /// failed.
     pub fn ended(&self) -> Arc<Notify> {
         self.ended.clone()
     }
 
-    /// Returns whether the process runs.
+    /// Returns whether the mgr process runs.
     pub fn is_up(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Returns whether the mgr serves requests.
+    /// Returns whether the mgr has started completely and serves requests.
     pub fn serves(&self) -> bool {
         self.with(|_| ()).is_some()
     }
 
-    /// Sets the longest duration of a flush from now on, in milliseconds.
+    /// Sets the maximum duration of a flush of the disk from now on, in milliseconds.
     pub fn set_flush_ms(&self, longest: u64) {
         *self.flush_ms.lock().unwrap_or_else(PoisonError::into_inner) = longest;
     }
@@ -75,18 +77,18 @@ impl MgrHost {
         slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(act)
     }
 
-    /// Returns the mgr's status while it serves.
+    /// Returns the status of the mgr, or `None` if it does not serve requests.
     pub fn status(&self) -> Option<wire::admin::Status> {
         self.with(|up| up.running.status())
     }
 
-    /// Returns the mgr's namespace while it serves.
+    /// Returns the namespace of the mgr, or `None` if it does not serve requests.
     pub fn namespace(&self) -> Option<Arc<Namespace<Embedded>>> {
         self.with(|up| up.namespace.clone())
     }
 
-    /// Begins to move the bytes of a file to new objects on these iods. Retries while an iod or a client prevents the
-    /// move. Does nothing while the mgr does not serve.
+    /// Starts to move the bytes of a file to new objects on `iods`. Tries again while an iod or a client prevents the
+    /// move. Does nothing if the mgr does not serve requests.
     pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) {
         let Some((group, slot)) = &self.process else { return };
         let slot = slot.clone();
@@ -102,7 +104,7 @@ impl MgrHost {
         });
     }
 
-    /// Starts the process, unless it is running.
+    /// Starts the mgr process, unless it is running.
     pub fn start(&mut self) {
         if self.is_up() {
             return;
@@ -126,7 +128,7 @@ impl MgrHost {
         self.process = Some((group, slot));
     }
 
-    /// Ends the process, if it is running.
+    /// Ends the mgr process, if it is running. A power loss also affects the disk.
     pub fn die(&mut self, death: Death) {
         let Some((group, slot)) = self.process.take() else {
             if death == Death::PowerCut {
@@ -151,7 +153,7 @@ impl MgrHost {
     }
 }
 
-/// Moves a file to new objects on these iods; `Delay` while the mgr does not serve.
+/// Moves the bytes of a file to new objects on `iods`. Returns `Delay` if the mgr does not serve requests.
 async fn attempt(slot: &Slot, file: FileId, iods: &[u16]) -> Result<(), Status> {
     let swap = {
         let up = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +162,7 @@ async fn attempt(slot: &Slot, file: FileId, iods: &[u16]) -> Result<(), Status> 
     swap.await
 }
 
-/// The parts of a mgr process.
+/// The parts of an mgr process before its start.
 struct Run {
     disk: MetaDisk,
     config: Config,
@@ -171,7 +173,7 @@ struct Run {
 }
 
 impl Run {
-    /// Serves until the store breaks; returns the reason for the end.
+    /// Runs the mgr until its store fails. Returns the reason for the end.
     async fn serve(mut self) -> String {
         let (store, log) = (self.disk.open(Part::Store), self.disk.open(Part::Log));
         let disk = self.disk.clone();
@@ -205,7 +207,7 @@ impl Run {
     }
 }
 
-/// Waits until the store has work; returns whether only a timeout ended the wait.
+/// Waits until the store has work to do. Returns `true` if only a timeout of the store ended the wait.
 pub(crate) async fn wait(stepper: &Stepper) -> bool {
     match stepper.due() {
         None => stepper.ready().await,
@@ -217,7 +219,7 @@ pub(crate) async fn wait(stepper: &Stepper) -> bool {
     false
 }
 
-/// Steps the store, each window after the duration of a flush. Completes when the store is broken.
+/// Executes the steps of the store, each after a random duration of a flush. Returns when the store has failed.
 pub(crate) async fn step(
     mut stepper: Stepper,
     mut rng: Rng,

@@ -1,4 +1,4 @@
-//! A connection of the simulated network, and its two ends.
+//! A connection of the simulated network with its two ends.
 
 use super::{Host, Net, SILENCE};
 use crate::trace;
@@ -13,49 +13,49 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// The end of a connection after one of its hosts is gone.
+/// How a connection ends when one of its hosts or processes is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// The other end sees the end of the stream after the bytes sent before.
+    /// The other end receives all bytes sent before, and then the end of the stream.
     Closed,
-    /// The other end sees a reset at once.
+    /// The other end receives a reset at once.
     Reset,
-    /// The other end sees a reset when it next sends something.
+    /// The other end receives a reset when it next sends something.
     Forgotten,
 }
 
-/// A connection between two hosts.
+/// A connection between two hosts of the simulated network.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: u64,
-    /// The connecting host and the accepting host.
+    /// The host that connected and the host that accepted.
     pub(super) hosts: [Host; 2],
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Indexed by the sending end.
+    /// The two directions, indexed by the sending end.
     ways: [Way; 2],
     reset: bool,
-    /// Nothing arrives any more; the connection times out at this time.
+    /// When the connection times out, because nothing arrives any more; `None` while it delivers pieces.
     silent_until: Option<Instant>,
-    /// The host of this end does not know the connection.
+    /// By end: whether the host of this end has restarted and does not know the connection.
     forgotten: [bool; 2],
-    /// This end has sent bytes that the other end did not receive, and retransmits them.
+    /// By end: whether this end retransmits bytes that the other end did not receive.
     repeats: [bool; 2],
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Debug, Default)]
 struct Way {
     under_way: VecDeque<(Instant, Bytes)>,
     bytes: usize,
-    /// Arrival time of the last piece sent; later pieces must not overtake it.
+    /// When the last piece sent will arrive. A later piece must not arrive earlier.
     latest: Option<Instant>,
-    /// Arrival time of the end of the stream, once the sender has ended it.
+    /// When the end of the stream will arrive; `None` until the sender has ended the stream.
     ended: Option<Instant>,
-    /// The receiver accepts nothing any more.
+    /// Whether the receiver has ended and accepts no further bytes.
     refused: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -70,7 +70,7 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all waiting tasks.
+    /// Wakes all tasks that wait at either end.
     pub(super) fn wake(&self) {
         let wakers: Vec<Waker> = {
             let mut state = self.state();
@@ -85,7 +85,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Stops all delivery from now on.
+    /// Stops all delivery on this connection from now on.
     pub(super) fn silence(&self) {
         trace::event(&[3, self.id], || format!("silence #{}", self.id));
         {
@@ -96,7 +96,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Handles the end of the process at one end.
+    /// Ends the connection for the end at `host`, in the way that `fate` says.
     pub(super) fn end_of(&self, host: Host, fate: Fate) {
         let end = usize::from(self.hosts[1] == host);
         match fate {
@@ -120,12 +120,12 @@ impl Connection {
     }
 }
 
-/// One end of a connection.
+/// One end of a connection of the simulated network.
 #[derive(Debug)]
 pub(super) struct End {
     net: Net,
     connection: Arc<Connection>,
-    /// 0 for the connecting end, 1 for the accepting end.
+    /// Which end this is: 0 connected, 1 accepted.
     me: usize,
     peer: Address,
     timer: Mutex<Option<Pin<Box<Sleep>>>>,
@@ -141,7 +141,7 @@ impl End {
         self.net.is_cut(a, b)
     }
 
-    /// Waits until `at`. Other events may wake the reader too.
+    /// Waits until the time `at`. Other events may wake the task earlier.
     fn wait_until(&self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
         let sleep = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
@@ -151,7 +151,7 @@ impl End {
         sleep.as_mut().poll(cx)
     }
 
-    /// Fails if the connection is dead for this end.
+    /// Fails if the connection was reset or has timed out.
     fn check(&self, state: &State) -> io::Result<()> {
         let silent = state.silent_until.is_some_and(|until| until <= Instant::now());
         if state.reset || silent { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
@@ -233,7 +233,7 @@ impl Pipe for End {
             format!("send #{} {arrow} {len} bytes, {} ms", self.connection.id, delay.as_millis())
         });
         if way.refused || silent {
-            // The piece is lost; the sender cannot know.
+            // The piece is lost, but the sender cannot know this, so report success.
             state.repeats[self.me] = true;
             return Ok(len);
         }

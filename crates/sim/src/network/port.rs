@@ -1,4 +1,4 @@
-//! Listening ports of the simulated network, with their accept queues.
+//! Listening ports of the simulated network and their accept queues.
 
 use super::{Host, Net};
 use net::memory::{Pipe, Port};
@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The queue of connections to accept.
+/// The accept queue of a port: connections that the server has not accepted yet.
 #[derive(Debug, Default)]
 pub(super) struct Gate(Mutex<Inner>);
 
@@ -30,7 +30,7 @@ impl Gate {
     }
 }
 
-/// A port with a listener.
+/// A port at which a server listens. Dropping this value closes the port.
 #[derive(Debug)]
 pub(super) struct Listening {
     pub(super) net: Net,

@@ -3,21 +3,21 @@
 use super::{Fault, Plan};
 use crate::random::Rng;
 
-/// A move of the bytes of a file to new objects.
+/// A move of the bytes of one file to new objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// The file, by its position among the files that all clients use.
+    /// The file to move, as an index of the permanent files that all clients use.
     pub file: u64,
-    /// The iods of the new objects.
+    /// The numbers of the iods that get the new objects.
     pub iods: Vec<u16>,
 }
 
-/// Maximum number of attempts at a move that an iod or a client prevents.
+/// Maximum number of attempts at one move, if an iod or a client prevents the move.
 pub const TRIES: u32 = 6;
 
 impl Plan {
-    /// Adds moves to some of the plans. The files of such a plan use some or all of the iods, so a move keeps some of
-    /// the iods, all of them in another order, or none.
+    /// Adds moves to some plans. The files of such a plan are on some or all of the iods. So a move keeps some of the
+    /// iods of its file, keeps all of them in another order, or keeps none.
     pub(super) fn draw_moves(&mut self) {
         let mut rng = Rng::new(self.seed, "moves");
         if !rng.percent(50) {
@@ -32,7 +32,7 @@ impl Plan {
         self.moves.sort_by_key(|(at, _)| *at);
     }
 
-    /// Adds moves, each followed by a power cut of all iods.
+    /// Adds moves, each followed by a power loss of all iods, to reveal `Planted::EarlySwap`.
     pub(super) fn focus_on_moves(&mut self, rng: &mut Rng) {
         (self.iods, self.stripe_count, self.inline_max) = (2 + self.iods % 3, 1, 0);
         for round in 0..5 {
@@ -45,7 +45,7 @@ impl Plan {
         self.quiet_ms = 2500;
     }
 
-    /// Adds moves of which some keep an iod of the file.
+    /// Adds moves to a cluster of one or two iods, so that some moves keep an iod of the file.
     pub(super) fn focus_on_streams(&mut self, rng: &mut Rng) {
         (self.iods, self.stripe_count, self.inline_max) = (1 + self.iods % 2, 1, 0);
         for round in 0..5 {
@@ -55,7 +55,7 @@ impl Plan {
         self.quiet_ms = 2500;
     }
 
-    /// Adds a move of a random file at this time, in milliseconds.
+    /// Adds a move of a random file at the time `at`, in milliseconds after the start.
     pub(super) fn add_move(&mut self, at: u64, rng: &mut Rng) {
         let count = self.stripe_count as usize;
         let first = rng.below(self.iods as u64) as usize;

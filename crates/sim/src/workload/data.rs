@@ -1,4 +1,4 @@
-//! Workload operations on the contents of open files.
+//! Workload operations on the contents of files.
 
 use super::{Handle, Holder, Process};
 use crate::model::{HandleId, payload};
@@ -6,9 +6,9 @@ use crate::trace;
 use nfs::spans::LockKind;
 use types::ByteRange;
 
-/// Maximum number of files that a process keeps open.
+/// Maximum number of files that a process has open.
 const OPEN_MAX: usize = 4;
-/// Approximate upper limit of the offsets of writes.
+/// Approximate maximum offset of a write in bytes.
 const LONGEST: u64 = 48 << 10;
 
 impl Process {
@@ -18,7 +18,7 @@ impl Process {
         book.next_handle
     }
 
-    /// Keeps a file open; closes the oldest one if there are too many.
+    /// Adds an open file to the process. If it has too many open files, closes the oldest.
     pub(super) async fn keep(&mut self, handle: Handle) {
         self.world.book().done += 1;
         self.open.push(handle);
@@ -32,7 +32,7 @@ impl Process {
         (!self.open.is_empty()).then(|| self.rng.below(self.open.len() as u64) as usize)
     }
 
-    /// Returns an offset: zero, near a stripe border, at a stripe border, or anywhere.
+    /// Returns a random offset: zero, near a stripe border, at a stripe border, or anywhere.
     fn offset(&mut self) -> u64 {
         let unit = self.world.plan.unit;
         let stripes = (LONGEST / unit).min(12);
@@ -44,7 +44,7 @@ impl Process {
         }
     }
 
-    /// Returns a length: short, about a stripe unit, or several stripe units.
+    /// Returns a random length: short, about one stripe unit, or several stripe units.
     fn length(&mut self) -> u64 {
         let unit = self.world.plan.unit;
         match self.rng.below(4) {
@@ -163,7 +163,7 @@ impl Process {
         }
     }
 
-    /// Takes an exclusive lock on an open file, or releases the lock.
+    /// Takes an exclusive lock on an open file. If the process already holds the lock, releases it.
     pub(super) async fn lock_or_unlock(&mut self) {
         let Some(at) = self.some_open().filter(|at| self.open[*at].writable) else { return };
         let Handle { file, id, handle, locked, .. } = &self.open[at];
@@ -218,8 +218,8 @@ impl Process {
         }
     }
 
-    /// Handles a failed operation on an open file: all changes that were not durable become doubtful, and the file is
-    /// closed.
+    /// Handles a failed operation on an open file: marks all changes that were not durable as doubtful, and closes the
+    /// file.
     async fn failed(&mut self, at: usize, what: &str, error: &client::Error) {
         self.tolerate(what, error);
         let handle = self.open.remove(at);

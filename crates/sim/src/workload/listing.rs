@@ -1,15 +1,15 @@
-//! Workload operations on names.
+//! Workload operations on names in directories.
 
 use super::{Handle, Process};
 use crate::names::{Ask, Said};
 use client::{CreateOptions, OpenFlags};
 use types::{Renaming, Status};
 
-/// Number of file names in a directory; the names of directories follow them.
+/// Number of file names that clients use in a directory. The numbers of directory names follow.
 const FILES: u64 = 4;
 const DIRECTORIES: u64 = 2;
 
-/// Returns the text of a name.
+/// Returns the text of the name with the number `name`.
 pub fn text(name: u8) -> Vec<u8> {
     format!("n{name}").into_bytes()
 }
@@ -34,7 +34,7 @@ impl Process {
         match made {
             Ok(file) => {
                 let id = file.node().id;
-                // A file that already existed was not created by this operation.
+                // If the file already existed, this operation has not created it, so a power loss cannot lose it.
                 self.world.book().names[dir][index].unsynced = file.is_unsynced();
                 self.said(dir, index, "create", Ok(Said::Ok(Some(id.0))));
                 let (handle, made) = (self.new_handle(), Some((dir, index)));
@@ -75,7 +75,7 @@ impl Process {
         let Some(index) = self.ask(dir, Ask::Link { file: node.id.0, to }) else { return };
         let linked = self.mount.link(&node, &self.world.dirs[dir], &text(to)).await;
         let linked = match linked {
-            // The file no longer exists, because its last name was removed.
+            // The file no longer exists, because another client has removed its last name.
             Err(error) if error.is(Status::Stale) && !error.is_in_doubt() => Ok(Said::Missing),
             other => other.map(|_| Said::Ok(None)),
         };
@@ -89,7 +89,7 @@ impl Process {
         self.said(dir, index, "lookup", found.map(|(node, _)| Said::Ok(Some(node.id.0))));
     }
 
-    /// Opens one of the permanent files, or a file by its name.
+    /// Opens one of the permanent files, or a file by its name in the directory.
     pub(super) async fn open_some(&mut self, dir: usize) {
         let node = if self.rng.percent(70) {
             self.rng.pick(&self.world.files.clone()).clone()
@@ -122,7 +122,7 @@ impl Process {
                 let (id, writable) = (node.id, flags.write);
                 self.keep(Handle { file, id, handle, opened, writable, locked: None, made: None }).await
             }
-            // Another client removed the file in between.
+            // Another client has removed the file between the lookup and the open.
             Err(error) if error.is(Status::Stale) || error.is(Status::NoEnt) => {}
             Err(error) => self.tolerate("open", &error),
         }

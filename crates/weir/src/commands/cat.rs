@@ -19,7 +19,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Prints the files.
+/// Prints the content of each file in `args` on standard output.
 pub fn run(args: Args) -> Outcome {
     let targets = args.connect.targets(&args.paths)?;
     with_mounts(&args.connect, async |mounts| {

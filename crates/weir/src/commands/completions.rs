@@ -1,4 +1,4 @@
-//! `weir completions`: completion scripts for the usual shells.
+//! `weir completions`: prints shell completion scripts.
 
 use crate::failure::{Exit, Outcome};
 use crate::show;
@@ -11,11 +11,11 @@ use clap::CommandFactory;
   weir completions zsh > ~/.zfunc/_weir
   weir completions fish > ~/.config/fish/completions/weir.fish")]
 pub struct Args {
-    /// The shell
+    /// The shell for which to print the completion script
     shell: clap_complete::Shell,
 }
 
-/// Writes the script to standard output.
+/// Prints the completion script on standard output.
 pub fn run(args: Args) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut crate::Cli::command(), "weir", &mut script);

@@ -19,8 +19,9 @@ use types::FileKind;
 
 /// Copy files and trees into, out of and within Weir
 ///
-/// Keeps modes, times, symlinks, hard links, user xattrs and holes; as root also owners. Each file is written under a
-/// temporary name (.weir-cp-*) and renamed when it is complete, so every file under its final name is complete.
+/// A copy keeps modes, times, symlinks, hard links, user xattrs and holes; as root also owners. The command writes each
+/// file under a temporary name (.weir-cp-*) and renames the file when it is complete. So every file under its final
+/// name is complete.
 #[derive(clap::Args)]
 #[command(after_help = "Names: weir://host[:port]/path, or weir:/path inside WEIR_URL. All other names are local.
 
@@ -35,7 +36,7 @@ pub struct Args {
     /// Files or directories to copy; with more than one the destination must be a directory
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
-    /// An existing directory, or the new name
+    /// The destination: an existing directory, or the new name
     #[arg(value_name = "DESTINATION")]
     destination: OsString,
     /// Copy directories and their contents; symlinks are copied, not followed
@@ -50,7 +51,7 @@ pub struct Args {
     /// Use the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Number of files and pieces to copy in parallel
+    /// Maximum number of files, and of parts of large files, to copy at the same time
     #[arg(short, long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=512))]
     jobs: u16,
     /// Print only errors
@@ -112,7 +113,8 @@ pub fn run(args: Args) -> Outcome {
     outcome
 }
 
-/// Checks that all sources are on one side, and that a side is in Weir. Returns whether both are the same file system.
+/// Checks that all sources are on one file system, and that the sources or the destination are in Weir. Returns whether
+/// sources and destination are on the same file system.
 fn one_side(sources: &[Locator], destination: &Locator) -> Result<bool, Failure> {
     let same = |a: &Locator, b: &Locator| match (a, b) {
         (Locator::Local(_), Locator::Local(_)) => true,
@@ -131,13 +133,13 @@ fn one_side(sources: &[Locator], destination: &Locator) -> Result<bool, Failure>
     }
 }
 
-/// The destination of a copy.
+/// The destination of a copy, as the user named it.
 enum Destination {
-    /// Into this directory, which exists, under the names of the sources.
+    /// An existing directory: each source is copied into it under the name of the source.
     Inside(Arc<Folder>),
-    /// Into this directory under this name.
+    /// A directory, and the new name in it under which the only source is copied.
     As(Arc<Folder>, Vec<u8>),
-    /// The top directory itself, which has no name.
+    /// The root of the destination file system, which receives the entries of the source directory.
     Root(Arc<Folder>),
 }
 
@@ -186,8 +188,8 @@ impl Destination {
     }
 }
 
-/// Returns the spot of a target that the user named, or of its directory. Symlinks are followed, and a directory is
-/// held open.
+/// Returns the location of a path on this machine that the user named as the destination, or of its parent directory.
+/// Follows symlinks. The location of a directory holds the directory open.
 fn target_spot(path: Vec<u8>) -> Result<(Spot, Meta), Failure> {
     let meta = stat(&path, true)?;
     let spot = if meta.attrs.kind == FileKind::Directory { Spot::target(path)? } else { Spot::local(path) };
@@ -199,8 +201,8 @@ fn stat_spot(path: Vec<u8>, follow: bool) -> Result<(Spot, Meta), Failure> {
     Ok((Spot::local(path), meta))
 }
 
-/// Refuses to copy a directory into itself, which would not end. Compares every directory on the
-/// way to the destination with the source.
+/// Refuses to copy a directory into itself, because such a copy would never end. Compares every directory on the path
+/// of the destination with the source.
 fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Locator) -> Result<(), Failure> {
     let (End::Weir(weir), Locator::Remote(source), Locator::Remote(destination)) = (from, source, destination) else {
         return Ok(());
@@ -218,7 +220,7 @@ fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Loca
                 return Err(Failure::new("a directory cannot be copied into itself").next("choose another destination"));
             }
             Ok(_) => {}
-            // The rest of the path does not exist.
+            // The remaining components of the destination path do not exist, so they cannot be the source directory.
             Err(_) => return Ok(()),
         }
     }
@@ -260,7 +262,8 @@ fn add(
     Ok(())
 }
 
-/// Returns the name of a source. A top directory and `dir/.`, which means the entries of `dir`, have none.
+/// Returns the name under which a source is copied. Returns `None` for a root, and for `.` and `dir/.`, which mean the
+/// entries of the directory.
 fn own_name(typed: &OsString, source: &Locator) -> Option<Vec<u8>> {
     let typed = typed.as_bytes();
     if typed == b"." || typed.ends_with(b"/.") {

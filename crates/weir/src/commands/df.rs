@@ -17,7 +17,7 @@ use std::ffi::OsString;
 pub struct Args {
     /// Any path of the file system [default: WEIR_URL]
     path: Option<OsString>,
-    /// Print one JSON object, in bytes
+    /// Print one JSON object, with sizes in bytes
     #[arg(long)]
     json: bool,
     /// Print sizes in KiB, MiB, GiB; has no effect, because this is the default

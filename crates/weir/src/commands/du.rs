@@ -38,7 +38,7 @@ pub struct Args {
     /// Print bytes instead of KiB, MiB, GiB
     #[arg(short, long)]
     bytes: bool,
-    /// Print one JSON object per line, in bytes
+    /// Print one JSON object per line, with sizes in bytes
     #[arg(long)]
     json: bool,
     /// Print sizes in KiB, MiB, GiB; has no effect, because this is the default
@@ -59,12 +59,12 @@ struct JsonSum {
     files: u64,
 }
 
-/// A directory whose sum is being computed.
+/// A directory whose used space is being summed.
 struct Level {
     path: Vec<u8>,
     sum: u64,
     files: u64,
-    /// Subdirectories that are not counted yet.
+    /// Subdirectories whose used space is not added yet.
     dirs: Vec<(Vec<u8>, Node)>,
 }
 

@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wire::admin::{DUMP, DumpArgs, DumpReply};
 
-/// Time limit for one page. Before the first page the mgr queries all iods.
+/// Time limit for one page of the dump. Before it sends the first page, the mgr queries all iods.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Back up the metadata store: names, attributes, the placement of files, and the content of small files
 ///
-/// The dump shows the store at one moment; the file system keeps working meanwhile. The file appears under its name when
-/// it is complete. It has checksums that "weir restore" verifies. It does not contain file data that are on iods.
+/// The dump has the state of the store at one moment; the file system stays in use meanwhile. The dump file gets its
+/// name when it is complete. "weir restore" verifies its checksums. The dump does not contain file data that are on
+/// iods.
 #[derive(clap::Args)]
 #[command(
     after_help = "The dump contains the content of small files, so only its owner can read it. Only root and the owner of
@@ -38,10 +39,10 @@ pub struct Args {
     /// The file system [default: WEIR_URL]
     #[arg(conflicts_with = "dir")]
     system: Option<OsString>,
-    /// The metadata store of a stopped mgr
+    /// The directory of the metadata store; only for a stopped mgr
     #[arg(long, value_name = "DIRECTORY", requires = "cluster_file")]
     dir: Option<PathBuf>,
-    /// The cluster file, with --dir
+    /// The cluster file of the file system; with --dir only
     #[arg(long, value_name = "FILE", requires = "dir")]
     cluster_file: Option<PathBuf>,
     /// Print one JSON object
@@ -64,11 +65,11 @@ pub fn run(args: Args) -> Outcome {
         .to_owned();
     name.push(".new");
     let new = args.file.with_file_name(name);
-    // An interrupted dump may have left this file.
+    // A dump that was interrupted may have left a file under this temporary name.
     let _ = std::fs::remove_file(&new);
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
     let written = write(&args, &mut file).and_then(|()| file.sync_all().map_err(failed));
-    // Read the dump back, because a restore uses what is on the disk.
+    // Read the dump back and verify its checksums, because a restore uses the bytes that are on the disk.
     let dumped = written.and_then(|()| mgr::check_dump(&new).map_err(Failure::from));
     let dumped = dumped.inspect_err(|_| drop(std::fs::remove_file(&new)))?;
     std::fs::rename(&new, &args.file).map_err(failed)?;
@@ -97,7 +98,7 @@ fn write(args: &Args, file: &mut File) -> Result<(), Failure> {
     written
 }
 
-/// Receives the dump from the mgr page by page.
+/// Requests the dump from the mgr page by page and writes each page to `file`.
 async fn receive(address: Address, args: &Args, file: &mut File) -> Result<(), Failure> {
     let name = address.to_string();
     let admin = Admin::connect(address, args.connect.timeout()).await?.patient(PAGE_TIMEOUT);

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use types::{Attrs, FileKind, Timestamp};
 
-/// Options that may be written with one dash, as find(1) has them.
+/// Options that users may write with one dash, as in find(1).
 const SINGLE_DASH: [&str; 9] = ["name", "path", "type", "size", "mtime", "maxdepth", "mindepth", "empty", "print0"];
 
 /// Search trees and print the files that match all conditions
@@ -59,7 +59,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// A condition on a number.
+/// A lower limit, an upper limit or an exact value, for sizes and ages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Bound {
     Above(u64),
@@ -67,11 +67,12 @@ enum Bound {
     Exactly(u64),
 }
 
-/// Letters of kinds, as in `-type`.
+/// The letters of the file types that `-type` matches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Kinds(Vec<char>);
 
-/// Turns options with one dash, as in find(1), into options with two; only for `weir find`.
+/// Replaces options with one dash, as in find(1), by the same options with two dashes. Changes only the command lines
+/// of `weir find`.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut out: Vec<OsString> = args.into_iter().collect();
     let Some(command) = out.iter().skip(1).position(|arg| !arg.as_bytes().starts_with(b"-")) else { return out };
@@ -152,7 +153,7 @@ pub fn run(args: Args) -> Outcome {
     })
 }
 
-/// A file found on the walk.
+/// A file that the walk through the tree has reached.
 struct Met {
     path: Vec<u8>,
     name: Vec<u8>,

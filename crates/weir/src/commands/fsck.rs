@@ -15,11 +15,12 @@ use tokio::time::Instant;
 use wire::admin::{CHECK, CheckArgs, CheckReply, Finding, Mended, PROGRAM, Severity, VERSION};
 use xdr::Xdr;
 
-/// Maximum number of rounds of a check that repairs; each round looks for damage that the last one left.
+/// Maximum number of rounds of a check with repairs. Each round looks for damage that the previous round did not
+/// repair.
 const ROUNDS_MAX: usize = 5;
-/// Time limit for one page, because the mgr looks up the paths of all findings on it.
+/// Time limit for one page of findings. The mgr looks up the paths of all findings of a page before it sends the page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Pause before a reconnection.
+/// Pause before the command connects to the mgr again.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Check a running file system for damage, and repair it
@@ -84,7 +85,7 @@ struct JsonSummary<'a> {
     counts: BTreeMap<&'a str, u64>,
 }
 
-/// Totals over all pages.
+/// Totals over all pages of findings of one round.
 #[derive(Default)]
 struct Sum {
     repaired: u64,
@@ -118,12 +119,12 @@ pub fn run(args: Args) -> Outcome {
     })
 }
 
-/// Runs a check. After repairs it runs another round, until a round repairs nothing or the limit is reached.
+/// Runs a check. While a round has repaired something, runs another round, at most [`ROUNDS_MAX`] rounds in total.
 async fn check(address: &Address, args: &Args) -> Result<Sum, Failure> {
     let mut sum = Sum::default();
     for _ in 0..ROUNDS_MAX {
         let before = sum.repaired;
-        // Keep only the number of repairs: the next round reports unrepaired damage again.
+        // Add up only the number of repairs over the rounds: the next round reports unrepaired damage again.
         sum = Sum { repaired: before, ..Sum::default() };
         round(address, args, &mut sum).await?;
         if sum.repaired == before || sum.broken_off.is_some() {
@@ -157,7 +158,7 @@ async fn round(address: &Address, args: &Args, sum: &mut Sum) -> Result<(), Fail
     }
 }
 
-/// Requests pages, and reconnects when the connection breaks.
+/// The connection over which the command requests pages of findings. It reconnects when the connection breaks.
 struct Asker<'a> {
     address: &'a Address,
     args: &'a Args,
@@ -181,7 +182,8 @@ impl Asker<'_> {
                         Err(e) => e,
                     }
                 }
-                // Before the first page no check is running, so a failed connection is reported at once.
+                // Before the first page the mgr runs no check for this command. So report a failed connection at once
+                // instead of retrying.
                 Err(e) if ask.run == 0 => return Err(Failure::new(e).next(UNREACHABLE)),
                 Err(e) => e,
             };
@@ -287,7 +289,7 @@ fn summary(sum: &Sum, args: &Args) -> Result<(), Failure> {
     show::line(&format!("checked {records} records, {files} files, {objects} objects: {verdict}"))
 }
 
-/// A progress line on a terminal.
+/// The progress line on the terminal.
 struct Progress {
     on: bool,
     drawn: bool,
@@ -304,7 +306,7 @@ impl Progress {
         }
         let phase = show::path(page.phase.as_bytes());
         let of = if page.total > 0 { format!(" of about {}", page.total) } else { String::new() };
-        // Ignore errors: a closed terminal needs no progress.
+        // Ignore write errors: the user has closed the terminal and needs no progress line.
         let _ = write!(std::io::stderr(), "\r\x1b[Kchecking {phase}: {}{of}", page.done);
         self.drawn = true;
     }

@@ -13,7 +13,7 @@ use types::ByteRange;
   weir get /backup.tar | tar tf -
   weir get --offset 1G --length 4K /big > part")]
 pub struct Args {
-    /// The file
+    /// The file to write to standard output
     path: OsString,
     /// Offset of the first byte; a number, optionally with K, M, G or T
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = size)]

@@ -6,19 +6,20 @@ use std::ffi::OsString;
 /// Abort the FUSE connection of a mount whose process ends; mounts start this command
 #[derive(clap::Args)]
 pub struct Args {
-    /// The process that serves the mount
+    /// The id of the process that serves the mount
     process: i32,
-    /// The thread of that process that started the guard and ends with the process
+    /// The id of the thread of that process that started the guard; the thread ends with the process
     thread: i32,
 }
 
-/// Returns the command line of a guard. The mount appends the process and thread numbers.
+/// Returns the command line of a guard process. The mount appends the ids of the process and the thread that the guard
+/// watches.
 pub fn command() -> Vec<OsString> {
-    // Start this program's own file, even if it was moved or replaced.
+    // Start the executable of this process, even if an administrator has moved or replaced its file.
     vec!["/proc/self/exe".into(), "guard".into()]
 }
 
-/// Waits until the process that serves the mount ends, and then aborts its FUSE connection.
+/// Waits until the process that serves the mount ends, and then aborts the FUSE connection of the mount.
 pub fn run(args: Args) -> Outcome {
     fuse::stand_guard(args.process, args.thread).map(|()| Exit::Done).map_err(Failure::from)
 }

@@ -38,7 +38,7 @@ Examples:
   weir iod --dir /srv/weir/iod --cluster-file /etc/weir/cluster.toml --listen 10.0.0.7:2050"
 )]
 pub struct Args {
-    /// Configuration file
+    /// The configuration file, in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -47,14 +47,14 @@ pub struct Args {
     ready: daemon::Ready,
 }
 
-/// The settings of a configuration file, or of options.
+/// The settings of an iod, from a configuration file or from options.
 #[derive(clap::Args, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Settings {
-    /// The object store
+    /// The directory of the object store
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
-    /// The cluster file
+    /// The cluster file of the file system
     #[arg(long, value_name = "FILE")]
     cluster_file: Option<PathBuf>,
     /// Address to listen on, host:port; may be repeated
@@ -85,7 +85,7 @@ struct Settings {
     stall_secs: Option<u32>,
 }
 
-/// Runs until SIGINT or SIGTERM.
+/// Runs the iod until SIGINT or SIGTERM.
 pub fn run(args: Args) -> Outcome {
     let file = match &args.config {
         Some(path) => daemon::load(path).inspect(|_| deprecated::warn_of_keys(path))?,
@@ -121,7 +121,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 impl Settings {
-    /// Returns these settings, with those of `other` where these are not set.
+    /// Returns these settings. A setting that is not set here has its value in `other`.
     fn over(self, other: Settings) -> Settings {
         Settings {
             dir: self.dir.or(other.dir),
@@ -137,7 +137,7 @@ impl Settings {
         }
     }
 
-    /// Returns where to serve NFS, and the addresses that clients receive instead.
+    /// Returns the addresses of the NFS service, and the addresses that NFS clients receive instead of them.
     fn nfs(&self) -> Result<(Option<Nfs>, Vec<SocketAddr>), Failure> {
         let resolved =
             |name, texts: &[String]| texts.iter().map(|text| resolve(name, text)).collect::<Result<Vec<_>, _>>();
@@ -177,7 +177,7 @@ impl Settings {
     }
 }
 
-/// Returns the name of a congestion control if the kernel has it.
+/// Returns `name` if the kernel has a TCP congestion control of this name.
 fn known_congestion(name: &str) -> Result<String, Failure> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)?;
     match rustix::net::sockopt::set_tcp_congestion(&socket, name) {
@@ -186,8 +186,8 @@ fn known_congestion(name: &str) -> Result<String, Failure> {
             let known = known.map(|names| format!("choose one of: {}", names.trim())).unwrap_or_default();
             Err(Failure::usage(format!("congestion: this kernel has no {name:?}")).next(known))
         }
-        // Any other error, such as for a control that only root may choose, does not mean that the kernel lacks the
-        // control.
+        // Any other error means that the kernel has this congestion control. For example, the kernel returns EPERM for
+        // a congestion control that only root may choose.
         _ => Ok(name.to_owned()),
     }
 }

@@ -27,7 +27,7 @@ pub struct Args {
     /// Show names that begin with a dot
     #[arg(short)]
     all: bool,
-    /// Also list all directories below
+    /// Also list the entries of all subdirectories
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Show a directory itself, not its entries
@@ -46,14 +46,14 @@ pub struct Args {
     connect: Connect,
 }
 
-/// One name to print.
+/// One line of the listing: a name and the file or directory that has the name.
 struct Item {
     name: Vec<u8>,
     node: Node,
     attrs: Attrs,
 }
 
-/// A name in JSON.
+/// A line of the listing as JSON.
 #[derive(Serialize)]
 struct JsonItem {
     #[serde(flatten)]
@@ -114,7 +114,7 @@ async fn list_target(mount: &Mount, target: &Target, args: &Args, titled: bool) 
     Ok(())
 }
 
-/// Returns the length of a file. Directories show none, because their size attribute is their number of names.
+/// Returns the file size as text. A directory shows none, because its size attribute is the number of names in it.
 fn size(attrs: &Attrs) -> String {
     if attrs.kind == FileKind::Directory { "-".to_owned() } else { show::size(attrs.size) }
 }

@@ -1,4 +1,4 @@
-//! `weir man`: manual pages, one for each command.
+//! `weir man`: writes manual pages, one for each command.
 
 use crate::failure::{Exit, Failure, Outcome};
 use clap::CommandFactory;
@@ -14,7 +14,7 @@ pub struct Args {
     directory: PathBuf,
 }
 
-/// Writes the pages.
+/// Writes the manual pages into the directory.
 pub fn run(args: Args) -> Outcome {
     let pages = || {
         std::fs::create_dir_all(&args.directory)?;

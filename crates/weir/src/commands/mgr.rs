@@ -48,13 +48,13 @@ Examples:
   weir mgr --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml --iod node1:2050 --iod node2:2050"
 )]
 pub struct Args {
-    /// Configuration file
+    /// The configuration file, in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The metadata store
+    /// The directory of the metadata store
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
-    /// The cluster file
+    /// The cluster file of the file system
     #[arg(long, value_name = "FILE")]
     cluster_file: Option<PathBuf>,
     /// Address to listen on, host:port; may be repeated
@@ -63,7 +63,7 @@ pub struct Args {
     /// Address of an iod, host:port; once for each iod
     #[arg(long = "iod", value_name = "ADDRESS")]
     iods: Vec<String>,
-    /// How long to keep the state of a client that sends nothing
+    /// Duration of a lease: how long the mgr keeps the state of a client that sends no request
     #[arg(long, value_name = "SECONDS")]
     lease_secs: Option<u32>,
     /// Lifetime of a capability (the right to use a file's objects on the iods); clients renew it in time
@@ -91,7 +91,7 @@ pub struct Args {
     /// How long the mgr holds small writes, to join them before it sends them to the iods; 0: not at all
     #[arg(long, value_name = "MILLISECONDS")]
     mgr_gather_delay_ms: Option<u32>,
-    /// Memory for the held writes; when it is full, the mgr sends writes to the iods at once
+    /// Memory for the small writes that the mgr holds; when it is full, the mgr sends writes to the iods at once
     #[arg(long, value_name = "SIZE")]
     gather_memory: Option<String>,
     /// Store files of up to this size with their metadata, without an iod; 0: none
@@ -116,7 +116,7 @@ pub struct Args {
     ready: daemon::Ready,
 }
 
-/// Runs until SIGINT or SIGTERM.
+/// Runs the mgr until SIGINT or SIGTERM.
 pub fn run(args: Args) -> Outcome {
     let ready = args.ready.clone();
     let config = config(args)?;

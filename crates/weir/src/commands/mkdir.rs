@@ -14,7 +14,7 @@ use types::{FileKind, Status};
   weir mkdir -p /project/runs/today
   weir mkdir -m 1777 /scratch")]
 pub struct Args {
-    /// The directories
+    /// The directories to make
     #[arg(required = true)]
     paths: Vec<OsString>,
     /// Also make missing parents; ignore directories that exist
@@ -30,7 +30,7 @@ pub struct Args {
 /// Runs `weir mkdir`.
 pub fn run(args: Args) -> Outcome {
     let targets = args.connect.targets(&args.paths)?;
-    // Read the umask before threads start, because the only way to read it is to change it for a moment.
+    // Read the umask before this process starts threads: the only way to read the umask changes it for a moment.
     let plain = modes::without_umask(0o777);
     with_mounts(&args.connect, async |mounts| {
         for_each(&targets, async |target| {
@@ -57,7 +57,7 @@ async fn make(mount: &Mount, target: &Target, args: &Args, plain: u32) -> Result
     ensure(mount, &dir, name, target.path(), mode).await.map(drop)
 }
 
-/// Returns the directory `name` in `dir`, and makes it if it is missing. `path` is its whole path.
+/// Returns the directory `name` in `dir`, and creates the directory if it is missing. `path` is its path from the root.
 async fn ensure(mount: &Mount, dir: &Node, name: &[u8], path: &[Vec<u8>], mode: u32) -> Result<Node, Failure> {
     match in_doubt::make(async || mount.mkdir(dir, name, mode).await).await {
         Ok((node, _)) => Ok(node),
@@ -69,7 +69,8 @@ async fn ensure(mount: &Mount, dir: &Node, name: &[u8], path: &[Vec<u8>], mode: 
             }
         }
         Err(made) => match mount.resolve(path, true).await {
-            // The user may lack permission to make names here although the directory already exists.
+            // mkdir failed. If the directory exists, the command succeeds, even if the user may not create names in
+            // `dir`.
             Ok((node, attrs)) if attrs.kind == FileKind::Directory => Ok(node),
             _ => Err(made.into()),
         },

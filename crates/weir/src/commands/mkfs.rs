@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Make the stores of a file system: one for its mgr, one for each iod
 ///
-/// All daemons of a file system share a cluster file, which contains its identity and its secret key. The command
-/// refuses a directory that is not empty, and never overwrites a store.
+/// All daemons of a file system share a cluster file, which contains the identity and the secret key of the file
+/// system. The command refuses a directory that is not empty, and never overwrites a store.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   mkdir -p /srv/weir /etc/weir
@@ -52,8 +52,8 @@ struct Iod {
     /// Keep checksums of all data blocks, which reads and "weir scrub" verify; cannot be changed later
     #[arg(long)]
     block_checksums: bool,
-    /// Replace an iod whose disk is lost, named as in "weir status". The mgr then rebuilds the lost copies of files with
-    /// two copies. The lost iod must never run again
+    /// Make the store of an iod that replaces the iod with this identity, whose disk is lost; "weir status" shows
+    /// identities. The mgr then rebuilds the lost copies of files with two copies. The lost iod must never run again
     #[arg(long, value_name = "IOD")]
     replace: Option<types::IodId>,
 }
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Outcome {
                 other => return Err(second(&place.cluster_file, &other?)),
             };
             let made = runtime()?.block_on(mgr::format(&place.dir, &cluster));
-            // Without a store the cluster file would block the next attempt.
+            // If the store could not be made, remove the cluster file, which would make the next attempt fail.
             let store = made.inspect_err(|_| drop(std::fs::remove_file(&place.cluster_file)))?;
             cluster.name_store(&place.cluster_file, store)?;
             done("metadata store", &place.dir, cluster.fsid)
@@ -93,7 +93,8 @@ pub fn run(args: Args) -> Outcome {
     }
 }
 
-/// Refuses a second metadata store of one file system, which would assign the inode numbers of the first one again.
+/// Returns the failure for a second metadata store of one file system. A second mgr would assign the inode numbers of
+/// the first mgr again.
 fn second(path: &Path, cluster: &ClusterFile) -> Failure {
     let has = match cluster.store {
         Some(store) => format!("its file system already has the metadata store {store}"),
@@ -106,7 +107,7 @@ fn second(path: &Path, cluster: &ClusterFile) -> Failure {
     )
 }
 
-/// Fails if a directory is not empty. A `lost+found` is ignored, because a new file system has one.
+/// Fails if a directory is not empty. Ignores `lost+found`, because the root of a new ext4 file system has one.
 fn must_be_empty(dir: &Path) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::from(e).about(dir.display());
     let entries = match std::fs::read_dir(dir) {

@@ -18,12 +18,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The names by which mount(8) calls a helper for the types `weir` and `fuse.weir`; `/proc/mounts` shows `fuse.weir`.
-/// If there is no helper for `fuse.weir`, mount(8) calls the helper for `fuse` and passes the type.
+/// The names under which mount(8) starts a helper for the types `weir` and `fuse.weir`; `/proc/mounts` shows
+/// `fuse.weir`. If there is no helper for `fuse.weir`, mount(8) starts the helper for `fuse` and passes the type with
+/// `-t`.
 const HELPERS: [&str; 4] = ["mount.weir", "mount.fuse.weir", "mount.fuse", "mount.fuse3"];
-/// The types that mount(8) passes in this case.
+/// The file system types that mount(8) passes with `-t` to the helper for `fuse`.
 const TYPES: [&str; 2] = ["weir", "fuse.weir"];
-/// The line that a background mount prints when it is mounted.
+/// The line that a background mount prints on standard output when the file system is mounted.
 const READY: &str = "mounted";
 
 /// Mount a file system at a directory
@@ -40,7 +41,7 @@ const READY: &str = "mounted";
 Line of /etc/fstab:
   weir://10.0.0.5/  /mnt/weir  weir  _netdev,hard,access=page,log=/var/log/weir.log  0  0")]
 pub struct Args {
-    /// The file system, or a directory in it
+    /// The URL of the file system, or of a directory in it
     #[arg(value_name = "URL")]
     what: OsString,
     /// The mount point
@@ -65,7 +66,7 @@ pub struct Args {
     /// Change the options of an existing mount (`-o remount`).
     #[arg(skip)]
     remount: bool,
-    /// This is the background process: report on standard output when the file system is mounted.
+    /// Marks the background process, which reports on standard output when the file system is mounted
     #[arg(long, hide = true)]
     background: bool,
     #[command(flatten)]
@@ -73,15 +74,15 @@ pub struct Args {
 }
 
 /// Returns the `weir mount` command line for a call of this program as a mount helper. mount(8) calls a helper as
-/// `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS] [-t TYPE]`. libfuse's `mount.fuse` calls it as
-/// `weir URL DIRECTORY -o OPTIONS`.
+/// `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS] [-t TYPE]`. libfuse's `mount.fuse` calls a helper as `weir URL
+/// DIRECTORY -o OPTIONS`.
 ///
-/// If `root` mounts, setuid bits and devices are allowed by default, because mount(8) passes `nosuid` and `nodev`
+/// If `root` mounts, the command line allows setuid bits and devices, because mount(8) passes `nosuid` and `nodev`
 /// explicitly.
 pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
     let named = HELPERS.iter().any(|helper| called == Some(OsStr::new(helper)));
-    // No command name looks like a URL.
+    // A URL as the first argument can only come from libfuse: no command of `weir` has such a name.
     let by_libfuse = || args.get(1).is_some_and(|first| first.as_bytes().starts_with(b"weir://"));
     if !named && !by_libfuse() {
         return args;
@@ -95,9 +96,9 @@ pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     while let Some(arg) = rest.next() {
         match arg.to_str() {
             Some("-o") => out.extend([arg].into_iter().chain(rest.next())),
-            // Sloppy, fake, no mtab, verbose: they have no meaning here.
+            // The flags of mount(8) for sloppy, fake, no mtab and verbose have no effect here.
             Some("-s" | "-f" | "-n" | "-v") => {}
-            // `-t` with another type belongs to another program, so it stays an argument.
+            // `-t` with the type of another file system is an argument for another program, so keep it.
             Some("-t") if rest.next_if(is_ours).is_some() => {}
             _ => out.push(arg),
         }
@@ -105,7 +106,7 @@ pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     out
 }
 
-/// Returns the command line of this process after [`expand_helper`].
+/// Returns the command line of this process. A call as a mount helper becomes a `weir mount` command line.
 pub fn called() -> Vec<OsString> {
     expand_helper(std::env::args_os().collect(), rustix::process::geteuid().is_root())
 }
@@ -157,14 +158,15 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "suid" | "nosuid" => args.how.powers.suid = key == "suid",
             "dev" | "nodev" => args.how.powers.devices = key == "dev",
             "exec" | "noexec" => args.how.powers.exec = key == "exec",
-            // Options for mount(8) itself, and options that describe what every mount does.
+            // mount(8) itself uses some of these options, and the others describe what every Weir mount does.
             "" | "defaults" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "users" | "nouser" | "owner" => {}
             "group" | "async" | "silent" | "loud" | "default_permissions" => {}
-            // Accepted without effect: reads do not change times.
+            // Accept these options without effect: reads in Weir never update access times.
             "atime" | "noatime" | "diratime" | "nodiratime" | "relatime" | "lazytime" | "nolazytime" => {}
             key if args.how.set(key, value).map_err(bad)? => {}
             key if key.starts_with("x-") || key.starts_with("comment") => {}
-            // For a remount, mount(8) also passes the options that `/proc/mounts` shows.
+            // For a remount, mount(8) also passes the options of the existing mount from `/proc/mounts`. Ignore unknown
+            // ones.
             _ if again => {}
             _ => return Err(bad("no such mount option".into()).next("\"weir mount --help\" lists them")),
         }
@@ -172,7 +174,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Parses a timeout in whole seconds.
+/// Parses the timeout of a mount option, in whole seconds.
 fn whole_seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
@@ -180,7 +182,7 @@ fn whole_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Serves the mount in this process.
+/// Serves the mount in this process until the mount is unmounted or the user stops it.
 fn serve(args: &Args) -> Outcome {
     if args.background {
         rustix::process::setsid()?;
@@ -208,15 +210,15 @@ fn serve(args: &Args) -> Outcome {
     if args.background
         && let Err(failure) = &outcome
     {
-        // No process reads this process's output any more.
+        // The parent process has ended and no longer reads standard output, so log the failure.
         tracing::error!("{}", failure.what);
     }
     runtime.shutdown_background();
     outcome
 }
 
-/// Reports to the waiting parent process that the mount is ready, and releases the terminal. Later log lines go to this
-/// file, or to the system's log.
+/// Reports to the waiting parent process that the file system is mounted, and releases the terminal. Later log lines go
+/// to the file `log`, or to the system's log.
 fn detach(log: Option<&Path>) -> Result<(), Failure> {
     if log.is_none()
         && let Err(error) = logging::to_system()
@@ -235,7 +237,7 @@ fn detach(log: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the background process, and waits until it has mounted.
+/// Starts the background process, and waits until the background process has mounted the file system.
 fn daemonize(args: &Args) -> Outcome {
     if let Some(log) = &args.log {
         let opened = std::fs::OpenOptions::new().create(true).append(true).open(log);
@@ -243,7 +245,7 @@ fn daemonize(args: &Args) -> Outcome {
     }
     let own = std::env::current_exe()?;
     let mut command = Command::new(own);
-    // Repeat the options as given. The name of a mount helper is not one of them.
+    // Pass the options as the user gave them. Skip the program name, which may be the name of a mount helper.
     command.args(called().into_iter().skip(1)).arg("--background");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
@@ -253,7 +255,7 @@ fn daemonize(args: &Args) -> Outcome {
     if line.trim_end() == READY {
         return Ok(Exit::Done);
     }
-    // The background process has printed the reason.
+    // The background process has printed why it failed.
     Ok(match child.wait()?.code() {
         Some(code) if code == Exit::Usage as i32 => Exit::Usage,
         Some(code) if code == Exit::Unreachable as i32 => Exit::Unreachable,

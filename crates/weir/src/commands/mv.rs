@@ -20,7 +20,7 @@ pub struct Args {
     /// Files or directories to move; with more than one the destination must be a directory
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
-    /// The new name, or an existing directory
+    /// The destination: the new name, or an existing directory
     destination: OsString,
     /// Use the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]

@@ -15,9 +15,9 @@ use types::{FileKind, Status};
 /// Show and set how files are laid out, read and written
 ///
 /// A part can be set in several places: on the server, a directory, a mount, in the environment
-/// (WEIR_POLICY="access=page,write_threshold=32K"), on a file, and at open. Later places in this list override earlier ones.
-/// A new directory inherits the policy of its parent, and keeps it when that changes. The layout of a file is fixed when it is
-/// created. All other parts take effect when the file is opened.
+/// (WEIR_POLICY="access=page,write_threshold=32K"), on a file, and at open. Later places in this list override earlier
+/// ones. A new directory gets a copy of the policy of its parent, which later changes of the parent do not affect. The
+/// layout of a file is fixed when it is created. All other parts take effect when the file is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Parts, with their defaults in parentheses:
   stripe_unit       bytes on one iod before the next one follows: 64 to 1G, a multiple of 64 (1M)
@@ -69,7 +69,7 @@ enum Action {
 
 #[derive(clap::Args)]
 struct Show {
-    /// The directory or file [default: the directory that WEIR_URL names]
+    /// The directory or file whose policy to show [default: the directory that WEIR_URL names]
     path: Option<OsString>,
     /// The path is on a mount of this machine. This is the default if WEIR_URL is not set
     #[arg(long)]
@@ -83,7 +83,7 @@ struct Show {
 
 #[derive(clap::Args)]
 struct Set {
-    /// The directory or file
+    /// The directory, file or mount point whose policy to change
     path: OsString,
     /// Parts, as NAME=VALUE (for unset: NAME)
     #[arg(required = true, value_name = "PART")]
@@ -106,18 +106,18 @@ pub fn run(args: Args) -> Outcome {
     }
 }
 
-/// The extended attribute of a mount with its effective policy.
+/// Name of the extended attribute from which a mount returns the effective policy of a file or directory.
 const EFFECTIVE: &str = "user.weir.effective";
-/// The prefix of the extended attributes that set options of the mount.
+/// Prefix of the extended attributes that set options of the mount.
 const OPTION: &str = "user.weir.mount.";
-/// Buffer size for the effective policy.
+/// Size of the buffer for the value of [`EFFECTIVE`], in bytes.
 const ROOM: usize = 64 << 10;
 
-/// One part of the effective policy.
+/// The value of one part of the effective policy.
 #[derive(Serialize)]
 struct Row {
     value: String,
-    /// The place where the part is set.
+    /// Where the part is set, for example on a directory or by an option of the mount.
     origin: String,
 }
 
@@ -140,11 +140,11 @@ fn show_remote(args: &Show) -> Outcome {
     let target = args.connect.target_or_base(args.path.as_ref())?;
     let connect = &args.connect;
     crate::session::runtime()?.block_on(async {
-        // Use the defaults of a mount without policy options.
+        // Show the policy that a mount without policy options would use.
         let options = Options { driver: fuse::driver(), ..connect.options()? };
         let mount = Mount::connect(&target, options).await?;
         let rows = of_remote(&mount, &target).await.map_err(|e| e.about(&target));
-        // The rows are known, so a failed disconnect does not matter.
+        // Ignore an error of the disconnect, because the command already has the policy to print.
         let _ = mount.disconnect().await;
         print(rows?, args.json)
     })
@@ -162,7 +162,7 @@ async fn of_remote(mount: &Mount, target: &Target) -> Result<Rows, Failure> {
     Ok(shown.map(|(part, value, origin)| (part.name().into(), Row { value, origin: origin.name().into() })).collect())
 }
 
-/// Returns the effective policy that the process that serves a mount reports.
+/// Returns the effective policy of `path`, as the process that serves the mount reports it.
 fn of_mounted(path: &Path) -> Result<Rows, Failure> {
     let mut room = vec![0; ROOM];
     let len = rustix::fs::getxattr(path, EFFECTIVE, &mut room).map_err(|e| not_mounted(path, e))?;
@@ -200,7 +200,8 @@ async fn find(mount: &Mount, target: &Target) -> Result<(Node, FileKind), Failur
     }
 }
 
-/// Returns the parts to set or unset, each with its value. The value is checked as far as possible without the target.
+/// Returns the parts that the command line sets or unsets, each with its value. Checks the values as far as this is
+/// possible without the target.
 fn parts(args: &Set, give: bool) -> Result<Vec<(Part, Option<&str>)>, Failure> {
     let mut parts = Vec::new();
     for text in &args.parts {
@@ -233,10 +234,10 @@ fn check(part: Part, value: Option<&str>, origin: Origin) -> Result<(), Failure>
     checked.map(drop).map_err(Failure::usage)
 }
 
-/// Sets or removes options of a mount.
+/// Sets or removes policy options of the mount at a path.
 fn set_mount(args: &Set, give: bool) -> Outcome {
     let path = Path::new(OsStr::new(&args.path));
-    // Fails if the path is not on a mount, which is another error than an unknown part.
+    // Read the policy first, so that a path outside a mount has its own error message.
     of_mounted(path)?;
     for (part, value) in parts(args, give)? {
         let name = format!("{OPTION}{}", part.name());

@@ -14,7 +14,7 @@ use std::io::Read;
 use tokio::sync::mpsc;
 use types::{FileKind, SetAttrs, Status};
 
-/// Number of full buffers that may wait to be written.
+/// Maximum number of full buffers that wait to be written to Weir.
 const AHEAD: usize = 4;
 
 /// Store standard input as a file
@@ -25,7 +25,7 @@ const AHEAD: usize = 4;
   echo hello | weir put /hello.txt
   tar cf - ~/project | weir put /backup.tar")]
 pub struct Args {
-    /// The file
+    /// The path of the file to store
     path: OsString,
     /// Permission bits, octal [default: those of the replaced file, else 0666 without the bits of the umask]
     #[arg(short, long, value_parser = modes::octal)]
@@ -78,10 +78,11 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
     stored
 }
 
-/// Writes all of standard input to the file. Returns the number of bytes.
+/// Writes all of standard input to the file. Returns the number of bytes written.
 async fn fill(file: &File, stop: &Stop) -> Result<u64, Failure> {
     let (send, mut receive) = mpsc::channel(AHEAD);
-    // A separate thread reads, because a read may block when the user wants to stop. The thread ends with the process.
+    // Read in a separate thread, so that a read of standard input that blocks does not delay a stop by the user. The
+    // thread ends with the process.
     std::thread::spawn(move || read_all(&send));
     let mut at = 0;
     loop {
@@ -114,7 +115,7 @@ fn read_all(send: &mpsc::Sender<std::io::Result<Bytes>>) {
     }
 }
 
-/// Fills the buffer. Returns fewer bytes only at the end of the input.
+/// Fills the buffer from the input. Returns fewer bytes than the buffer holds only at the end of the input.
 fn read_full(input: &mut impl Read, buffer: &mut Buffer) -> std::io::Result<usize> {
     let space = buffer.space();
     let mut done = 0;

@@ -33,27 +33,27 @@ Examples:
   weir replay digits.trace --on /mnt/ext4 --verify
   weir replay --generate random --request 4K --count 10000 --on weir://10.0.0.5/tmp")]
 pub struct Args {
-    /// The trace
+    /// The file with the trace
     #[arg(required_unless_present = "generate", conflicts_with = "generate")]
     trace: Option<PathBuf>,
-    /// Where to replay it: a directory of a Weir file system (weir://host/directory), or a directory of this machine, on
-    /// any file system [default: WEIR_URL]
+    /// Where to replay the trace: a directory of a Weir file system (weir://host/directory), or a directory of this
+    /// machine, on any file system [default: WEIR_URL]
     #[arg(long, value_name = "DIR-OR-URL")]
     on: Option<OsString>,
     /// Number of clients. The clients of a generated trace of one file share that file. Otherwise each client replays the
     /// whole trace with its own files [default: 1; strided: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: Option<u32>,
-    /// Verify the bytes of every read; at the end read back and verify all written data
+    /// Verify the bytes of every read; at the end, read all written data back and verify them
     #[arg(long)]
     verify: bool,
-    /// Write the data that the trace reads, before the measurement
+    /// Before the measurement, write the data that the trace reads
     #[arg(long)]
     fill: bool,
-    /// Number of operations at the start of each client that are not measured
+    /// Number of operations at the start of each client that the measurement does not count
     #[arg(long, value_name = "N", default_value_t = 0)]
     warm: usize,
-    /// Keep the files
+    /// Keep the files after the replay
     #[arg(long)]
     keep: bool,
     /// Send each write before it returns, instead of gathering writes (only for URLs)
@@ -62,11 +62,11 @@ pub struct Args {
     /// Open files with O_DIRECT (only for directories)
     #[arg(long, conflicts_with = "each")]
     odirect: bool,
-    /// Send gathered writes shorter than this on the mgr path, others on the direct path; auto: on the path that was faster
-    /// lately (only for URLs)
+    /// Send gathered writes shorter than this on the mgr path, and other writes on the direct path; auto: on the path
+    /// that was faster recently (only for URLs)
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = write_threshold)]
     write_threshold: Settings,
-    /// The same for reads
+    /// Send reads shorter than this on the mgr path, and other reads on the direct path (only for URLs)
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = read_threshold)]
     read_threshold: Settings,
     /// Print one JSON object
@@ -78,7 +78,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Which trace to make.
+/// Options for making a trace instead of reading one from a file.
 #[derive(clap::Args)]
 struct Making {
     /// Make a trace instead of reading one; without -o, replay it at once
@@ -87,16 +87,16 @@ struct Making {
     /// Write the trace to this file; -: to standard output
     #[arg(short, long, value_name = "FILE", requires = "generate")]
     output: Option<PathBuf>,
-    /// Seed of the random parts of a trace
+    /// Seed of the random numbers of a trace
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// digitisation: number of events, 1.3 MB each
+    /// digitisation: number of events, each with 1.3 MB of data
     #[arg(long, default_value_t = 50)]
     events: u32,
-    /// digitisation and postmark: without the usual fsyncs
+    /// digitisation and postmark: omit the usual fsyncs
     #[arg(long)]
     no_fsync: bool,
-    /// digitisation and postmark: with the usual fsyncs; this is the default
+    /// digitisation and postmark: do the usual fsyncs; this is the default
     #[arg(long, conflicts_with = "no_fsync")]
     fsync: bool,
     /// sequential and random: size of the file [default: 32M]
@@ -119,7 +119,7 @@ struct Making {
     transactions: u32,
 }
 
-/// Kinds of traces.
+/// The kind of a generated trace.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Sequential requests from the start to the end of one file
@@ -190,7 +190,7 @@ fn bar(json: bool) -> ProgressBar {
 }
 
 impl Making {
-    /// Returns the trace, and the number of copies to replay at the same time.
+    /// Generates a trace. Returns the trace, and the number of copies of it to replay at the same time.
     fn make(&self, kind: Kind, clients: Option<u32>) -> Result<(Trace, u32), Failure> {
         let (request, read) = (u32::try_from(self.request).unwrap_or(u32::MAX), self.read);
         let (size, count, fsync) = (self.size, self.count, !self.no_fsync);
@@ -229,7 +229,7 @@ impl Args {
     }
 }
 
-/// The summary at the end.
+/// The summary that `weir replay` prints at the end.
 #[derive(Serialize)]
 struct Summary {
     clients: usize,
@@ -242,7 +242,7 @@ struct Summary {
     latencies: Vec<Line>,
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<Sums>,
-    /// The write threshold of each client at the end.
+    /// The write threshold of each client at the end of the replay, in bytes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     write_thresholds: Vec<u64>,
 }
@@ -310,7 +310,7 @@ impl Summary {
     }
 }
 
-/// Formats a time in a suitable unit.
+/// Formats a time in microseconds with a unit that suits its size.
 fn short(micros: f64) -> String {
     format!("{:.1?}", Duration::from_nanos((micros * 1000.0) as u64))
 }

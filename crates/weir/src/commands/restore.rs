@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 /// Make a metadata store from a dump
 ///
-/// The command verifies the whole dump before it makes anything. The directory must be missing or empty. The new store has
-/// the content of the old one at the moment of the dump.
+/// The command verifies the whole dump before it makes anything. The directory must be missing or empty. The new store
+/// has the content that the old store had at the moment of the dump.
 #[derive(clap::Args)]
 #[command(
     after_help = "If the file system was used after the dump, the store is an older copy of it. An mgr that starts on it ends with an
@@ -23,7 +23,7 @@ Examples:
   weir fsck"
 )]
 pub struct Args {
-    /// The dump
+    /// The file with the dump
     file: PathBuf,
     /// The directory of the metadata store: missing or empty
     #[arg(long, value_name = "DIRECTORY")]

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use std::ffi::OsString;
 use types::{FileKind, Status};
 
-/// Maximum number of removals in flight.
+/// Maximum number of remove requests in flight.
 const AT_ONCE: usize = 16;
 
 /// Remove files and trees
@@ -64,7 +64,7 @@ async fn remove(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failu
     gone(in_doubt::remove(mount, node.id, &dir, name).await)
 }
 
-/// Ignores the error if another client has removed the name in the meantime.
+/// Treats a removal as done if another client has removed the name first.
 fn gone(removed: client::Result<()>) -> Result<(), Failure> {
     match removed {
         Err(e) if e.is(Status::NoEnt) => Ok(()),
@@ -72,7 +72,8 @@ fn gone(removed: client::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Removes everything in a directory: files on the way down, directories on the way up, level by level.
+/// Removes everything in a directory, level by level: first the files from the top down, then the directories from the
+/// bottom up.
 async fn empty(mount: &Mount, top: Node) -> Result<(), Failure> {
     let mut levels: Vec<Vec<Below>> = Vec::new();
     let mut dirs = vec![top];
@@ -91,14 +92,14 @@ async fn empty(mount: &Mount, top: Node) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A directory inside another directory.
+/// A directory to remove after its content, with its parent directory.
 struct Below {
     parent: Node,
     name: Vec<u8>,
     node: Node,
 }
 
-/// Removes the files of a directory. Returns the directories in it.
+/// Removes all files in a directory. Returns the subdirectories of the directory.
 async fn remove_files(mount: &Mount, dir: Node) -> Result<Vec<Below>, Failure> {
     let mut dirs = Vec::new();
     let mut pages = mount.readdir(&dir);

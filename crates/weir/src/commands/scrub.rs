@@ -15,9 +15,9 @@ use types::Timestamp;
 use wire::admin::{SCRUB, SCRUB_FINDINGS_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState};
 use wire::native::Damage;
 
-/// Interval between requests for the progress.
+/// Interval between two requests for the progress of a scrub.
 const EVERY: Duration = Duration::from_millis(300);
-/// Maximum number of ranges of a file on one line.
+/// Maximum number of damaged byte ranges that one output line shows.
 const RANGES_SHOWN: usize = 4;
 
 /// Read all data on the iods and report damage
@@ -77,7 +77,7 @@ struct JsonScrub {
 #[derive(Serialize)]
 struct JsonFinding {
     paths: Vec<show::JsonPath>,
-    /// First byte and length.
+    /// Damaged byte ranges of the file, each as (offset, length).
     ranges: Vec<(u64, u64)>,
     more_ranges: bool,
     damage: &'static str,
@@ -129,7 +129,7 @@ pub fn run(args: Args) -> Outcome {
         } else {
             show::raw(text(&reply, &findings).as_bytes())?;
         }
-        // A scrub that was cancelled on request, or that still runs, has not failed.
+        // Report no failure for a scrub that was cancelled on request, or that still runs.
         let ended = match reply.state {
             ScrubState::Done | ScrubState::Never => true,
             ScrubState::Running => args.status,
@@ -153,7 +153,7 @@ async fn ask(admin: &Admin, action: ScrubAction, rate: u64, from: Option<u32>) -
     }
 }
 
-/// Polls until the scrub is over, and shows its progress.
+/// Polls the mgr until the scrub ends, and shows the progress.
 async fn wait(admin: &Admin, quiet: bool) -> Result<ScrubReply, Failure> {
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let style =
@@ -178,7 +178,7 @@ async fn wait(admin: &Admin, quiet: bool) -> Result<ScrubReply, Failure> {
     }
 }
 
-/// Returns all findings that the mgr keeps.
+/// Returns all findings of the last scrub that the mgr has stored.
 async fn findings(admin: &Admin, kept: u32) -> Result<Vec<ScrubFinding>, Failure> {
     let mut all = Vec::new();
     while (all.len() as u32) < kept {
@@ -270,7 +270,7 @@ fn text(reply: &ScrubReply, findings: &[ScrubFinding]) -> String {
     out
 }
 
-/// Formats a finding as one line.
+/// Formats a damaged object as one line.
 fn line(finding: &ScrubFinding) -> String {
     let names: Vec<_> = finding.paths.iter().map(|path| show::path(path)).collect();
     let name = if names.is_empty() { format!("inode {} (no name)", finding.object) } else { names.join(" = ") };

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use types::{Attrs, ByteRange, FileKind, Status};
 use wire::admin::{Group, PLACEMENT, PlacementArgs, Value};
 
-/// Maximum number of ranges shown for each iod.
+/// Maximum number of byte ranges that the output shows for each object.
 const RANGES_SHOWN: usize = 3;
 
 /// Show all attributes of a file, and which of its bytes are on which iod
@@ -21,10 +21,10 @@ const RANGES_SHOWN: usize = 3;
   weir stat --json /project/data.bin
   weir stat -L /link                  the target of the symlink")]
 pub struct Args {
-    /// Files of any kind
+    /// The files to show, of any type
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// Follow a symlink
+    /// Follow a symlink, and show the file that it names
     #[arg(short = 'L', long)]
     dereference: bool,
     /// Print one JSON object per line
@@ -44,7 +44,7 @@ struct JsonStat {
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     placement: Option<JsonPlacement>,
-    /// The copies of a file that clients read and write only on the mgr path.
+    /// The objects of all copies, for a file that clients read and write only on the mgr path.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     copies: Vec<JsonCopy>,
 }
@@ -62,9 +62,9 @@ struct JsonCopy {
 struct JsonPlacement {
     distribution: &'static str,
     stripe_unit: u64,
-    /// The inode number that names the objects.
+    /// The inode number in the names of the objects.
     object: u64,
-    /// The stream of the objects.
+    /// The stream number in the names of the objects.
     stream: u32,
     objects: Vec<JsonObject>,
 }
@@ -75,9 +75,9 @@ struct JsonObject {
     addresses: Vec<String>,
     size: u64,
     allocated: u64,
-    /// The first ranges of the file in this object, as (offset, length).
+    /// The first byte ranges of the file that are in this object, as (offset, length).
     ranges: Vec<(u64, u64)>,
-    /// Whether further ranges follow at the same distance.
+    /// Whether the object holds further ranges of the file, which follow at the same distance.
     more: bool,
 }
 
@@ -129,10 +129,10 @@ async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure
     show::raw(out.as_bytes())
 }
 
-/// Shown for files without a client layout, for example files with two copies.
+/// Output for a file of which clients get no layout, for example a file with two copies.
 const THROUGH_MGR: &str = "layout   none: clients read and write through the mgr\n";
 
-/// Returns the placement, or `None` if the mgr gives clients no layout of the file.
+/// Returns the placement of a file, or `None` if the mgr gives clients no layout of the file.
 fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>, client::Error> {
     match placement {
         Err(e) if e.is(Status::NoLayout) => Ok(None),
@@ -140,7 +140,7 @@ fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>
     }
 }
 
-/// Returns the objects of a file without a client layout, as the mgr reports them; empty if the request fails.
+/// Requests from the mgr the objects of a file of which clients get no layout. Returns nothing if the request fails.
 async fn copies(target: &Target, attrs: &Attrs, args: &Args) -> Vec<Group> {
     let asked = async {
         let admin = Admin::connect(admin::mgr_of(target), args.connect.timeout()).await?;
@@ -206,12 +206,12 @@ born     {}
     )
 }
 
-/// Returns the first ranges of the file on each object, and whether more ranges follow.
+/// Returns, for each object, the first ranges of the file that are in the object, and whether more ranges follow.
 fn ranges(placement: &Placement) -> Vec<(Vec<ByteRange>, bool)> {
     let count = placement.objects.len();
     let mut found: Vec<(Vec<ByteRange>, bool)> = vec![(Vec::new(), false); count];
     let whole = ByteRange { offset: 0, len: placement.file_size };
-    // Enough pieces that every object shows its first ranges and whether it has more.
+    // Take as many pieces as show the first ranges of every object, and whether the object holds more ranges.
     for piece in placement.pieces(whole).take(count * (RANGES_SHOWN + 1)) {
         let Some((ranges, more)) = found.get_mut(piece.index) else { continue };
         match ranges.len() < RANGES_SHOWN {

@@ -1,4 +1,4 @@
-//! `weir status`: shows the health of a cluster, which its mgr reports.
+//! `weir status`: prints the health of a cluster, computed from the status that the mgr reports.
 
 use crate::admin::{self, Admin};
 use crate::failure::{Exit, Failure, Outcome};
@@ -43,7 +43,7 @@ enum JsonValue<'a> {
     Text(&'a str),
 }
 
-/// Requests the status and prints it, with all groups if `details` is set.
+/// Requests the status from the mgr and prints it. If `details` is set, prints all groups of the status.
 pub fn run(args: Args, details: bool) -> Outcome {
     let target = args.connect.target_or_base(args.system.as_ref())?;
     let runtime = runtime()?;
@@ -74,7 +74,7 @@ pub fn run(args: Args, details: bool) -> Outcome {
     Ok(if health.is_degraded() { Exit::Failed } else { Exit::Done })
 }
 
-/// Returns the health as a group, like the groups of the mgr.
+/// Returns the health in the form of a status group of the mgr.
 fn judged(health: &Health) -> Group {
     let mut group = Group::new("health");
     group.text("verdict", health.verdict());
@@ -103,7 +103,7 @@ fn text(status: &Status) -> String {
         let width = group.values.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, value) in &group.values {
             let value = match value {
-                // A size is hard to read in bytes; a count is not.
+                // Show sizes also with a unit, because a large number of bytes is hard to read.
                 Value::Number(n) if name.contains("bytes") => format!("{n} ({})", show::size(*n)),
                 Value::Number(n) => n.to_string(),
                 Value::Text(text) => show::path(text.as_bytes()),

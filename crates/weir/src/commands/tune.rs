@@ -32,8 +32,8 @@ pub struct Args {
 enum What {
     /// Measure requests of each size on the mgr path and on the direct path, and recommend a threshold
     ///
-    /// The command measures both paths in turns. It sends each write alone, and makes all of them durable at the end. It makes
-    /// its files in a new directory, and removes it at the end.
+    /// The command alternates between the two paths. It sends each write as one request without gathering, and makes
+    /// all writes durable at the end. It makes its files in a new directory, and removes the directory at the end.
     Threshold(Threshold),
 }
 
@@ -60,7 +60,8 @@ struct Threshold {
     /// Longest request
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = size)]
     to: u32,
-    /// Number of requests of each client for one measurement. Long requests are fewer: 16 MiB in total, but at least 8
+    /// Number of requests of each client for one measurement. For long requests the number is lower: 16 MiB in total,
+    /// but at least 8 requests
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
     /// Number of measurements of each path for each size
@@ -79,9 +80,9 @@ struct Threshold {
     connect: Connect,
 }
 
-/// Minimum length of the file that the requests access.
+/// Minimum length in bytes of the file that the requests read or write.
 const FILE: u64 = 32 << 20;
-/// Number of untimed requests at the start of each client, which also establish the connections.
+/// Number of requests at the start of each client that are not timed. These requests also establish the connections.
 const WARM: u32 = 8;
 
 fn size(text: &str) -> Result<u32, String> {
@@ -131,7 +132,7 @@ impl Threshold {
             let mut point = Point { size: size.into(), mgr_us: Vec::new(), direct_us: Vec::new() };
             let trace = Arc::new(self.trace(size)?);
             for round in 0..self.rounds {
-                // Alternate, so that neither path is always measured second.
+                // Alternate the order of the paths, so that neither path is always measured second.
                 let ways = [round % 2 == 0, round % 2 != 0];
                 for mgr in ways {
                     let job = self.job(trace.clone(), target, runtime, if mgr { ALWAYS_MGR } else { 0 })?;
@@ -154,13 +155,14 @@ impl Threshold {
         Ok(points)
     }
 
-    /// Returns the number of timed requests of this length for each client.
+    /// Returns the number of timed requests of length `request` that each client sends.
     fn count(&self, request: u32) -> u32 {
         const MOST: u32 = 16 << 20;
         self.count.min((MOST / request).max(8))
     }
 
-    /// Returns a trace in which all clients access one file. The first requests of each client are not timed.
+    /// Returns a trace in which all clients access one file. The replay does not time the first requests of each
+    /// client.
     fn trace(&self, request: u32) -> Result<Trace, Failure> {
         let (clients, read) = (self.clients, self.read);
         let count = self.count(request) + WARM;
@@ -187,7 +189,7 @@ impl Threshold {
         let (write_threshold, read_threshold) =
             if self.read { (Some(Rule::Fixed(0)), Some(threshold)) } else { (Some(Rule::Fixed(threshold)), Some(0)) };
         let policy = Settings { write_threshold, read_threshold, ..Settings::default() };
-        // Ignore the environment's policy, so that only the measured settings apply.
+        // Ignore the policy of the environment, so that only the measured threshold applies.
         let options = Options { policy, environment: Settings::default(), ..self.connect.options()? };
         let place =
             Place::Weir { target: target.clone(), options: Box::new(options), each: true, runtime: runtime.clone() };
@@ -196,18 +198,18 @@ impl Threshold {
     }
 }
 
-/// The result of the measurement.
+/// The result of the measurement of one threshold.
 #[derive(Serialize)]
 struct Found {
     what: &'static str,
     clients: u32,
     order: &'static str,
     points: Vec<Point>,
-    /// The length at which the curves cross.
+    /// The request length in bytes at which both paths take the same time.
     crossing: Option<f64>,
-    /// The recommended threshold in bytes; the largest number means that all requests take the mgr path.
+    /// The recommended threshold in bytes. The largest number means that all requests take the mgr path.
     threshold: u64,
-    /// The threshold in the form of an option value.
+    /// The recommended threshold as the value of an option of `weir mount`.
     option: String,
     command: String,
 }

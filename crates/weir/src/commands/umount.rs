@@ -6,7 +6,7 @@ use crate::show;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long to wait until the mount has ended its sessions.
+/// How long the command waits until the mount has ended its sessions.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount a file system that "weir mount" mounted
@@ -18,10 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
   weir umount /mnt/weir
   weir umount --lazy /mnt/weir          even if programs use it")]
 pub struct Args {
-    /// The mount points
+    /// The mount points to unmount
     #[arg(required = true, value_name = "DIRECTORY")]
     dirs: Vec<PathBuf>,
-    /// Detach it at once; the mount ends when the last open file is closed
+    /// Detach the mount at once; the mount ends when the last open file is closed
     #[arg(short, long)]
     lazy: bool,
 }

@@ -14,12 +14,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Interval between updates of the status line.
+/// Interval between two updates of the status line.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Run a local cluster in the foreground: one mgr and some iods
 ///
-/// The first start in a directory makes the file system; later starts use it again. Ctrl-C stops the cluster.
+/// The first start in a directory makes the file system; later starts use the same file system. Ctrl-C stops the
+/// cluster.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir up                                          reachable from this machine only
@@ -43,8 +44,8 @@ pub struct Args {
     /// The address of this machine for NFS clients, if it differs from --listen: for example 10.0.2.2 for guests of QEMU
     #[arg(long, value_name = "ADDRESS")]
     nfs_host: Option<IpAddr>,
-    /// Also mount the file system at this directory, which is made if it is missing. This mount calls the mgr inside the
-    /// process: operations on names and small files take less time than with "weir mount"
+    /// Also mount the file system at this directory, and make the directory if it is missing. This mount calls the mgr
+    /// inside the process: operations on names and small files take less time than with "weir mount"
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
     #[command(flatten)]
@@ -56,7 +57,7 @@ pub struct Args {
     ready: Ready,
 }
 
-/// Runs until SIGINT or SIGTERM.
+/// Runs the cluster until SIGINT or SIGTERM.
 pub fn run(args: Args) -> Outcome {
     if args.listen.ip().is_unspecified() {
         return Err(Failure::usage(format!("--listen {}: clients cannot connect to this address", args.listen))
@@ -94,7 +95,7 @@ pub fn run(args: Args) -> Outcome {
         }
         let stopped = async {
             tokio::select! {
-                // This completes only when the user stops the cluster.
+                // This future completes only when the user stops the cluster.
                 () = daemon::until_stopped(&stop, cluster.mgr()) => {}
                 () = show_status(&cluster, quiet) => {}
             }
@@ -106,7 +107,7 @@ pub fn run(args: Args) -> Outcome {
                 Ok(Exit::Done)
             }
         };
-        // If another process has unmounted it, the cluster still runs until the user stops it.
+        // If another process has unmounted the file system, the cluster still runs until the user stops it.
         stop.wait().await;
         cluster.stop().await;
         unmounted?;
@@ -119,7 +120,7 @@ pub fn run(args: Args) -> Outcome {
     outcome
 }
 
-/// Fails if a mount at `mount` would hide some of the data that a cluster keeps in `dir`.
+/// Fails if a mount at `mount` would hide some of the data that the cluster in `dir` stores.
 fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
     let (at, stores) = (whole(mount), cluster::home(&whole(dir)));
     if !stores.starts_with(&at) && !at.starts_with(&stores) {
@@ -130,7 +131,7 @@ fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
         .next("mount at another directory, or keep the data elsewhere with --dir"))
 }
 
-/// Returns an absolute path, with symlinks resolved as far as the path exists.
+/// Returns the absolute path, with symlinks resolved in the part of the path that exists.
 fn whole(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for above in path.ancestors() {
@@ -141,7 +142,7 @@ fn whole(path: &Path) -> PathBuf {
     path
 }
 
-/// Mounts the file system in this process, without a socket between mount and mgr.
+/// Mounts the file system in this process. The mount calls the mgr directly, without a socket.
 async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &How) -> Result<Mounting, Failure> {
     fuse::detach_dead(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
     std::fs::create_dir_all(dir).map_err(|e| match e.kind() {
@@ -154,8 +155,8 @@ async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &How) -> Result<Mo
         environment: environment()?,
         identity: identity.as_ref().map(Identity::name),
         door: cluster.mgr().door(),
-        // A power loss that loses unflushed changes of the mgr also ends all programs on the mount, as with
-        // a local file system.
+        // The mgr runs in this process, on the same machine. So a power loss that loses unflushed changes also ends all
+        // programs on the mount, as with a local file system.
         durable: client::Durable::Fsync,
         ..client::Options::default()
     };
@@ -187,7 +188,8 @@ fn welcome(cluster: &Cluster, dir: &Path, url: &str, mounted: Option<&Path>) -> 
     )
 }
 
-/// Returns a line that adds the directory of `weir` to PATH; empty if the shell already finds this `weir`.
+/// Returns a shell line that adds the directory of `weir` to PATH. Returns an empty string if the shell already finds
+/// this `weir`.
 fn path_line() -> String {
     let Ok(own) = std::env::current_exe().and_then(std::fs::canonicalize) else { return String::new() };
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -198,7 +200,7 @@ fn path_line() -> String {
     }
 }
 
-/// Shows the state of the cluster until the future is dropped.
+/// Prints the state of the cluster at regular intervals until the caller drops the future.
 async fn show_status(cluster: &Cluster, quiet: bool) {
     if quiet || !std::io::stdout().is_terminal() {
         return std::future::pending().await;

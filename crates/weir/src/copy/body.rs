@@ -1,4 +1,4 @@
-//! The transfer of one file's bytes, shared by the threads that work on the file.
+//! The transfer of one file's bytes, by several threads at the same time if the file is large.
 
 use super::buffers::{PIECE, Pool};
 use super::end::{End, Open};
@@ -15,78 +15,78 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use types::ByteRange;
 
-/// Bytes that one thread takes at a time; a multiple of every usual stripe unit.
+/// Number of bytes that one thread copies at a time; a multiple of every usual stripe unit.
 pub const CHUNK: u64 = 16 << 20;
-/// Bytes per read from Weir: enough pieces to keep several iods busy.
+/// Length of one read from Weir in bytes. It is large enough that several iods work at the same time.
 const READ: usize = 4 * PIECE;
-/// Minimum length of a range that the iods copy themselves if both sides are one file system. Asking them costs some
-/// requests.
+/// Minimum length of a range that the iods copy between themselves if both sides are one file system. For a shorter
+/// range, the additional requests to the iods cost more time than they save.
 const BY_IODS_FROM: u64 = 2 << 20;
-/// Files of a Weir file system below this size are read without asking for their holes first: the answer to each read
-/// reports holes.
+/// Minimum size of a file in Weir whose holes the copy looks up before it reads. For a smaller file, the answers to the
+/// reads report the holes.
 const PROBE_HOLES_FROM: u64 = 64 << 20;
 
-/// A file being copied into its temporary name.
+/// A file whose bytes are being copied to a file with a temporary name.
 pub struct Body {
-    /// The source and the destination.
+    /// The source file, and the directory and name of its copy.
     pub job: FileJob,
-    /// The open source file.
+    /// The source file, open for reading.
     pub source: Open,
-    /// The open new file.
+    /// The new file, open for writing.
     pub sink: Open,
-    /// The new file's spot.
+    /// The location of the new file, under its temporary name.
     pub spot: Spot,
-    /// The temporary name of the file.
+    /// The temporary name of the new file.
     pub temporary: Vec<u8>,
     cursor: Mutex<u64>,
-    /// `false` once the iods have failed to copy a range of the file.
+    /// Whether the iods may copy ranges of the file. `false` once the iods have failed to copy a range.
     by_iods: AtomicBool,
     written: AtomicU64,
     failure: Mutex<Option<Failure>>,
 }
 
-/// What a transfer needs besides the two files.
+/// The resources of a copy that the transfer of every file uses.
 pub struct Means<'a> {
-    /// The source side.
+    /// The source of the copy.
     pub from: &'a End,
-    /// The destination side.
+    /// The destination of the copy.
     pub to: &'a End,
-    /// Buffers for local reads.
+    /// Buffers for reads of local files.
     pub pool: &'a Pool,
-    /// Receives the progress.
+    /// The report that receives the progress.
     pub report: &'a Report,
-    /// Set when the user asks to stop.
+    /// The stop flag, which is set when the user asks the command to stop.
     pub stop: &'a Stop,
 }
 
 impl Body {
-    /// Returns the body of a file of which nothing is copied yet.
+    /// Returns the transfer of a file of which no byte has been copied yet.
     pub fn new(job: FileJob, source: Open, sink: Open, spot: Spot, temporary: Vec<u8>) -> Self {
         let (cursor, failure, by_iods) = (Mutex::new(0), Mutex::new(None), AtomicBool::new(true));
         Body { job, source, sink, spot, temporary, cursor, by_iods, written: AtomicU64::new(0), failure }
     }
 
-    /// Moves chunks until none is left or one has failed.
+    /// Copies chunks of the file until no chunk is left or a chunk has failed.
     pub fn work(&self, means: &Means) {
         if let Err(failure) = self.move_chunks(means) {
             let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(failure);
-            // The other threads find no chunk left.
+            // Move the cursor to the end of the file, so that the other threads find no chunk left.
             *self.cursor.lock().unwrap_or_else(PoisonError::into_inner) = self.size();
         }
     }
 
-    /// Returns the first failure, if there is one.
+    /// Returns the first failure of any thread, if there is one.
     pub fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the end of the last byte written.
+    /// Returns the end offset of the last byte that the threads have written.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Attributes a write failure to the destination file.
+    /// Sets the destination file as the subject of a write failure.
     fn at_target(&self, failure: Failure) -> Failure {
         failure.of(super::named(&self.job.folder.spot, &self.job.name))
     }
@@ -123,7 +123,7 @@ impl Body {
         means.report.moved(0, start - *cursor);
         *cursor = start;
         let Some(data) = data else { return Ok(None) };
-        // Chunks end at multiples of their size, so that threads do not share stripe units.
+        // End each chunk at a multiple of the chunk size, so that no two threads write to the same stripe unit.
         let end = data.end().min((start / CHUNK + 1) * CHUNK);
         *cursor = end;
         Ok(ByteRange::new(start, end - start))
@@ -155,8 +155,8 @@ impl Body {
         Ok(())
     }
 
-    /// Asks the iods to copy a chunk and returns whether they did. If not, the caller copies it through this machine,
-    /// which also reports the error.
+    /// Asks the iods to copy a chunk. Returns `false` if they did not copy it. The caller then copies the chunk through
+    /// this machine, and reports the error if that fails too.
     fn copy_by_iods(
         &self,
         means: &Means,

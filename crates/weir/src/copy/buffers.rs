@@ -1,19 +1,19 @@
-//! Pool of page-aligned buffers of one piece each, so that reads need no new allocation.
+//! Pool of page-aligned buffers, so that reads of local files need no new allocation.
 
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Size of one buffer, and the most that one read or write of a local file moves.
+/// Size of one buffer in bytes, and the maximum length of one read or write of a local file.
 pub const PIECE: usize = types::limits::PAYLOAD_MAX;
 const PAGE: usize = 4096;
 
-/// The free buffers.
+/// The pool: the buffers that are free.
 #[derive(Clone, Default)]
 pub struct Pool(Arc<Mutex<Vec<Box<[u8]>>>>);
 
-/// One buffer, owned. It returns to its pool when the last [`Bytes`] made of it is dropped.
+/// A buffer of the pool. It returns to the pool when the last [`Bytes`] made of it is dropped.
 pub struct Buffer {
-    /// One page longer than a piece, so that it contains an aligned piece at any allocation address.
+    /// The allocation, one page longer than a buffer, so that a page-aligned buffer fits in it at any address.
     memory: Box<[u8]>,
     start: usize,
     len: usize,
@@ -21,7 +21,7 @@ pub struct Buffer {
 }
 
 impl Pool {
-    /// Takes a buffer of [`PIECE`] bytes; its old content remains.
+    /// Takes a free buffer of [`PIECE`] bytes, or allocates one. A reused buffer still has its old content.
     pub fn take(&self) -> Buffer {
         let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let memory = free.unwrap_or_else(|| vec![0; PIECE + PAGE].into_boxed_slice());
@@ -31,12 +31,12 @@ impl Pool {
 }
 
 impl Buffer {
-    /// Returns the whole piece, for the caller to fill.
+    /// Returns all [`PIECE`] bytes of the buffer, for the caller to fill.
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + PIECE]
     }
 
-    /// Returns the first `len` bytes as shared bytes, without a copy; `len` is at most [`PIECE`].
+    /// Returns the first `len` bytes of the buffer as shared bytes, without a copy; `len` is at most [`PIECE`].
     pub fn filled(mut self, len: usize) -> Bytes {
         self.len = len.min(PIECE);
         Bytes::from_owner(self)

@@ -1,4 +1,4 @@
-//! One side of a copy, local or Weir, with the same operations on both.
+//! One side of a copy, the source or the destination, with the same operations on local files and on files in Weir.
 
 use super::entry::{Entry, Spot, Xattr};
 use super::local;
@@ -7,24 +7,24 @@ use super::target;
 use crate::failure::Failure;
 use types::{Attrs, ByteRange};
 
-/// A side of a copy: the source or the destination.
+/// The source or the destination of a copy.
 pub enum End {
-    /// The local file systems.
+    /// Files on this machine, in any of its file systems.
     Local,
-    /// A Weir file system.
+    /// Files in one Weir file system.
     Weir(Weir),
 }
 
-/// An open file of a side.
+/// An open file, local or in Weir.
 pub enum Open {
-    /// A local file.
+    /// An open file on this machine.
     Local(std::fs::File),
-    /// A file of a Weir file system.
+    /// An open file of a Weir file system.
     Weir(Box<client::File>),
 }
 
 impl End {
-    /// Lists a directory.
+    /// Returns all entries of a directory.
     pub fn list(&self, dir: &Spot) -> Result<Vec<Entry>, Failure> {
         match self {
             End::Local => local::list(&dir.path),
@@ -32,7 +32,7 @@ impl End {
         }
     }
 
-    /// Makes the directory `name` in `dir`. The flag is `false` if the directory existed.
+    /// Makes the directory `name` in `dir`. The returned flag is `false` if the directory already existed.
     pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
         match self {
             End::Local => target::mkdir(dir, name, mode),
@@ -40,7 +40,7 @@ impl End {
         }
     }
 
-    /// Reads the target of a symlink.
+    /// Returns the target of a symlink.
     pub fn readlink(&self, link: &Spot) -> Result<Vec<u8>, Failure> {
         match self {
             End::Local => local::readlink(&link.path),
@@ -48,7 +48,7 @@ impl End {
         }
     }
 
-    /// Makes a symlink; `None` if the name is taken.
+    /// Makes a symlink; returns `None` if the name is taken.
     pub fn symlink(&self, dir: &Spot, name: &[u8], to: &[u8]) -> Result<Option<Spot>, Failure> {
         match self {
             End::Local => target::symlink(dir, name, to),
@@ -56,7 +56,7 @@ impl End {
         }
     }
 
-    /// Makes a fifo, socket or device node; `None` if the name is taken.
+    /// Makes a fifo, socket or device node; returns `None` if the name is taken.
     pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
         match self {
             End::Local => target::mknod(dir, name, attrs),
@@ -64,7 +64,7 @@ impl End {
         }
     }
 
-    /// Makes a hard link; `None` if the name is taken.
+    /// Makes a hard link; returns `None` if the name is taken.
     pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
         match self {
             End::Local => target::link(file, dir, name),
@@ -72,7 +72,7 @@ impl End {
         }
     }
 
-    /// Renames inside one directory and replaces the file that has the new name.
+    /// Renames a file inside one directory. Replaces the file that has the new name.
     pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
         match self {
             End::Local => target::rename(dir, from, to),
@@ -88,7 +88,7 @@ impl End {
         }
     }
 
-    /// Sets mode and times of a directory, symlink or node and, for root, its owner.
+    /// Sets the mode and times of a directory, symlink or special file and, for root, its owner.
     pub fn apply(&self, spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
         match self {
             End::Local => target::apply(spot, attrs),
@@ -104,7 +104,7 @@ impl End {
         }
     }
 
-    /// Sets one xattr of a directory, or of a new file that is still open.
+    /// Sets one xattr of a directory, or of a new file that the caller holds open.
     pub fn set_xattr(&self, spot: &Spot, open: Option<&Open>, xattr: &Xattr) -> Result<(), Failure> {
         match (self, open) {
             (End::Local, Some(Open::Local(file))) => target::set_xattr(spot, Some(file), xattr),
@@ -113,7 +113,7 @@ impl End {
         }
     }
 
-    /// Opens a file for reading.
+    /// Opens a source file for reading.
     pub fn open(&self, spot: &Spot) -> Result<Open, Failure> {
         match self {
             End::Local => local::open(&spot.path).map(Open::Local),
@@ -121,7 +121,8 @@ impl End {
         }
     }
 
-    /// Creates the file `name` in `dir`. Until [`Self::finish`] sets its attributes, only its owner can access it.
+    /// Creates the file `name` in `dir`. Only its owner can access the file until [`Self::finish`] sets the final
+    /// attributes.
     pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(Open, Spot), Failure> {
         match self {
             End::Local => target::create(dir, name).map(|(file, spot)| (Open::Local(file), spot)),
@@ -129,7 +130,7 @@ impl End {
         }
     }
 
-    /// Closes a file that was read.
+    /// Closes a source file.
     pub fn close(&self, file: Open) -> Result<(), Failure> {
         match (self, file) {
             (End::Weir(weir), Open::Weir(file)) => weir.close(*file),
@@ -137,7 +138,7 @@ impl End {
         }
     }
 
-    /// Returns the next range of data in an open file at or after `from` and below `size`.
+    /// Returns the next data range of an open file at or after `from` and below `size`; `None` if only a hole is left.
     pub fn next_data(&self, file: &Open, from: u64, size: u64) -> Result<Option<ByteRange>, Failure> {
         match (self, file) {
             (_, Open::Local(file)) => local::next_data(file, from, size),
@@ -147,7 +148,7 @@ impl End {
     }
 
     /// Completes a file that is written up to `written`: sets its length and attributes, and atomically renames it from
-    /// `temporary` to its final name.
+    /// its temporary to its final name.
     pub fn finish(
         &self,
         file: Open,

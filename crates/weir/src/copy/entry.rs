@@ -1,4 +1,4 @@
-//! Entries of a tree that is copied: files and directories of a side, with metadata and extended attributes.
+//! Files and directories of a copied tree, with metadata and extended attributes.
 
 use super::target::Place;
 use crate::failure::Failure;
@@ -6,80 +6,84 @@ use crate::locator::join;
 use client::Node;
 use types::{Attrs, FileKind};
 
-/// A file or directory of a side.
+/// The location of a file or directory on one side of a copy.
 #[derive(Clone)]
 pub struct Spot {
-    /// The path, for people and for local reads.
+    /// The path of the file, for messages and for reads of local files.
     pub path: Vec<u8>,
-    /// The node, in a Weir file system.
+    /// The node of a file in a Weir file system; `None` for a local file.
     pub node: Option<Node>,
-    /// The place, in a target on this machine.
+    /// The open top directory of a local destination tree and the path below it; `None` for a local source and for
+    /// Weir.
     pub place: Option<Place>,
 }
 
-/// The metadata of a file.
+/// The device number and the attributes of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
-    /// The device number, which distinguishes file systems of one machine; 0 in Weir.
+    /// The device number, which tells apart the file systems of one machine; 0 in Weir.
     pub dev: u64,
     /// The attributes of the file.
     pub attrs: Attrs,
 }
 
-/// An entry of a directory.
+/// An entry of a source directory.
 pub struct Entry {
-    /// The name.
+    /// The name of the entry.
     pub name: Vec<u8>,
-    /// The file or directory of this name.
+    /// The location of the file or directory that has this name.
     pub spot: Spot,
-    /// The metadata of the file or directory.
+    /// The metadata of the file or directory that has this name.
     pub meta: Meta,
 }
 
-/// An extended attribute; the name includes `user.`.
+/// An extended attribute of a file.
 pub struct Xattr {
-    /// The name of the attribute.
+    /// The name of the attribute, with its prefix `user.`.
     pub name: Vec<u8>,
     /// The value of the attribute.
     pub value: Vec<u8>,
 }
 
 impl Meta {
-    /// Returns how many bytes a copy of the file moves at most.
+    /// Returns the maximum number of bytes that a copy of the file reads.
     pub fn bytes(&self) -> u64 {
         if self.attrs.kind == FileKind::Regular { self.attrs.size } else { 0 }
     }
 }
 
 impl Spot {
-    /// Returns the spot of a source file on this machine.
+    /// Returns the location of a source file on this machine.
     pub fn local(path: Vec<u8>) -> Self {
         Spot { path, node: None, place: None }
     }
 
-    /// Opens the directory on this machine that the user named as the target.
+    /// Opens the directory on this machine that the user named as the destination, and returns its location.
     pub fn target(path: Vec<u8>) -> Result<Self, Failure> {
         let place = Some(Place::top(&path)?);
         Ok(Spot { path, node: None, place })
     }
 
-    /// Returns the spot of `name` in this directory of a target on this machine.
+    /// Returns the location of `name` in this directory of a destination tree on this machine.
     pub fn in_target(&self, name: &[u8], place: Place) -> Self {
         Spot { path: join(&self.path, name), node: None, place: Some(place) }
     }
 
-    /// Returns the spot of the same file under another name in a directory of its side.
+    /// Returns the location of the same file under another name in the directory `dir`.
     pub fn renamed(self, dir: &Spot, name: &[u8]) -> Self {
         let place = dir.place.as_ref().map(|place| place.child(name));
         Spot { path: join(&dir.path, name), place, ..self }
     }
 
-    /// Returns the spot of `name` in this directory of a Weir file system.
+    /// Returns the location of `name` in this directory of a Weir file system.
     pub fn below(&self, name: &[u8], node: Node) -> Self {
         Spot { path: join(&self.path, name), node: Some(node), place: None }
     }
 
-    /// Returns the node of a file in Weir.
+    /// Returns the node of the file.
+    ///
+    /// # Errors
+    /// The file is not in Weir.
     pub fn node(&self) -> Result<&Node, Failure> {
         self.node.as_ref().ok_or_else(|| Failure::new("not a file of this file system"))
     }

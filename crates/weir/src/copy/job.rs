@@ -1,48 +1,48 @@
-//! Tasks of a copy, and the destination directories that they hold open.
+//! Tasks of a copy, and the destination directories that the tasks share.
 
 use super::entry::{Meta, Spot};
 use std::sync::Arc;
 use types::Attrs;
 
-/// A directory of the destination into which names are still being copied.
+/// A directory of the destination into which tasks still copy names.
 ///
-/// Every task that will make a name in the directory holds a reference. The task that drops the last reference sets the
-/// attributes of the directory, because every new name changes its times.
+/// Every task that will make a name in the directory holds a reference to this value. The task that drops the last
+/// reference sets the final attributes of the directory, because every new name changes the directory's times.
 pub struct Folder {
-    /// The directory.
+    /// The location of the directory.
     pub spot: Spot,
-    /// The final attributes; `None` for a directory that existed before and keeps its attributes.
+    /// The attributes to set at the end; `None` for a directory that existed before the copy and keeps its attributes.
     pub attrs: Option<Attrs>,
-    /// The parent directory, if it is part of the copy.
+    /// The parent directory, if the copy also makes the parent.
     pub parent: Option<Arc<Folder>>,
 }
 
-/// A directory to copy.
+/// The task to copy one directory.
 pub struct DirJob {
-    /// The source directory.
+    /// The location of the source directory.
     pub spot: Spot,
-    /// The metadata of the directory.
+    /// The metadata of the source directory.
     pub meta: Meta,
-    /// The destination.
+    /// The destination of the directory.
     pub into: Into,
 }
 
-/// The destination of a directory.
+/// The destination of a copied directory.
 pub enum Into {
-    /// A new directory of this name in the folder.
+    /// A new directory of this name, to make in the destination directory.
     Name(Arc<Folder>, Vec<u8>),
-    /// A directory that exists; the entries are copied into it.
+    /// An existing directory, into which the entries are copied.
     Existing(Arc<Folder>),
 }
 
-/// A file to copy that is not a directory.
+/// The task to copy one file that is not a directory.
 pub struct FileJob {
-    /// The source file.
+    /// The location of the source file.
     pub spot: Spot,
-    /// The metadata of the file.
+    /// The metadata of the source file.
     pub meta: Meta,
     /// The destination directory.
     pub folder: Arc<Folder>,
-    /// The name in that directory.
+    /// The name of the copy in the destination directory.
     pub name: Vec<u8>,
 }

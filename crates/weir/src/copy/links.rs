@@ -1,29 +1,29 @@
-//! Table of source files with several names, so that their further names become hard links at the destination.
+//! Table of source files with several names, so that a copy recreates all further names of a file as hard links.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Device and inode number of a source file with more than one name.
+/// Device number and inode number of a source file with more than one name.
 pub type Identity = (u64, u64);
 
-/// The table of one copy. `W` is a name that waits until the file is copied; `T` is a file at the destination.
+/// The table of one copy. `W` is a source name that waits until its file is copied; `T` is a file at the destination.
 pub struct Links<W, T>(Mutex<HashMap<Identity, State<W, T>>>);
 
 enum State<W, T> {
-    /// A thread copies the bytes; these names wait.
+    /// A thread copies the bytes of the file. The names in the list wait for the result.
     Copying(Vec<W>),
-    /// The bytes are copied.
+    /// The file at the destination, complete with all its bytes.
     Done(T),
 }
 
-/// The action for a name of a file that has several names.
+/// The action of the caller for one name of a file with several names.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Turn<W, T> {
-    /// The first name: copy the bytes, then call [`Links::done`] or [`Links::failed`].
+    /// Copy the bytes, because this is the first name of the file. Then call [`Links::done`] or [`Links::failed`].
     Copy(W),
-    /// Make a hard link to this file of the destination.
+    /// Make a hard link to the given file of the destination, which has the bytes already.
     Link(W, T),
-    /// Do nothing now: [`Links::done`] or [`Links::failed`] returns the name later.
+    /// Do nothing with this name now. [`Links::done`] or [`Links::failed`] returns the name later.
     Wait,
 }
 
@@ -34,7 +34,7 @@ impl<W, T> Default for Links<W, T> {
 }
 
 impl<W, T: Clone> Links<W, T> {
-    /// Decides the action for the name `who` of the file `id`.
+    /// Returns the action for the name `who` of the file `id`.
     pub fn turn(&self, id: Identity, who: W) -> Turn<W, T> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match table.get_mut(&id) {
@@ -50,7 +50,8 @@ impl<W, T: Clone> Links<W, T> {
         }
     }
 
-    /// Records that the file is complete at `path`. Returns the names that waited; each becomes a hard link.
+    /// Records that the file `id` is complete at `path`. Returns the names that waited; the caller makes each a hard
+    /// link.
     pub fn done(&self, id: Identity, path: T) -> Vec<W> {
         match self.put(id, Some(State::Done(path))) {
             Some(State::Copying(waiting)) => waiting,
@@ -58,7 +59,8 @@ impl<W, T: Clone> Links<W, T> {
         }
     }
 
-    /// Records that the file could not be copied. Returns the names that waited; the first of them tries again.
+    /// Records that the copy of the file `id` has failed. Returns the names that waited; the first of them copies the
+    /// bytes again.
     pub fn failed(&self, id: Identity) -> Vec<W> {
         match self.put(id, None) {
             Some(State::Copying(waiting)) => waiting,

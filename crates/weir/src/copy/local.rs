@@ -1,4 +1,4 @@
-//! The source side of a copy on this machine; [`super::target`] has the operations that change a tree.
+//! The side of a copy on this machine, for reads; [`super::target`] has the operations that change a tree.
 
 use super::buffers::{Buffer, PIECE};
 use super::entry::{Entry, Meta, Spot, Xattr};
@@ -13,20 +13,20 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use types::{Attrs, ByteRange, FileId, FileKind, Timestamp};
 
-/// Returns a path as the operating system takes it.
+/// Converts the bytes of a path into a path of the operating system.
 pub fn os(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
-/// Returns the metadata of a file; of a symlink itself unless `follow` is set.
+/// Returns the metadata of a file. If `follow` is set and the file is a symlink, returns the metadata of its target.
 pub fn stat(path: &[u8], follow: bool) -> Result<Meta, Failure> {
     let found = if follow { std::fs::metadata(os(path)) } else { std::fs::symlink_metadata(os(path)) };
     Ok(meta(&found?))
 }
 
-/// Lists a directory with the metadata of its entries.
+/// Returns the entries of a directory with their metadata.
 ///
-/// A name that is removed while the directory is read is left out.
+/// Omits a name that another program removes meanwhile.
 pub fn list(path: &[u8]) -> Result<Vec<Entry>, Failure> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(os(path))? {
@@ -85,19 +85,19 @@ fn meta(found: &std::fs::Metadata) -> Meta {
     }
 }
 
-/// Reads the target of a symlink.
+/// Returns the target of a symlink.
 pub fn readlink(path: &[u8]) -> Result<Vec<u8>, Failure> {
     Ok(std::fs::read_link(os(path))?.into_os_string().into_vec())
 }
 
-/// Opens a file for reading.
+/// Opens a source file for reading.
 pub fn open(path: &[u8]) -> Result<File, Failure> {
     Ok(File::open(os(path))?)
 }
 
-/// Returns the first range of data at or after `from` and below `size`; `None` if only a hole is left.
+/// Returns the first data range at or after `from` and below `size`. Returns `None` if only a hole is left.
 ///
-/// A file system without support for holes reports one range up to the end.
+/// In a file system that does not report holes, the whole file is data.
 pub fn next_data(file: &File, from: u64, size: u64) -> Result<Option<ByteRange>, Failure> {
     if from >= size {
         return Ok(None);
@@ -118,7 +118,8 @@ pub fn next_data(file: &File, from: u64, size: u64) -> Result<Option<ByteRange>,
     Ok(ByteRange::new(start, end - start))
 }
 
-/// Reads `len` bytes, at most [`PIECE`], from `offset` into `buffer`; fewer only at the end of the file.
+/// Reads `len` bytes at `offset` into `buffer`, at most [`PIECE`] bytes. Returns a smaller number only at the end of
+/// the file.
 pub fn read(file: &File, offset: u64, len: usize, buffer: &mut Buffer) -> Result<usize, Failure> {
     let space = &mut buffer.space()[..len.min(PIECE)];
     let mut done = 0;
@@ -133,7 +134,7 @@ pub fn read(file: &File, offset: u64, len: usize, buffer: &mut Buffer) -> Result
     Ok(done)
 }
 
-/// Returns all `user.` xattrs of a file or directory; none if the file system has no xattrs.
+/// Returns all `user.` xattrs of a file or directory. Returns none if the file system does not support xattrs.
 pub fn xattrs(path: &[u8]) -> Result<Vec<Xattr>, Failure> {
     let names = match sized(|space| rustix::fs::llistxattr(os(path), space)) {
         Ok(names) => names,
@@ -152,7 +153,8 @@ pub fn xattrs(path: &[u8]) -> Result<Vec<Xattr>, Failure> {
     Ok(found)
 }
 
-/// Gets a value of unknown length: first with a buffer that usually suffices, then with the kernel's maximum.
+/// Returns a value of unknown length from the kernel. The first call passes a buffer that usually suffices; if it is
+/// too small, the second call passes one of the kernel's maximum size.
 fn sized(ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     for room in [1 << 10, 64 << 10] {
         let mut space = vec![0; room];

@@ -1,14 +1,16 @@
-//! Work queue of one copy, shared by its threads.
+//! Work queue of one copy, which its threads share.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// With more files waiting than this, no further directory is read. This bounds the memory for any tree.
+/// While this many files wait in the queue, threads read no further directory. This bounds the memory of a copy for a
+/// tree of any size.
 const FILES_WAITING_MAX: usize = 1 << 16;
 
-/// A queue that detects when all tasks ever pushed are done.
+/// A queue of tasks that detects when all tasks are done.
 ///
-/// Helpers come first (a started file ends soon), then directories (totals are known early), then files.
+/// Threads take [`Task::Help`] first, so that a started file is complete soon. Then they take directories, so that the
+/// totals are known early, and files last.
 pub struct Queue<D, F, H> {
     inner: Mutex<Inner<D, F, H>>,
     change: Condvar,
@@ -18,18 +20,18 @@ struct Inner<D, F, H> {
     dirs: Vec<D>,
     files: VecDeque<F>,
     helpers: VecDeque<H>,
-    /// Tasks pushed and not yet done, including those in progress.
+    /// Number of tasks that were pushed and are not done, including the tasks that threads run now.
     open: usize,
 }
 
-/// One task.
+/// A task of a copy.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Task<D, F, H> {
-    /// A directory to read.
+    /// Read a directory, and queue its entries.
     Dir(D),
-    /// A file to copy.
+    /// Copy a file.
     File(F),
-    /// A further thread for a large file.
+    /// Help with the copy of a large file that another thread has started.
     Help(H),
 }
 
@@ -45,7 +47,7 @@ impl<D, F, H> Queue<D, F, H> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds tasks.
+    /// Adds tasks to the queue and wakes waiting threads.
     pub fn push(&self, tasks: impl IntoIterator<Item = Task<D, F, H>>) {
         let mut inner = self.lock();
         for task in tasks {
@@ -59,7 +61,7 @@ impl<D, F, H> Queue<D, F, H> {
         self.change.notify_all();
     }
 
-    /// Takes the next task, or waits for one; `None` when all work is done. The caller ends each task with
+    /// Takes the next task, or waits for one. Returns `None` when all tasks are done. After each task the caller calls
     /// [`Queue::done`].
     pub fn pop(&self) -> Option<Task<D, F, H>> {
         let mut inner = self.lock();
@@ -74,7 +76,7 @@ impl<D, F, H> Queue<D, F, H> {
         }
     }
 
-    /// Ends a task; all tasks that follow from it must be pushed before.
+    /// Records that a task is done. The caller must first push all tasks that result from it.
     pub fn done(&self) {
         let mut inner = self.lock();
         inner.open -= 1;

@@ -1,7 +1,7 @@
 //! The side of a copy that is a Weir file system.
 //!
-//! The threads of a copy are plain threads, and each waits here for its own request. After the user asks to stop,
-//! requests in flight get a little more time, so that they leave nothing half done without need.
+//! The threads of a copy are plain threads. Each thread blocks until its own request completes. After the user asks to
+//! stop, requests in flight may continue for a few seconds, so that they leave no incomplete work.
 
 use super::entry::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use types::{Attrs, ByteRange, FileKind, Renaming, SetAttrs, SetTime, Status};
 /// How long requests in flight may continue after the user asked to stop.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A mounted file system for use from plain threads.
+/// A mounted Weir file system, for use from plain threads.
 #[derive(Clone)]
 pub struct Weir {
     mount: Mount,
@@ -24,17 +24,17 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// Returns a side whose requests run in `runtime`.
+    /// Returns the side for `mount`. Its requests run in the tokio runtime `runtime`.
     pub fn new(mount: Mount, runtime: Handle, stop: Stop) -> Self {
         Weir { mount, runtime, stop }
     }
 
-    /// Returns whether both are the same mount.
+    /// Returns whether `self` and `other` use the same mount.
     pub fn is_same(&self, other: &Weir) -> bool {
         self.mount.is_same(&other.mount)
     }
 
-    /// Runs one request and waits for its result.
+    /// Runs one request and blocks until its result arrives.
     pub fn wait<T>(&self, request: impl Future<Output = client::Result<T>>) -> Result<T, Failure> {
         self.runtime.block_on(async {
             tokio::select! {
@@ -45,7 +45,7 @@ impl Weir {
         })
     }
 
-    /// Resolves a path.
+    /// Looks up a path. If `follow` is set, follows a symlink in the last component.
     pub fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Spot, Meta), Failure> {
         let (node, attrs) = self.wait(self.mount.resolve(path, follow))?;
         let mut shown = vec![b'/'];
@@ -53,7 +53,7 @@ impl Weir {
         Ok((Spot { path: shown, node: Some(node), place: None }, Meta { dev: 0, attrs }))
     }
 
-    /// Lists a directory.
+    /// Returns all entries of a directory.
     pub fn list(&self, dir: &Spot) -> Result<Vec<Entry>, Failure> {
         let mut pages = self.mount.readdir(dir.node()?);
         let mut entries = Vec::new();
@@ -68,7 +68,7 @@ impl Weir {
         Ok(entries)
     }
 
-    /// Makes a directory, or returns the existing one.
+    /// Makes a directory, or returns the existing directory. The returned flag is `false` if the directory existed.
     pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
         let dir_node = dir.node()?;
         let made = self.unless_taken(in_doubt::make(async || self.mount.mkdir(dir_node, name, mode).await))?;
@@ -83,19 +83,19 @@ impl Weir {
         }
     }
 
-    /// Reads the target of a symlink.
+    /// Returns the target of a symlink.
     pub fn readlink(&self, link: &Spot) -> Result<Vec<u8>, Failure> {
         Ok(self.wait(self.mount.readlink(link.node()?))?.to_vec())
     }
 
-    /// Makes a symlink; `None` if the name is taken.
+    /// Makes a symlink; returns `None` if the name is taken.
     pub fn symlink(&self, dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
         let node = dir.node()?;
         let made = self.unless_taken(in_doubt::make(async || self.mount.symlink(node, name, target).await))?;
         Ok(made.map(|(node, _)| dir.below(name, node)))
     }
 
-    /// Makes a fifo, socket or device node; `None` if the name is taken.
+    /// Makes a fifo, socket or device node; returns `None` if the name is taken.
     pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
         let node = dir.node()?;
         let attempt = async || self.mount.mknod(node, name, attrs.kind, 0o600, attrs.rdev).await;
@@ -103,7 +103,7 @@ impl Weir {
         Ok(made.map(|(node, _)| dir.below(name, node)))
     }
 
-    /// Makes a hard link; `None` if the name is taken.
+    /// Makes a hard link; returns `None` if the name is taken.
     pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
         let (file, node) = (file.node()?, dir.node()?);
         let made = self.unless_taken(in_doubt::link(&self.mount, file, node, name))?;
@@ -119,7 +119,7 @@ impl Weir {
         })
     }
 
-    /// Renames inside one directory and replaces the file that has the new name.
+    /// Renames a file inside one directory. Replaces the file that has the new name.
     pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
         self.wait(async {
@@ -134,13 +134,13 @@ impl Weir {
         self.wait(remove_if_there(&self.mount, dir, name))
     }
 
-    /// Sets the attributes of a directory, symlink or node.
+    /// Sets the attributes of a directory, symlink or special file.
     pub fn apply(&self, spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
         let changes = kept(attrs);
         self.wait(self.mount.setattr(spot.node()?, &changes)).map(drop)
     }
 
-    /// Returns all xattrs of a file or directory, with the prefix `user.` that the protocol leaves out.
+    /// Returns all xattrs of a file or directory. Adds the prefix `user.` to the names, which the protocol omits.
     pub fn xattrs(&self, spot: &Spot) -> Result<Vec<Xattr>, Failure> {
         let node = spot.node()?;
         self.wait(async {
@@ -156,18 +156,18 @@ impl Weir {
         })
     }
 
-    /// Sets one xattr.
+    /// Sets one xattr of a file or directory.
     pub fn set_xattr(&self, spot: &Spot, xattr: &Xattr) -> Result<(), Failure> {
         let name = xattr.name.strip_prefix(b"user.").unwrap_or(&xattr.name);
         self.wait(self.mount.setxattr(spot.node()?, name, &xattr.value, XattrMode::Either))
     }
 
-    /// Opens a file for reading.
+    /// Opens a source file for reading.
     pub fn open(&self, spot: &Spot) -> Result<File, Failure> {
         self.wait(self.mount.open(spot.node()?, OpenFlags::READ))
     }
 
-    /// Makes a new file that only its owner can open.
+    /// Creates a file that only its owner can open.
     pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
         let options = CreateOptions { mode: 0o600, exclusive: true, ..CreateOptions::default() };
         let file = self.wait(self.mount.create(dir.node()?, name, options))?;
@@ -175,7 +175,7 @@ impl Weir {
         Ok((file, spot))
     }
 
-    /// Returns the next range of data at or after `from` and below `size`.
+    /// Returns the next data range of the file at or after `from` and below `size`; `None` if only a hole is left.
     pub fn next_data(&self, file: &File, from: u64, size: u64) -> Result<Option<ByteRange>, Failure> {
         if from >= size {
             return Ok(None);
@@ -187,13 +187,13 @@ impl Weir {
         }))
     }
 
-    /// Closes a file that was read.
+    /// Closes a source file.
     pub fn close(&self, file: File) -> Result<(), Failure> {
         self.wait(file.close())
     }
 
-    /// Completes a file that is written up to `written`: makes it durable, sets its attributes, and renames it from its
-    /// temporary to its final name.
+    /// Completes a file that is written up to `written`: makes its data durable, sets its attributes, and renames it
+    /// from its temporary to its final name.
     pub fn finish(
         &self,
         file: File,
@@ -202,7 +202,7 @@ impl Weir {
         dir: &Spot,
         [temporary, name]: [&[u8]; 2],
     ) -> Result<(), Failure> {
-        // Setting a size sends requests to every iod, and only a hole at the end needs it.
+        // Set the size only if the file ends with a hole, because a change of the size sends requests to every iod.
         let size = (attrs.size != written).then_some(attrs.size);
         let changes = SetAttrs { size, ..kept(attrs) };
         self.wait(in_doubt::finish(&self.mount, file, changes, dir.node()?, [temporary, name])).map(drop)
@@ -221,11 +221,12 @@ pub async fn remove_if_there(mount: &Mount, dir: &Node, name: &[u8]) -> client::
     }
 }
 
-/// Returns the attributes that a copy keeps: always the times, the mode except for symlinks, and the owner for root.
+/// Returns the attributes that a copy preserves: always the times, the mode except for symlinks, and for root also the
+/// owner.
 fn kept(attrs: &Attrs) -> SetAttrs {
     let own = rustix::process::geteuid();
     let link = attrs.kind == FileKind::Symlink;
-    // Only root keeps the owner, and a file that gets another owner must not stay setuid.
+    // Clear the setuid and setgid bits if the file gets another owner than the source: only root preserves the owner.
     let mode = if own.is_root() || own.as_raw() == attrs.uid { attrs.mode } else { attrs.mode & 0o1777 };
     SetAttrs {
         mode: (!link).then_some(mode),

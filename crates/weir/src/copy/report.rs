@@ -1,4 +1,4 @@
-//! Report of a copy: counters, the progress bar, errors per file, and the summary.
+//! Report of a copy: counters, the progress bar, the error of each file, and the summary.
 
 use crate::failure::{Exit, Failure};
 use crate::show;
@@ -9,57 +9,57 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Number of errors kept for the JSON summary; all errors are printed and counted.
+/// Maximum number of errors in the JSON summary. The report prints and counts all errors.
 const ERRORS_KEPT: usize = 1000;
 
-/// Weight of a name in the progress bar, in bytes: making a small file takes as long as moving that many bytes.
+/// Weight of a name in the progress bar, in bytes: making a small file takes about as long as copying this many bytes.
 const NAME_WEIGHT: u64 = 64 << 10;
-/// Interval between updates of the text beside the bar, in milliseconds.
+/// Minimum interval between two updates of the text beside the progress bar, in milliseconds.
 const TEXT_EVERY: u64 = 200;
 
-/// The output mode of a copy.
+/// What a copy prints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Talk {
-    /// A progress bar on a terminal, and one line at the end.
+    /// A progress bar on a terminal, and one summary line at the end.
     Normal,
-    /// Errors only.
+    /// Only errors.
     Quiet,
-    /// Errors, and one JSON object on standard output at the end.
+    /// Errors on standard error, and one JSON object on standard output at the end.
     Json,
 }
 
-/// Counters and output of one copy.
+/// The counters and the output of one copy.
 pub struct Report {
     command: &'static str,
     talk: Talk,
     start: Instant,
     bar: ProgressBar,
     counts: Counts,
-    /// Names and bytes found so far.
+    /// Number of names and number of bytes that the copy has found so far.
     found: (AtomicU64, AtomicU64),
-    /// Bytes processed so far, including holes.
+    /// Number of bytes processed so far, including holes.
     passed: AtomicU64,
-    /// The time of the last text update, in milliseconds after the start.
+    /// When the text beside the bar was last updated, in milliseconds after the start of the copy.
     texted: AtomicU64,
     errors: Mutex<Vec<JsonError>>,
 }
 
-/// Counters of finished work.
+/// Counters of what the copy has done.
 #[derive(Default)]
 pub struct Counts {
-    /// Regular files whose bytes were copied.
+    /// Regular files whose bytes the copy has written.
     pub files: AtomicU64,
-    /// Directories.
+    /// Directories copied.
     pub directories: AtomicU64,
-    /// Symbolic links.
+    /// Symbolic links copied.
     pub symlinks: AtomicU64,
-    /// Further names of files that were already copied.
+    /// Hard links made: further names of files that were already copied.
     pub hard_links: AtomicU64,
-    /// Fifos, sockets and device nodes.
+    /// Fifos, sockets and device nodes copied.
     pub special: AtomicU64,
-    /// Bytes moved, without holes.
+    /// Bytes copied, without holes.
     pub bytes: AtomicU64,
-    /// Names that could not be copied.
+    /// Names that the copy could not make.
     pub failed: AtomicU64,
 }
 
@@ -85,7 +85,7 @@ struct Summary<'a> {
 }
 
 impl Report {
-    /// Returns a report for the command called `command`.
+    /// Returns the report of the command `command`.
     pub fn new(command: &'static str, talk: Talk) -> Self {
         let bar = match talk == Talk::Normal && std::io::stderr().is_terminal() {
             true => ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8)),
@@ -109,19 +109,19 @@ impl Report {
         }
     }
 
-    /// Returns the counters.
+    /// Returns the counters of the copy.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Records new work: a number of names that are not directories, and their bytes.
+    /// Records that the copy has found `names` names that are not directories, with `bytes` bytes in total.
     pub fn found(&self, names: u64, bytes: u64) {
         self.found.0.fetch_add(names, Relaxed);
         self.found.1.fetch_add(bytes, Relaxed);
         self.bar.inc_length(names * NAME_WEIGHT + bytes);
     }
 
-    /// Records that bytes were moved, and that a hole of `skipped` bytes was skipped.
+    /// Records that the copy has written `bytes` bytes and skipped a hole of `skipped` bytes.
     pub fn moved(&self, bytes: u64, skipped: u64) {
         self.counts.bytes.fetch_add(bytes, Relaxed);
         self.passed.fetch_add(bytes + skipped, Relaxed);
@@ -129,7 +129,7 @@ impl Report {
         self.refresh();
     }
 
-    /// Counts a finished item.
+    /// Adds 1 to the counter `which` of finished items.
     pub fn finished(&self, which: &AtomicU64) {
         which.fetch_add(1, Relaxed);
         if !std::ptr::eq(which, &self.counts.directories) {
@@ -138,7 +138,7 @@ impl Report {
         self.refresh();
     }
 
-    /// Updates the text beside the bar, unless the last update is recent.
+    /// Updates the text beside the progress bar, at most once per [`TEXT_EVERY`].
     fn refresh(&self) {
         let now = self.start.elapsed().as_millis() as u64;
         let last = self.texted.load(Relaxed);
@@ -159,7 +159,7 @@ impl Report {
         ));
     }
 
-    /// Prints and counts an item that could not be copied.
+    /// Prints and counts the failure to copy the file at `path`.
     pub fn fail(&self, path: &[u8], failure: &Failure) {
         self.counts.failed.fetch_add(1, Relaxed);
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +176,7 @@ impl Report {
         }
     }
 
-    /// Removes the bar, prints the summary and returns the exit code.
+    /// Removes the progress bar, prints the summary, and returns the exit code.
     pub fn end(&self, interrupted: bool) -> Result<Exit, Failure> {
         self.bar.finish_and_clear();
         let get = |n: &AtomicU64| n.load(Relaxed);

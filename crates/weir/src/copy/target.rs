@@ -1,9 +1,11 @@
-//! The target side of a copy on this machine, which follows no symlink below its top directory.
+//! The destination tree of a copy on this machine. Its operations follow no symlink below the top directory.
 //!
-//! Every name is reached from the open top directory. Other users may change the target tree while a copy runs. If each
-//! call resolved a whole path, a symlink planted in the meantime could lead it out of the tree. Only the path to the
-//! top directory, which the user named, may contain symlinks. A place is opened for each call and closed after it. So a
-//! copy has as many directory descriptors as threads, whatever the size of the tree.
+//! Other users may change the tree while a copy runs. A call that resolved a whole path could follow a symlink that
+//! another user has made meanwhile, and leave the tree. So every operation starts at the open top directory. Only the
+//! path to the top directory, which the user named, may contain symlinks.
+//!
+//! An operation opens the directory of its name and closes it again. So a copy needs one directory descriptor for each
+//! thread, whatever the size of the tree.
 
 use super::entry::{Spot, Xattr};
 use crate::failure::Failure;
@@ -16,28 +18,28 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use types::{Attrs, FileKind, Timestamp};
 
-/// A place in the target tree: the open top directory, and the path below it.
+/// A path in the destination tree: the open top directory, and the path below it.
 #[derive(Clone)]
 pub struct Place {
     top: Arc<OwnedFd>,
-    /// Begins with `.`, which is the top directory.
+    /// The path below the top directory. It begins with `.`, which is the top directory.
     below: Vec<u8>,
 }
 
 impl Place {
-    /// Opens the directory at a path that the user named; symlinks are followed.
+    /// Opens the top directory at a path that the user named, and follows symlinks in this path.
     pub fn top(path: &[u8]) -> Result<Self, Failure> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = Arc::new(rustix::fs::open(super::local::os(path), flags, Mode::empty())?);
         Ok(Place { top, below: b".".to_vec() })
     }
 
-    /// Returns the place of a name in this directory.
+    /// Returns the path of the entry `name` of this directory.
     pub fn child(&self, name: &[u8]) -> Self {
         Place { top: self.top.clone(), below: join(&self.below, name) }
     }
 
-    /// Returns the directory of this place, and the last component of its path.
+    /// Splits this path into its directory and its last component.
     fn split(&self) -> Result<(Self, &[u8]), Failure> {
         let at = self
             .below
@@ -48,19 +50,19 @@ impl Place {
         Ok((Place { top: self.top.clone(), below: dir.to_vec() }, &name[1..]))
     }
 
-    /// Opens the file at this place without following symlinks. A symlink at the place itself is opened as such, or
-    /// fails if `flags` ask for a directory.
+    /// Opens the file at this path without following symlinks. If the last component is a symlink, opens the symlink
+    /// itself, or fails if `flags` ask for a directory.
     fn open(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(&self.top, &self.below[..], flags, Mode::empty(), resolve) {
-            // For kernels before 5.6, and for containers that do not allow the call.
+            // Kernels before 5.6 do not have openat2(2), and some containers forbid it.
             Err(Errno::NOSYS | Errno::PERM) => self.walk(flags),
             opened => opened,
         }
     }
 
-    /// As [`Place::open`], one component at a time.
+    /// Opens the file at this path like [`Place::open`], one component at a time, for kernels without openat2(2).
     fn walk(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut names = self.below.split(|b| *b == b'/').peekable();
@@ -72,16 +74,16 @@ impl Place {
         Ok(at)
     }
 
-    /// Opens the directory at this place for calls with names in it; `name` is the name of this call.
+    /// Opens the directory at this path, for a call that uses the entry `name` of the directory.
     fn directory(&self, name: &[u8]) -> Result<OwnedFd, Failure> {
-        // Names from servers are checked on receipt. Check again here, so that no other name can lead out of the
-        // directory.
+        // The client checks every name that a server sends. Check `name` again here, because an invalid name could
+        // leave the directory.
         types::name::check(name).map_err(|_| Failure::new("invalid file name"))?;
         self.open(OFlags::DIRECTORY).map_err(replaced)
     }
 }
 
-/// Converts the error of opening a directory that existed before.
+/// Converts the error of opening a directory that the copy has found or made earlier.
 fn replaced(error: Errno) -> Failure {
     match error {
         Errno::LOOP | Errno::NOTDIR => {
@@ -92,13 +94,13 @@ fn replaced(error: Errno) -> Failure {
     }
 }
 
-/// Returns the place on this machine that a [`Spot`] of the target names.
+/// Returns the path in the destination tree that belongs to a [`Spot`].
 fn place(spot: &Spot) -> Result<&Place, Failure> {
     spot.place.as_ref().ok_or_else(|| Failure::new("the file is not in the target"))
 }
 
-/// Makes the directory `name` in `dir`. The flag is `false` if the directory existed. A symlink to a directory does not
-/// count as one.
+/// Makes the directory `name` in `dir`. The returned flag is `false` if the directory existed. A symlink to a directory
+/// is an error.
 pub fn mkdir(dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
     let at = place(dir)?;
     let parent = at.directory(name)?;
@@ -119,7 +121,7 @@ pub fn mkdir(dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure
     }
 }
 
-/// Runs `make` for `name` in `dir`. Returns the new spot, or `None` if the name is taken.
+/// Runs `make` for `name` in `dir`. Returns the location of the new file, or `None` if the name is taken.
 fn unless_taken(
     dir: &Spot,
     name: &[u8],
@@ -133,19 +135,19 @@ fn unless_taken(
     }
 }
 
-/// Makes a symlink; `None` if the name is taken.
+/// Makes a symlink; returns `None` if the name is taken.
 pub fn symlink(dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
     unless_taken(dir, name, |dir| rustix::fs::symlinkat(target, dir, name))
 }
 
-/// Makes a hard link to a file of the target; `None` if the name is taken.
+/// Makes a hard link to a file of the destination tree; returns `None` if the name is taken.
 pub fn link(file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
     let (file_dir, file_name) = place(file)?.split()?;
     let from = file_dir.directory(file_name)?;
     unless_taken(dir, name, |dir| rustix::fs::linkat(&from, file_name, dir, name, AtFlags::empty()))
 }
 
-/// Makes a fifo, socket or device node; `None` if the name is taken.
+/// Makes a fifo, socket or device node; returns `None` if the name is taken.
 pub fn mknod(dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
     if matches!(attrs.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
         return Err(Errno::INVAL.into());
@@ -155,7 +157,7 @@ pub fn mknod(dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Fai
     unless_taken(dir, name, |dir| rustix::fs::mknodat(dir, name, file_type(attrs.kind), mode, dev))
 }
 
-/// Renames inside one directory and replaces the file that has the new name.
+/// Renames a file inside one directory. Replaces the file that has the new name.
 pub fn rename(dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
     types::name::check(from).map_err(|_| Failure::new("invalid file name"))?;
     let dir = place(dir)?.directory(to)?;
@@ -170,7 +172,7 @@ pub fn unlink(dir: &Spot, name: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Makes a new file that only its owner can open.
+/// Creates a file that only its owner can open.
 pub fn create(dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
     let at = place(dir)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -178,24 +180,26 @@ pub fn create(dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
     Ok((File::from(file), dir.in_target(name, at.child(name))))
 }
 
-/// Sets length, mode and times of a file and, for root, its owner. Then renames it from its temporary to its final
-/// name.
+/// Sets the length, mode and times of a file and, for root, its owner. Then renames the file from its temporary to its
+/// final name.
 pub fn finish(file: &File, attrs: &Attrs, dir: &Spot, [temporary, name]: [&[u8]; 2]) -> Result<(), Failure> {
     file.set_len(attrs.size)?;
     if rustix::process::geteuid().is_root() {
         rustix::fs::fchown(file, owner(attrs).0, owner(attrs).1)?;
     }
-    // After the owner, because chown clears the setuid and setgid bits.
+    // Set the mode after the owner, because chown(2) clears the setuid and setgid bits.
     rustix::fs::fchmod(file, Mode::from_raw_mode(kept_mode(attrs)))?;
     rustix::fs::futimens(file, &times(attrs))?;
     rename(dir, temporary, name)
 }
 
-/// Sets mode and times of a directory, symlink or node and, for root, its owner. A file of another kind is not changed.
+/// Sets the mode and times of a directory, symlink or special file and, for root, its owner. Fails if the name has a
+/// file of another type now.
 pub fn apply(spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
     let only = if attrs.kind == FileKind::Directory { OFlags::DIRECTORY } else { OFlags::empty() };
     let file = place(spot)?.open(only).map_err(replaced)?;
-    // The descriptor pins the inode from here on. The check refuses another user's file that was linked to this name.
+    // The descriptor pins the inode from here on. The check fails if another user has linked a file of another type to
+    // this name.
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != file_type(attrs.kind) {
         return Err(Failure::new("another file has the name now"));
     }
@@ -211,12 +215,12 @@ pub fn apply(spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
     Ok(rustix::fs::utimensat(CWD, &open, &times(attrs), AtFlags::empty())?)
 }
 
-/// Returns the `/proc` path of an open file, for calls that do not accept a descriptor opened with `O_PATH`.
+/// Returns the `/proc` path of an open file, for system calls that do not accept a descriptor opened with `O_PATH`.
 fn itself(file: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Sets one xattr of a directory, or of a new file that is still open; `name` includes its `user.` prefix.
+/// Sets one xattr of a directory, or of a new file that the caller holds open. The name of the xattr includes `user.`.
 pub fn set_xattr(spot: &Spot, open: Option<&File>, xattr: &Xattr) -> Result<(), Failure> {
     let name = CString::new(xattr.name.clone()).map_err(Failure::new)?;
     if let Some(file) = open {
@@ -239,12 +243,13 @@ fn file_type(kind: FileKind) -> FileType {
 }
 
 fn owner(attrs: &Attrs) -> (Option<rustix::fs::Uid>, Option<rustix::fs::Gid>) {
-    // The kernel takes the id -1 as "leave unchanged"; it is not an owner.
+    // Do not pass the id -1 to the kernel, which takes it as "leave the owner unchanged".
     let known = |id: u32| (id != u32::MAX).then_some(id);
     (known(attrs.uid).map(rustix::fs::Uid::from_raw), known(attrs.gid).map(rustix::fs::Gid::from_raw))
 }
 
-/// Returns the mode to set. Only root keeps the owner, and a file that gets another owner must not stay setuid.
+/// Returns the mode to set. Clears the setuid and setgid bits if the file gets another owner than the source: only root
+/// preserves the owner.
 fn kept_mode(attrs: &Attrs) -> u32 {
     let own = rustix::process::geteuid();
     if own.is_root() || own.as_raw() == attrs.uid { attrs.mode } else { attrs.mode & 0o1777 }
@@ -290,12 +295,13 @@ mod tests {
             covered += data.len;
             from = data.end();
         }
-        // A file system without holes reports everything as data; either way the tail is included.
+        // The 4 bytes at the end of the written range are data in every file system. A file system that does not
+        // support holes reports the whole file as data.
         assert!((4..=3 << 20).contains(&covered), "{covered}");
         assert_eq!(next_data(&file, after.size, after.size).unwrap(), None);
     }
 
-    /// Makes every call that changes a target with names in `dir`. Returns the result of each.
+    /// Runs every operation that changes names in `dir` of a destination tree. Returns the result of each operation.
     fn change(dir: &Spot, attrs: &Attrs) -> Vec<(&'static str, Result<(), Failure>)> {
         let elsewhere = dir.in_target(b"file", place(dir).unwrap().child(b"file"));
         let xattr = Xattr { name: b"user.x".to_vec(), value: b"x".to_vec() };
@@ -320,7 +326,7 @@ mod tests {
             std::fs::create_dir_all(home.path().join(dir)).unwrap();
             std::fs::write(home.path().join(dir).join("file"), b"content").unwrap();
         }
-        // The path to the top directory may contain symlinks.
+        // Name the top directory through a symlink, which the path to the top directory may contain.
         std::os::unix::fs::symlink("tree", home.path().join("way")).unwrap();
         let tree = top(&home.path().join("way"));
         let sub = mkdir(&tree, b"sub", 0o700).unwrap();
@@ -348,11 +354,12 @@ mod tests {
         let after = stat(outside.join("sub").as_os_str().as_bytes(), false).unwrap().attrs;
         assert_eq!((after.mode, after.mtime, after.ctime), (before.mode, before.mtime, before.ctime));
         assert_eq!(std::fs::read_dir(outside.join("sub")).unwrap().count(), 1);
-        // The same calls succeed in a real directory.
+        // The same operations succeed in a directory that no symlink has replaced.
         let moved = mkdir(&tree, b"moved", 0o700).unwrap().0;
         place(&moved).unwrap().walk(OFlags::PATH | OFlags::DIRECTORY).unwrap();
         for (what, outcome) in change(&moved, &attrs) {
-            // The first call made the name; the file system may have no xattrs.
+            // `rename` and `create` fail because `mkdir` has made the name `new`. `set_xattr` fails if the file system
+            // has no xattrs.
             let taken = matches!(what, "rename" | "create");
             assert!(taken || what == "set_xattr" || outcome.is_ok(), "{what}: {outcome:?}");
         }

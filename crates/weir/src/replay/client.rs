@@ -1,4 +1,4 @@
-//! One client of a replay, which runs its operations one after the other.
+//! One client of a replay, which runs its operations one after another.
 
 use super::store::{Buffer, Door, Opened};
 use super::{Latencies, Shared, Sums, aligned, verify};
@@ -10,21 +10,21 @@ use std::time::Instant;
 use trace::written::Written;
 use trace::{Action, Op, content};
 
-/// One client, in its own thread.
+/// A client of a replay, which runs in its own thread.
 pub(super) struct Client {
     shared: Arc<Shared>,
     pub(super) door: Door,
     copy: usize,
     number: usize,
     open: HashMap<u32, Opened>,
-    /// The content that this client wrote, by file.
+    /// For each file, a model of the bytes that this client has written.
     models: HashMap<u32, Written>,
-    /// The number of writes so far.
+    /// Number of writes that this client has started.
     writes: u64,
     buffer: Buffer,
 }
 
-/// The results of a client.
+/// The results of one client.
 pub(super) struct Worked {
     pub(super) copy: usize,
     pub(super) latencies: Latencies,
@@ -34,7 +34,7 @@ pub(super) struct Worked {
     pub(super) failure: Option<Failure>,
 }
 
-/// Returns the name of a file of a copy.
+/// Returns the name of a file, from the number of the copy of the trace and the number of the file in the trace.
 pub(super) fn name(copy: usize, file: u32) -> String {
     format!("{copy}-{file}")
 }
@@ -45,13 +45,13 @@ impl Client {
         Client { shared, door, copy, number, open, models, writes: 0, buffer: Buffer::default() }
     }
 
-    /// Fills the files of a copy that are read with zeros, up to the end of the last read.
+    /// Writes zeros to all files of one copy of the trace that the trace reads, up to the end of the furthest read.
     pub(super) fn fill(&mut self, copy: usize) -> Result<(), Failure> {
         const PIECE: u64 = 1 << 20;
         let zeros = aligned(PIECE as usize, |_| {});
         for (file, end) in &self.shared.filled {
             let opened = self.door.open(&name(copy, *file))?;
-            // Write whole pieces, because O_DIRECT accepts only whole pieces.
+            // Write whole pieces of 1 MiB, because O_DIRECT requires aligned lengths.
             for at in (0..end.div_ceil(PIECE)).map(|piece| piece * PIECE) {
                 self.shared.stop.check()?;
                 self.door.write(&opened, at, zeros.clone())?;
@@ -62,7 +62,7 @@ impl Client {
         Ok(())
     }
 
-    /// Runs all operations of the trace.
+    /// Runs all operations of this client in the trace.
     pub(super) fn work(mut self) -> Worked {
         let shared = self.shared.clone();
         let mut latencies = Latencies::default();
@@ -107,7 +107,7 @@ impl Client {
         Worked { copy: self.copy, latencies, sums, threshold, models: self.models, failure }
     }
 
-    /// Returns the content of a write.
+    /// Returns the bytes that a write operation writes; empty for other operations.
     fn data(&mut self, op: &Op) -> Result<bytes::Bytes, Failure> {
         if op.action != Action::Write {
             return Ok(bytes::Bytes::new());
@@ -116,7 +116,7 @@ impl Client {
         if !self.shared.verify {
             return Ok(self.shared.pool.slice(..op.len as usize));
         }
-        // No two writes of a file have the same number.
+        // Give each write of a file its own number, from which its content follows.
         let number = ((self.number as u64) << 40) + self.writes;
         self.models.entry(op.file).or_default().write(op.offset, u64::from(op.len), number);
         Ok(aligned(op.len as usize, |out| content::fill(op.file, number, op.offset, out)))
@@ -140,7 +140,7 @@ impl Client {
             }
             Action::Read | Action::Write | Action::Fsync => {}
         }
-        // The parser and the generators guarantee that operations use only open files.
+        // The parser and the generators of traces ensure that every operation uses an open file.
         let Some(file) = self.open.get(&op.file) else { return Err(Failure::new("the file is not open")) };
         match op.action {
             Action::Write => self.door.write(file, op.offset, data),

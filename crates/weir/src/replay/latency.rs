@@ -1,4 +1,4 @@
-//! Latency histograms of replayed operations, by kind and size.
+//! Latency histograms of the operations of a replay, by kind of operation and by length.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -6,39 +6,39 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use trace::{Action, Op};
 
-/// Latency histograms by kind of operation and by length, rounded up to a power of two.
+/// Latency histograms by kind of operation and by length; lengths are rounded up to a power of two.
 #[derive(Default)]
 pub struct Latencies {
     by_class: BTreeMap<(Action, u32), Histogram<u64>>,
 }
 
-/// The summary of one class, for people and programs.
+/// The summary of the latencies of one kind of operation and one class of lengths.
 #[derive(Serialize)]
 pub struct Line {
-    /// The kind of operation.
+    /// The kind of operation, such as `read`.
     pub operation: &'static str,
-    /// The maximum length in this class; 0 for operations without a length.
+    /// The maximum length of an operation in this class, in bytes; 0 for operations without a length.
     pub up_to: u32,
-    /// The number of operations.
+    /// The number of operations in this class.
     pub count: u64,
-    /// The total time in microseconds.
+    /// The total time of all operations in this class, in microseconds.
     pub sum_us: f64,
-    /// The median in microseconds.
+    /// The median latency in microseconds.
     pub p50_us: f64,
-    /// The 99th percentile in microseconds.
+    /// The 99th percentile of the latency in microseconds.
     pub p99_us: f64,
-    /// The maximum in microseconds.
+    /// The maximum latency in microseconds.
     pub max_us: f64,
 }
 
 impl Latencies {
-    /// Records the time of an operation.
+    /// Records the latency of one operation.
     pub(super) fn record(&mut self, op: &Op, took: Duration) {
         let class = if op.len == 0 { 0 } else { op.len.next_power_of_two() };
-        // Two significant digits.
+        // Record latencies with two significant digits.
         let new = || Histogram::new(2).expect("two digits are allowed");
         let histogram = self.by_class.entry((op.action, class)).or_insert_with(new);
-        // At most one hour, so that the histogram, which resizes itself, accepts any time.
+        // Limit the latency to one hour. A histogram that resizes itself can record every value up to this limit.
         let nanos = took.min(Duration::from_secs(3600)).as_nanos() as u64;
         histogram.record(nanos).unwrap_or_default();
     }
@@ -46,14 +46,14 @@ impl Latencies {
     pub(super) fn add(&mut self, other: &Latencies) {
         for (class, histogram) in &other.by_class {
             match self.by_class.get_mut(class) {
-                // Both histograms resize themselves, so adding cannot fail.
+                // Adding cannot fail, because both histograms resize themselves.
                 Some(mine) => mine.add(histogram).unwrap_or_default(),
                 None => drop(self.by_class.insert(*class, histogram.clone())),
             }
         }
     }
 
-    /// Returns the summaries of all classes.
+    /// Returns one summary for each class.
     pub fn lines(&self) -> Vec<Line> {
         let line = |((action, up_to), histogram): (&(Action, u32), &Histogram<u64>)| {
             let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
@@ -64,13 +64,13 @@ impl Latencies {
         self.by_class.iter().map(line).collect()
     }
 
-    /// Returns the total time of all operations of a kind.
+    /// Returns the total time of all operations of one kind.
     pub fn sum(&self, action: Action) -> Duration {
         let of = self.by_class.iter().filter(|((a, _), _)| *a == action);
         Duration::from_nanos(of.map(|(_, histogram)| histogram.mean() * histogram.len() as f64).sum::<f64>() as u64)
     }
 
-    /// Returns the number of operations of a kind.
+    /// Returns the number of operations of one kind.
     pub fn count(&self, action: Action) -> u64 {
         self.by_class.iter().filter(|((a, _), _)| *a == action).map(|(_, histogram)| histogram.len()).sum()
     }

@@ -13,41 +13,41 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use tokio::runtime::Handle;
 
-/// The directory in which a replay makes its files.
+/// The directory in which a replay makes its files, in Weir or on this machine.
 pub enum Place {
-    /// A directory of a Weir file system.
+    /// A directory of a Weir file system, which the replay uses through the client library.
     Weir {
-        /// The directory.
+        /// The URL of the directory.
         target: Target,
-        /// The options of the clients.
+        /// The options of the mount of each client.
         options: Box<Options>,
-        /// Each write is sent at once and awaited, instead of gathered.
+        /// Whether a client sends each write as a request and waits for the answer, instead of gathering writes.
         each: bool,
-        /// The runtime of the clients.
+        /// The tokio runtime in which the requests of the clients run.
         runtime: Handle,
     },
-    /// A directory of this machine, on any file system.
+    /// A directory of this machine, in any file system, which the replay uses through the kernel.
     Local {
-        /// The directory.
+        /// The path of the directory.
         dir: PathBuf,
-        /// Files are opened with O_DIRECT.
+        /// Whether the clients open files with O_DIRECT.
         odirect: bool,
     },
 }
 
-/// A temporary directory of the replay in such a place.
+/// A temporary directory of the replay, in the directory that the user named.
 pub(super) enum Room<'a> {
     Weir { target: &'a Target, options: &'a Options, each: bool, runtime: &'a Handle, name: Vec<u8> },
     Local { dir: PathBuf, odirect: bool },
 }
 
-/// The access of one client to the directory.
+/// The access of one client to the temporary directory.
 pub(super) enum Door {
     Weir { mount: Mount, dir: Node, each: bool, runtime: Handle },
     Local { dir: OwnedFd, odirect: bool },
 }
 
-/// An open file.
+/// A file that a client has opened, in Weir or on this machine.
 pub(super) enum Opened {
     Weir(Box<File>),
     Local(std::fs::File),
@@ -75,7 +75,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Opens the directory for one more client.
+    /// Opens the temporary directory for one more client.
     pub(super) fn enter(&self) -> Result<Door, Failure> {
         match self {
             Room::Weir { target, options, each, runtime, name } => runtime.block_on(async {
@@ -91,7 +91,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Removes the directory and everything in it.
+    /// Removes the temporary directory and everything in it.
     pub(super) fn remove(&self) -> Result<(), Failure> {
         let (target, name) = match self {
             Room::Weir { target, name, .. } => (target, name),
@@ -118,7 +118,7 @@ impl<'a> Room<'a> {
 }
 
 impl Door {
-    /// Returns the counts of this client so far.
+    /// Returns the counters of this client. They are all zero for a directory of this machine.
     pub(super) fn sums(&self) -> Sums {
         match self {
             Door::Weir { mount, .. } => Sums::of(mount.counters()),
@@ -126,7 +126,7 @@ impl Door {
         }
     }
 
-    /// Returns the write threshold in force.
+    /// Returns the write threshold that this client uses now; `None` for a directory of this machine.
     pub(super) fn threshold(&self) -> Option<u64> {
         match self {
             Door::Weir { mount, .. } => Some(mount.write_threshold()),
@@ -134,7 +134,7 @@ impl Door {
         }
     }
 
-    /// Opens a file for reading and writing, and makes it if it does not exist.
+    /// Opens a file for reading and writing, and creates the file if it does not exist.
     pub(super) fn open(&self, name: &str) -> Result<Opened, Failure> {
         match self {
             Door::Weir { mount, dir, runtime, .. } => {
@@ -173,8 +173,8 @@ impl Door {
         }
     }
 
-    /// Reads up to the end of the file. Returns the number of bytes read. `buffer` holds them if `keep` is set or the file
-    /// is local.
+    /// Reads `len` bytes at `offset`, or fewer at the end of the file. Returns the number of bytes read. A read from
+    /// Weir stores the bytes in `buffer` only if `keep` is set; a local read always does.
     pub(super) fn read(
         &self,
         file: &Opened,
@@ -208,7 +208,7 @@ impl Door {
         }
     }
 
-    /// Closes a file. On Weir this reports writes that failed.
+    /// Closes a file. For a file in Weir, the result reports failed writes.
     pub(super) fn close(&self, file: Opened) -> Result<(), Failure> {
         match (self, file) {
             (Door::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.close())?),
@@ -219,7 +219,7 @@ impl Door {
         }
     }
 
-    /// Ends the session. If the server does not answer, the session ends with its lease.
+    /// Ends the session of this client. If the server does not answer, the session ends with its lease.
     pub(super) fn leave(self) {
         if let Door::Weir { mount, runtime, .. } = self
             && let Err(error) = runtime.block_on(mount.disconnect())
@@ -242,14 +242,14 @@ fn read_full(file: &std::fs::File, offset: u64, space: &mut [u8]) -> std::io::Re
     Ok(done)
 }
 
-/// A buffer that begins at a page boundary, as O_DIRECT requires.
+/// A reusable page-aligned buffer, as O_DIRECT requires.
 #[derive(Default)]
 pub(super) struct Buffer {
     room: Vec<u8>,
 }
 
 impl Buffer {
-    /// Returns the first `len` bytes.
+    /// Returns the first `len` bytes of the buffer, and enlarges the buffer if it is shorter.
     pub(super) fn space(&mut self, len: usize) -> &mut [u8] {
         const PAGE: usize = 4096;
         if self.room.len() < len + PAGE {

@@ -1,30 +1,30 @@
-//! Counters of all clients of a replay together.
+//! Counters of a replay, added up over all its clients.
 
 use client::Counters;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::{Add, Sub};
 
-/// Counters of the clients of a Weir file system; all zero for other file systems.
+/// Counters of the clients, added up; all zero if the replay does not use a Weir file system.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Sums {
-    /// RPCs sent, by name.
+    /// Number of RPCs that the clients sent, by name.
     pub rpcs: BTreeMap<String, u64>,
-    /// NFS operations in these RPCs, by name.
+    /// Number of NFS operations in these RPCs, by name.
     pub operations: BTreeMap<String, u64>,
-    /// Payload bytes read on the direct path.
+    /// Payload bytes that the clients read on the direct path.
     pub read_direct: u64,
-    /// Payload bytes read by short-circuit reads, included in `read_direct`.
+    /// Payload bytes of short-circuit reads; `read_direct` includes them.
     pub read_short_circuit: u64,
-    /// Short-circuit reads, which need no request to an iod.
+    /// Number of short-circuit reads, which send no request to an iod.
     pub short_circuit_reads: u64,
-    /// Payload bytes read on the mgr path.
+    /// Payload bytes that the clients read on the mgr path.
     pub read_via_mgr: u64,
-    /// Payload bytes written on the direct path.
+    /// Payload bytes that the clients wrote on the direct path.
     pub written_direct: u64,
-    /// Payload bytes written on the mgr path.
+    /// Payload bytes that the clients wrote on the mgr path.
     pub written_via_mgr: u64,
-    /// Requests sent again.
+    /// Number of requests that the clients sent again.
     pub retries: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Verification of a replay: compares the data read with the data written.
+//! Verification of a replay: compares the bytes that clients read with the bytes that they wrote.
 
 use super::Models;
 use super::client::name;
@@ -8,13 +8,13 @@ use std::collections::{BTreeSet, HashMap};
 use trace::written::Written;
 use trace::{Op, content};
 
-/// Bytes per read.
+/// Length of one read of the verification, in bytes.
 const PIECE: u64 = 1 << 20;
 
-/// Compares the bytes that a client reads of a file that no other client uses. `filled` is the initial length of the
-/// file.
+/// Compares the bytes `found` that a read operation returned with the model of the file. No other client may use the
+/// file. `filled` is the length of the file before the first operation.
 pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) -> Result<(), Failure> {
-    // The initial fill is written in whole pieces.
+    // The replay fills files in whole pieces, so round the initial length up.
     let end = model.map_or(0, Written::end).max(filled.next_multiple_of(PIECE));
     let len = op.end().min(end).saturating_sub(op.offset);
     if found.len() as u64 != len {
@@ -28,7 +28,7 @@ pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) 
     compare(op.file, &[model.unwrap_or(&nothing)], op.offset, found)
 }
 
-/// Reads back all written data through a separate client. Returns the number of bytes.
+/// Reads all files back through a separate client and compares them with the models. Returns the number of bytes read.
 pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> Result<u64, Failure> {
     let (mut bytes, mut buffer) = (0, Buffer::default());
     for ((copy, file), models) in models {
@@ -50,8 +50,8 @@ pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> R
     Ok(bytes)
 }
 
-/// Compares bytes at `offset` with the bytes that these clients wrote there, each in its own order. Where several
-/// clients wrote, the last write of any of them is valid.
+/// Compares the bytes `found` at `offset` with the models of all clients that wrote the file. Where several clients
+/// wrote, the last write of any client is valid, because the order between clients is unknown.
 fn compare(file: u32, models: &[&Written], offset: u64, found: &[u8]) -> Result<(), Failure> {
     let len = found.len() as u64;
     let runs: Vec<_> = models.iter().map(|model| model.runs(offset, len)).collect();

@@ -17,7 +17,8 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// Runs a command until it ends with this exit code. Returns its standard output and standard error.
+/// Runs a command repeatedly until it returns the exit code `code`. Returns the standard output and standard error of
+/// the last run.
 fn run_until_exit_code(command: impl Fn() -> Command, code: i32) -> (String, String) {
     loop {
         let output = command().output().unwrap();
@@ -47,7 +48,7 @@ fn status_reports_an_iod_that_is_down() {
     assert_eq!(groups[0]["values"]["verdict"], "degraded");
     lab.iods[1].restart();
     run_until_exit_code(|| lab.weir(["status"]), 0);
-    // The mgr may answer before its log line appears in the file.
+    // The mgr can answer `weir status` before the lines about the iods appear in its log file, so wait for these lines.
     let said = loop {
         let said = lab.mgr.said();
         if said.matches("iod is up").count() >= 3 {
@@ -119,7 +120,7 @@ fn cp_names_the_failed_path_and_refuses_to_copy_into_itself() {
     fail(&mut cluster.weir(["cp", "-r", "weir:/tree/.", "weir:/tree/below"]), 1);
     assert_eq!(cluster.json(["find", "--json", "/tree"]).len(), 3, "nothing was copied");
     cluster.run(["cp", "-r", "weir:/tree", "weir:/tree2"]);
-    // A directory has the name of the file, so the message must name the target.
+    // In the target, a directory has the name of the file to copy. The error message must name this directory.
     let target = home.path().join("target");
     std::fs::create_dir_all(target.join("file/in the way")).unwrap();
     let said = fail(&mut cluster.weir(["cp", "weir:/tree/file", target.to_str().unwrap()]), 1);
@@ -146,8 +147,8 @@ fn stat_shows_the_copies_of_a_mirrored_file() {
     assert!(copies >= 2, "{copies}");
 }
 
-/// An iod whose disk is lost starts with an empty disk and the same identity. The mgr then makes the second copies
-/// again.
+/// Replaces the lost store of an iod by an empty store with the same identity. The mgr then rebuilds the second copies
+/// of the mirrored files.
 #[test]
 fn a_replaced_iod_gets_its_copies_of_mirrored_files_again() {
     let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
@@ -179,7 +180,7 @@ fn a_replaced_iod_gets_its_copies_of_mirrored_files_again() {
     assert!(said.contains(&lost), "{said}");
     lab.iods[1].restart();
     let number = |group: &str, name: &str| {
-        // The status command may fail here, because the cluster is degraded at first.
+        // Ignore the exit code of `weir status`, because the cluster is degraded at first.
         let said = lab.weir(["status", "--json"]).output().unwrap().stdout;
         let groups: Vec<serde_json::Value> = serde_json::from_slice(&said).unwrap();
         let values = groups.iter().find(|found| found["group"] == group).unwrap()["values"].clone();
@@ -190,7 +191,7 @@ fn a_replaced_iod_gets_its_copies_of_mirrored_files_again() {
     let log = lab.mgr.said();
     assert!(log.contains("rebuilt the copy of an object"), "{log}");
 
-    // With the other iod down, all data come from the new copies, so these must be complete.
+    // Stop the other iod. All data now come from the rebuilt copies, so these copies must be complete.
     lab.iods[0].kill();
     let back = home.path().join("back");
     lab.run(["cp", "-r", "weir:/tree", back.to_str().unwrap()]);
@@ -224,8 +225,8 @@ fn mkfs_needs_an_empty_directory_and_prints_a_configuration() {
     assert!(said.contains("foo"), "{said}");
 }
 
-/// With the exports of the documentation, root of another machine is squashed. Root of the mgr's machine may
-/// administer.
+/// With the exports of the documentation, the mgr squashes root of other machines. Root of the mgr's own machine may
+/// run administration commands.
 #[test]
 fn root_on_the_mgr_machine_may_administer_despite_exports() {
     if !rustix::process::geteuid().is_root() {
@@ -241,7 +242,7 @@ fn root_on_the_mgr_machine_may_administer_despite_exports() {
     lab.run(["mkdir", "/home", "/public"]);
     drop(lab);
     let mut lab = mgr(&exports);
-    // The commands connect to the mgr itself. Commands through the proxy must be refused.
+    // Let these commands connect to the mgr directly. The mgr must refuse administration through the proxy.
     let address = lab.mgr.address();
     let direct = |args: &[&str]| {
         let mut command = weir(args);
@@ -280,7 +281,8 @@ fn verbose_commands_log_connections_and_requests() {
     cluster.put("/file", b"content", &[]);
     let (dump, copy) = (home.path().join("dump"), home.path().join("copy"));
     let (dump, copy) = (dump.to_str().unwrap(), copy.to_str().unwrap());
-    // The order allows each command to run twice.
+    // The test runs each command first with `-v` and then with `-vv`. Each command must find the files that it needs
+    // both times.
     let commands: &[&[&str]] = &[
         &["ls", "/"],
         &["stat", "/file"],
@@ -336,7 +338,7 @@ fn a_mount_over_the_stores_or_another_mount_is_refused() {
     assert!(said.contains("is already mounted there") && said.contains("weir umount"), "{said}");
     succeed(cluster.weir(["mount", "/", "-o", "over,hard,connect_timeout=5"]).arg(&at));
     succeed(cluster.weir(["umount"]).arg(&at));
-    // A process in another mount namespace has a copy of the mount.
+    // Keep a copy of the mount in the mount namespace of another process.
     let mut other = Command::new("unshare")
         .args(["--mount", "sh", "-c", "echo; read x"])
         .stdin(std::process::Stdio::piped())

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Every file below a directory, with its content.
+/// Returns every file below a directory, with its content.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![dir.to_owned()];
@@ -35,7 +35,7 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Runs fsck. Returns its exit code and its findings.
+/// Runs `weir fsck` until the mgr reaches its iods. Returns the exit code and the findings.
 fn fsck(lab: &Lab) -> (i32, Vec<Value>) {
     loop {
         let out = lab.weir(["fsck", "--json"]).output().expect("it runs");
@@ -43,7 +43,7 @@ fn fsck(lab: &Lab) -> (i32, Vec<Value>) {
         let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         lines.pop();
         match out.status.code() {
-            // The mgr may not have reconnected to its iods yet.
+            // Exit code 8 means that the mgr has not reconnected to its iods yet. Try again.
             Some(8) => {}
             code => return (code.expect("an exit code"), lines),
         }
@@ -58,7 +58,8 @@ fn inode(lab: &Lab, name: &str) -> u64 {
     lab.json(["stat", "--json", name])[0]["inode"].as_u64().expect("an inode")
 }
 
-/// Waits until the mgr has no pending work. Until then sizes on the mgr may differ from those on the iods.
+/// Waits until the mgr has no pending work. While work is pending, file sizes on the mgr may differ from those on the
+/// iods.
 fn settled(lab: &Lab) {
     let pending = || {
         let status = lab.json(["status", "--json"]).remove(0);
@@ -69,7 +70,7 @@ fn settled(lab: &Lab) {
     while pending() > 0 {}
 }
 
-/// Builds the command of a second mgr with another directory and the same iods.
+/// Builds the command of a second mgr, with another store directory and the same iods.
 fn other_mgr(lab: &Lab, dir: &Path, cluster_file: &Path, iods: &[String]) -> Command {
     let mut command = Command::new(WEIR);
     command.args(["mgr", "--listen", "127.0.0.1:0", "--dir"]).arg(dir).arg("--cluster-file").arg(cluster_file);
@@ -101,7 +102,8 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
     assert!(!second.exists());
     lab.mgr.stop();
 
-    // The store is created without mkfs, as an earlier version did. The cluster file refuses it, and then the iods.
+    // Create a second store without mkfs, as an earlier version did. First the cluster file must keep the mgr from
+    // using this store. Without the entry in the cluster file, the iods must refuse the store.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let cluster = ClusterFile { store: None, ..ClusterFile::load(&file).unwrap() };
     let made = runtime.block_on(mgr::format(&second, &cluster)).unwrap();
@@ -118,7 +120,7 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
         for part in ["is used by the metadata store", &store.to_string(), &made.to_string(), "nothing was changed"] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        // `--recover-old-store` does not override the check either.
+        // `--recover-old-store` must not override this check.
         let said = fail(other_mgr(&lab, &second, &unnamed, &[]).arg("--recover-old-store"), 1);
         assert!(said.contains("is used by the metadata store"), "{said}");
     }
@@ -128,14 +130,16 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
     lab.fsck();
 }
 
-/// Starts the mgr of two iods with an older copy of its store while iods are down.
+/// Starts an mgr with an older copy of its store while one iod or both iods are down.
 fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
-    // The recovery needs answers of all iods before the mgr gives out numbers above those that the iods know.
+    // The recovery must fail while an iod is down. The mgr continues above the object numbers of all iods, so it needs
+    // an answer from every iod.
     lab.iods[1].kill();
     let mut command = other_mgr(lab, &home.join("mgr"), &home.join("cluster.toml"), &[]);
     let said = fail(command.arg("--recover-old-store"), 1);
     assert!(said.contains("needs every iod"), "{said}");
-    // Without an iod the mgr cannot detect the old copy. It gives out no inode number, and ends when an iod reports it.
+    // While both iods are down, the mgr cannot detect that its store is an older copy, so it must not assign inode
+    // numbers. Once an iod answers, the mgr must exit.
     lab.iods[0].kill();
     lab.mgr.restart();
     let made = lab.weir(["mkdir", "/early", "--retry-timeout", "1"]).output().unwrap();
@@ -182,7 +186,7 @@ fn the_mgr_refuses_an_older_store_without_recover_old_store() {
     assert!(lab.run(["cat", "/kept"]) == kept);
     lab.put("/new", &bytes(4, 300_000));
     assert!(inode(&lab, "/new") > unknown, "no object number is allocated twice");
-    // Objects that the copy does not know are kept, also after a normal restart of the mgr.
+    // The mgr must not delete objects that the older copy does not know, neither now nor after a normal restart.
     for restarted in [false, true] {
         if restarted {
             settled(&lab);
@@ -202,7 +206,7 @@ fn the_mgr_refuses_an_older_store_without_recover_old_store() {
     let object = objects.iter().find(|(path, _)| path.ends_with(&name)).expect("the object of the lost file");
     assert!(object.1[4096..] == late, "the bytes of the object can be read");
 
-    // After the recovery, the store with the newest state counts as an older copy.
+    // After the recovery, the mgr must refuse the store that was newest before, because it is now the older one.
     lab.mgr.stop();
     fs::rename(&dir, home.path().join("recovered")).unwrap();
     fs::rename(home.path().join("newest"), &dir).unwrap();
@@ -235,7 +239,7 @@ fn an_offline_dump_restored_elsewhere_needs_no_recovery() {
         command
     };
     assert!(fail(&mut restore(&dump, &dir, &file), 1).contains("empty"));
-    // Restore checks the whole dump before it creates files.
+    // `weir restore` must verify the whole dump before it creates a file.
     let (damaged, elsewhere) = (home.path().join("damaged"), home.path().join("elsewhere"));
     let good = fs::read(&dump).unwrap();
     let middle = good.len() / 2;
@@ -255,14 +259,15 @@ fn an_offline_dump_restored_elsewhere_needs_no_recovery() {
     lab.mgr.restart();
     assert!(lab.run(["cat", "/file"]) == content);
     lab.fsck();
-    // The directory that was left behind counts as an older copy from now on.
+    // After the restored store has been used, the mgr must refuse the old store directory as an older copy.
     lab.mgr.stop();
     fs::rename(&dir, home.path().join("moved")).unwrap();
     fs::rename(home.path().join("old"), &dir).unwrap();
     assert!(lab.mgr.fail_to_restart().contains("older copy"));
 }
 
-/// All files by inode, with paths and sizes. Each file that `weir cp` copied has objects, unless it is empty.
+/// Returns the path and size of every file, by inode number. Every file that `weir cp` has copied has objects, unless
+/// it is empty.
 fn files(lab: &Lab) -> BTreeMap<u64, (String, u64)> {
     let found = lab.json(["find", "/", "--type", "f", "--json"]);
     let number = |file: &Value, name: &str| file[name].as_u64().expect("a number");
@@ -270,7 +275,7 @@ fn files(lab: &Lab) -> BTreeMap<u64, (String, u64)> {
     found.iter().map(|file| (number(file, "inode"), (path(file), number(file, "size")))).collect()
 }
 
-/// Copies a tree with `weir cp`.
+/// Copies a local tree into Weir with `weir cp`.
 fn copy(lab: &Lab, from: &Path, to: &str) {
     lab.run([OsStr::new("cp"), "--quiet".as_ref(), "-r".as_ref(), from.as_ref(), to.as_ref()]);
 }
@@ -283,7 +288,8 @@ fn make_files(top: &Path, count: u64) {
     }
 }
 
-/// Takes a dump while a thread copies and removes trees before, during and after it. Returns the number of records.
+/// Takes a dump while a thread copies and removes trees before, during and after the dump. Returns the number of
+/// records in the dump.
 fn dump_while_changing(lab: &Lab, moving: &Path, dump: &Path) -> u64 {
     let (stop, rounds) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut told = Value::Null;
@@ -316,8 +322,8 @@ fn dump_while_changing(lab: &Lab, moving: &Path, dump: &Path) -> u64 {
     told["records"].as_u64().expect("a number")
 }
 
-/// Checks fsck after a restore. It reports objects of files created after the dump, and missing objects of removed
-/// files.
+/// Asserts the findings of `weir fsck` after a restore. After the dump, files were created, whose objects are unknown,
+/// and files were removed, whose objects are missing.
 fn assert_fsck_reports_the_changes(
     lab: &Lab,
     newest: &BTreeMap<u64, (String, u64)>,
@@ -332,7 +338,8 @@ fn assert_fsck_reports_the_changes(
     assert_eq!(code, 4);
     let made = newest.keys().filter(|inode| !restored.contains_key(inode)).copied().collect();
     assert_eq!(named("object-unknown"), made);
-    // A file that was empty when the dump was taken, because its copy was in progress, has no lost data.
+    // A file can be empty in the dump because its copy was in progress. Such a file has lost no data, so fsck does not
+    // report it.
     let full = restored.iter().filter(|(_, (_, size))| *size > 0).map(|(inode, _)| *inode);
     assert_eq!(named("object-missing"), full.filter(|inode| !newest.contains_key(inode)).collect());
 }

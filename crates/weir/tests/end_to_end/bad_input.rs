@@ -1,4 +1,4 @@
-//! Errors for bad input: each message says what is wrong and what to do, and no data are lost.
+//! Errors for bad input: each message must say what is wrong and what to do, and no data may be lost.
 
 use crate::cluster::{Cluster, WEIR, fail, start};
 use crate::disks::Mounted;
@@ -51,7 +51,7 @@ fn a_server_of_another_protocol_gives_an_error() {
             if matches!(read, Ok(1)) && first == *b"q" {
                 return;
             }
-            // The peer may have closed the connection already.
+            // Ignore errors: the client may have closed the connection already.
             let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
@@ -73,7 +73,7 @@ fn directories_without_a_usable_store_are_refused() {
     assert_eq!(std::fs::read(occupied.join("letter")).unwrap(), b"dear");
     let said = fail(&mut up(&occupied.join("letter")), 1);
     assert!(said.contains("letter"), "{said}");
-    // Not even root can create this directory.
+    // No user can create a directory in `/proc`, not even root.
     let said = fail(&mut up(Path::new("/proc/weir")), 1);
     assert!(said.contains("/proc/weir"), "{said}");
     for args in [["mgr", "--dir"], ["iod", "--dir"]] {
@@ -161,7 +161,7 @@ fn cp_to_a_full_disk_fails_and_leaves_no_partial_file() {
     let small = home.path().join("small");
     let store = home.path().join("store");
     Cluster::start_with(&store, &["--iods", "2"]).stop();
-    // One of the two iods has its own small disk.
+    // Move one of the two iods to a small disk of its own.
     std::fs::create_dir(&small).unwrap();
     let Some(_small) = Mounted::tmpfs(&small, "80m") else { return };
     let iod = store.join("cluster/iod-1");
@@ -180,7 +180,7 @@ fn cp_to_a_full_disk_fails_and_leaves_no_partial_file() {
         "neither a partial nor a temporary file remains"
     );
     assert_eq!(cluster.run(["cat", "/kept"]), b"kept");
-    // A copy out of Weir to a full disk.
+    // Copy a file out of Weir to a full disk.
     let full = home.path().join("full");
     std::fs::create_dir(&full).unwrap();
     let Some(_full) = Mounted::tmpfs(&full, "1m") else { return };
@@ -229,7 +229,7 @@ fn cp_reports_each_failure_and_copies_the_rest() {
     for i in 0..20 {
         std::fs::write(source.join(format!("f{i}")), format!("{i}")).unwrap();
     }
-    // Two of the files have names that directories have already.
+    // Two of the files to copy have the names of existing directories in Weir.
     for name in ["", "/f3", "/f7"] {
         assert!(weir(&["mkdir", &format!("{url}source{name}")]).status().unwrap().success());
     }

@@ -8,24 +8,25 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The binary under test.
+/// The path of the `weir` binary under test.
 pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
-/// A cluster in a separate process. Drop kills it.
+/// A `weir up` process with a cluster. Dropping this value kills the process.
 pub struct Cluster {
     pub child: Child,
-    /// The value of `WEIR_URL`.
+    /// The value of `WEIR_URL` for this cluster.
     pub url: String,
 }
 
-/// Starts a daemon and returns its ready message from standard output.
+/// Starts a daemon. Returns its process and the ready message from its standard output.
 pub fn start(args: &[&OsStr]) -> (Child, Value) {
     let mut command = Command::new(WEIR);
     command.args(args);
     start_logged(&mut command)
 }
 
-/// Like [`start`], for a prepared command. A thread copies the daemon's log to the output of the test.
+/// Starts a daemon with a prepared command. Returns its process and its ready message. A thread copies the daemon's log
+/// to the output of the test.
 pub fn start_logged(command: &mut Command) -> (Child, Value) {
     let mut child = spawn(command.stderr(Stdio::piped()));
     let logged = BufReader::new(child.stderr.take().expect("piped"));
@@ -33,7 +34,8 @@ pub fn start_logged(command: &mut Command) -> (Child, Value) {
     answer(child, command)
 }
 
-/// Like [`start_logged`], but the caller sets up standard error.
+/// Starts a daemon with a prepared command, for which the caller has set up standard error. Returns its process and its
+/// ready message.
 pub fn ready(command: &mut Command) -> (Child, Value) {
     answer(spawn(command), command)
 }
@@ -52,14 +54,14 @@ fn answer(mut child: Child, command: &Command) -> (Child, Value) {
     }
 }
 
-/// Sends a signal to a process.
+/// Sends a signal to a child process.
 pub fn signal(child: &Child, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(pid, signal).expect("the process is there");
 }
 
-/// A loopback address that no other cluster of these tests uses. So no other cluster takes the port while this one is
-/// down.
+/// Returns a loopback address that no other cluster of these tests uses. So no other cluster can take the port while
+/// this cluster is down.
 pub fn own_address() -> Ipv4Addr {
     static CLUSTERS: AtomicU32 = AtomicU32::new(0);
     let number = (std::process::id() << 8) + CLUSTERS.fetch_add(1, Ordering::Relaxed);
@@ -68,22 +70,22 @@ pub fn own_address() -> Ipv4Addr {
 }
 
 impl Cluster {
-    /// Starts a cluster in `dir` on a free port.
+    /// Starts a cluster with its data in `dir`, on a free port.
     pub fn start(dir: &Path) -> Cluster {
         Cluster::start_with(dir, &[])
     }
 
-    /// Starts a cluster with further options.
+    /// Starts a cluster like [`Cluster::start`], with further options for `weir up`.
     pub fn start_with(dir: &Path, options: &[&str]) -> Cluster {
         Cluster::start_at(&format!("{}:0", own_address()), dir, options)
     }
 
-    /// Starts a cluster that listens at the address of `url`, where an earlier cluster listened.
+    /// Starts a cluster at the address in `url`, where an earlier cluster listened.
     pub fn start_again(url: &str, dir: &Path) -> Cluster {
         Cluster::start_at(url.trim_start_matches("weir://").trim_end_matches('/'), dir, &[])
     }
 
-    /// Starts a cluster that listens at the address `listen`, with further options.
+    /// Starts a cluster that listens at the address `listen`, with further options for `weir up`.
     pub fn start_at(listen: &str, dir: &Path, options: &[&str]) -> Cluster {
         let mut args: Vec<&OsStr> = ["up", "--listen", listen, "--dir"].map(OsStr::new).to_vec();
         args.push(dir.as_os_str());
@@ -93,49 +95,49 @@ impl Cluster {
         Cluster { child, url }
     }
 
-    /// Stops the cluster with SIGINT, as Ctrl-C does.
+    /// Stops the cluster with SIGINT, as Ctrl-C does, and waits for its end.
     pub fn stop(mut self) {
         signal(&self.child, rustix::process::Signal::INT);
         assert!(self.child.wait().expect("it ends").success(), "a stopped cluster ends with exit code 0");
     }
 
-    /// Kills the cluster with SIGKILL.
+    /// Kills the `weir up` process with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
-    /// Builds a `weir` command for this cluster.
+    /// Builds a `weir` command that uses this cluster.
     pub fn weir<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(WEIR);
         command.args(args).env("WEIR_URL", &self.url).stdin(Stdio::null());
         command
     }
 
-    /// Runs a command that must succeed. Returns its standard output.
+    /// Runs a `weir` command, which must succeed. Returns its standard output.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<u8> {
         succeed(&mut self.weir(args))
     }
 
-    /// Runs a command that must succeed. Returns its standard output as text.
+    /// Runs a `weir` command, which must succeed. Returns its standard output as text.
     pub fn text<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
         String::from_utf8(self.run(args)).expect("text")
     }
 
-    /// Runs a command that must succeed. Returns one JSON value for each line of its output.
+    /// Runs a `weir` command, which must succeed. Returns one JSON value for each line of its output.
     pub fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<Value> {
         let text = self.text(args);
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 
-    /// Stores bytes as a file with `weir put`.
+    /// Stores `content` as the file `name` with `weir put`.
     pub fn put(&self, name: &str, content: &[u8], options: &[&str]) {
         let mut child = self.weir(["put", name]).args(options).stdin(Stdio::piped()).spawn().expect("starts");
         std::io::Write::write_all(&mut child.stdin.take().expect("piped"), content).expect("it reads");
         assert!(child.wait().expect("it ends").success(), "put {name}");
     }
 
-    /// A number from the mgr's status. The cluster may be degraded.
+    /// Returns a number from the status of the mgr. The cluster may be degraded.
     pub fn counter(&self, group: &str, name: &str) -> u64 {
         let output = self.weir(["status", "--json"]).output().expect("the binary starts");
         let status: Value = serde_json::from_slice(&output.stdout).expect("a status");
@@ -144,7 +146,7 @@ impl Cluster {
         group["values"][name].as_u64().unwrap_or_else(|| panic!("no number {name}: {group}"))
     }
 
-    /// Number of payload bytes on the mgr path since the mgr started.
+    /// Returns the number of payload bytes on the mgr path since the mgr started.
     pub fn proxied_bytes(&self) -> u64 {
         self.counter("counters", "proxy_read_bytes") + self.counter("counters", "proxy_write_bytes")
     }
@@ -153,21 +155,21 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            // The process may have ended already, so errors are ignored.
+            // Ignore errors: the process may have ended already.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// Runs a command that must succeed. Returns its standard output.
+/// Runs a command, which must succeed. Returns its standard output.
 pub fn succeed(command: &mut Command) -> Vec<u8> {
     let output = command.output().expect("the binary starts");
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
-/// Runs a command that must fail with this exit code. Returns its standard error.
+/// Runs a command, which must fail with the exit code `code`. Returns its standard error.
 pub fn fail(command: &mut Command, code: i32) -> String {
     let output: Output = command.output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -176,7 +178,7 @@ pub fn fail(command: &mut Command, code: i32) -> String {
     said
 }
 
-/// The remaining output of a child on standard error.
+/// Returns the rest of the standard error of a child process.
 pub fn stderr_of(child: &mut Child) -> String {
     let mut said = String::new();
     if let Some(stderr) = child.stderr.as_mut() {

@@ -17,7 +17,7 @@ fn put_then_get_and_cat_return_the_same_bytes() {
     assert_eq!(cluster.json(["stat", "--json", "/a"])[0]["mode"], "0640");
     cluster.put("/b", b"", &[]);
     assert!(cluster.run(["cat", "/b"]).is_empty());
-    // A put over an existing file keeps the mode of the file. No read returns a mixture of old and new bytes.
+    // Replacing a file with `weir put` must preserve its mode. No read may return a mixture of old and new bytes.
     cluster.put("/a", b"short", &[]);
     assert_eq!(cluster.run(["cat", "/a", "/b", "/a"]), b"shortshort");
     assert_eq!(cluster.json(["stat", "--json", "/a"])[0]["mode"], "0640");
@@ -64,7 +64,7 @@ fn copies_within_the_file_system_are_made_by_the_iods() {
     cluster.run(["cp", "weir:/a", "weir:/narrow/b"]);
     assert!(cluster.run(["cat", "/narrow/b"]) == content);
     assert_eq!((cluster.proxied_bytes(), counted("iod_copied_bytes")), (0, content.len() as u64));
-    // The client copies small files itself, so the iods' counter of copied bytes does not change.
+    // The client copies small files itself, so the counter of bytes that the iods copied must not change.
     cluster.put("/c", &content[..100_000], &[]);
     cluster.run(["cp", "weir:/c", "weir:/narrow/"]);
     assert!(cluster.run(["cat", "/narrow/c"]) == content[..100_000]);

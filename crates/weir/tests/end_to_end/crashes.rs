@@ -1,4 +1,4 @@
-//! Copies of trees while daemons are killed and connections are cut: the copies continue and lose no data.
+//! Copies of trees while the test kills daemons or cuts connections: the copies must continue and lose no data.
 
 use crate::lab::{Daemon, Lab};
 use crate::tree;
@@ -11,20 +11,20 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 
 const IODS: usize = 3;
-/// Approximate number of bytes on the network for each name, besides the content.
+/// Approximate number of bytes on the network for each copied name, without the content of the file.
 const NAME_COST: u64 = 2 << 10;
 
-/// The fault during a copy of a tree.
+/// The kind of fault that the test injects during a copy of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Drill {
-    /// One iod is killed and restarted.
+    /// The test kills and restarts one iod.
     Iod,
-    /// The mgr is killed and restarted.
+    /// The test kills and restarts the mgr.
     Mgr,
-    /// One iod and the mgr are killed at the same time, and restarted.
+    /// The test kills one iod and the mgr at the same time, and restarts both daemons.
     Both,
-    /// Connections are cut after random numbers of bytes: those between the client and every daemon, and those between
-    /// the mgr and the iods.
+    /// The proxies cut connections after random numbers of bytes: the connections between the client and every daemon,
+    /// and those between the mgr and the iods.
     Cuts,
 }
 
@@ -43,7 +43,7 @@ impl Dice {
     }
 }
 
-/// The minimum number of bytes that a copy of a tree moves over the network, approximately.
+/// Returns the approximate minimum number of bytes that a copy of a tree moves over the network.
 fn traffic(top: &Path) -> u64 {
     let mut seen = HashSet::new();
     let cost = |path: &PathBuf| {
@@ -54,7 +54,7 @@ fn traffic(top: &Path) -> u64 {
     tree::paths(top).iter().map(cost).sum()
 }
 
-/// One running copy, and the faults that occurred during it.
+/// A copy in progress, and a log of the faults that the test has injected.
 struct Copy<'a> {
     lab: &'a mut Lab,
     child: Child,
@@ -69,7 +69,7 @@ fn begin<'a>(lab: &'a mut Lab, from: &OsStr, to: &OsStr) -> Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Injects the faults of `drill`, at points that `dice` chooses.
+    /// Injects the faults of `drill`, each after a random number of transferred bytes.
     fn inject_faults(&mut self, drill: Drill, expected: u64, dice: &mut Dice) {
         let begun = self.lab.meter.passed();
         if drill == Drill::Cuts {
@@ -96,7 +96,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Waits for the end of the copy, which must succeed. Returns the events.
+    /// Waits for the end of the copy, which must succeed. Returns the log of the faults.
     fn end(mut self, started: Instant) -> Vec<String> {
         let cuts: u64 = self.lab.daemons().map(|daemon| daemon.proxy.calm()).sum();
         if cuts > 0 {
@@ -112,7 +112,7 @@ impl Copy<'_> {
     }
 }
 
-/// Kills daemons at the same time, lets some connections be refused, and starts the daemons again.
+/// Kills all `victims` at the same time, waits until their proxies have refused some connections, and restarts them.
 fn kill(mut victims: Vec<&mut Daemon>, point: u64, dice: &mut Dice, mut over: impl FnMut() -> bool) -> String {
     victims.iter_mut().for_each(|victim| victim.kill());
     let mut names = Vec::new();
@@ -124,7 +124,7 @@ fn kill(mut victims: Vec<&mut Daemon>, point: u64, dice: &mut Dice, mut over: im
     format!("{} killed at {} KiB", names.join(" and "), point >> 10)
 }
 
-/// Copies `source` in and out again with faults in both directions. The result must be the same.
+/// Copies `source` into Weir and out again, with faults during each copy. The tree in `back` must equal `source`.
 fn round(lab: &mut Lab, drill: Drill, seed: u64, source: &Path, back: &Path) -> [Vec<String>; 2] {
     let mut dice = Dice(seed);
     let expected = traffic(source);
@@ -135,7 +135,7 @@ fn round(lab: &mut Lab, drill: Drill, seed: u64, source: &Path, back: &Path) -> 
         let mut copy = begin(lab, from, to);
         copy.inject_faults(drill, expected, &mut dice);
         if drill == Drill::Cuts {
-            // The proxies cut connections until the copy ends.
+            // Let the proxies cut connections until the copy ends.
             copy.lab.meter.wait(u64::MAX, || copy.child.try_wait().expect("a child").is_some());
         }
         copy.end(started)
@@ -146,7 +146,7 @@ fn round(lab: &mut Lab, drill: Drill, seed: u64, source: &Path, back: &Path) -> 
     events
 }
 
-/// One round on a small tree in a new cluster.
+/// Runs one round of `drill` with a small tree in a new cluster.
 fn small(drill: Drill) {
     let home = tempfile::tempdir().unwrap();
     let (source, back) = (home.path().join("source"), home.path().join("back"));
@@ -176,7 +176,7 @@ fn a_copy_goes_on_when_connections_are_cut() {
     small(Drill::Cuts);
 }
 
-/// A setting from the environment, as `cargo xtask drills` sets it, or the default `usual`.
+/// Returns a setting from the environment, where `cargo xtask drills` puts it, or the default `usual`.
 fn setting(name: &str, usual: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| usual.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Separate daemons, formatted by mkfs and configured by files and options.
+//! Separate daemons, formatted by `weir mkfs` and configured by files and options.
 
 use crate::cluster::{Cluster, WEIR, fail, signal, start, start_logged, succeed};
 use crate::lab::Lab;
@@ -23,7 +23,7 @@ fn an_mgr_and_two_iods_run_as_separate_processes() {
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
     succeed(&mut mkfs("iod", "iod-a"));
     succeed(&mut mkfs("iod", "iod-b"));
-    // mkfs refuses a directory that has a store already.
+    // `weir mkfs` must refuse a directory that already has a store.
     fail(&mut mkfs("mgr", "mgr"), 1);
     fail(&mut mkfs("iod", "iod-a"), 1);
 
@@ -102,7 +102,7 @@ fn a_killed_cluster_restarts_with_stale_sockets_in_place() {
     cluster.put("/file", &content, &[]);
     let url = cluster.url.clone();
     cluster.kill();
-    // The socket files remain, and no process listens on them.
+    // After the kill, the socket files still exist, but no process listens on them.
     let sockets = || (0..4).filter(|i| home.path().join(format!("cluster/iod-{i}/iod.sock")).exists()).count();
     assert_eq!(sockets(), 4);
     for _ in 0..2 {
@@ -115,7 +115,7 @@ fn a_killed_cluster_restarts_with_stale_sockets_in_place() {
     assert_eq!(sockets(), 0, "a stopped cluster removes its sockets");
 }
 
-/// The system may need time to end a killed daemon. A service manager may start the next one before that.
+/// The kernel may need time to end a killed daemon. A service manager may start the next daemon before that.
 #[test]
 fn a_new_daemon_waits_until_the_old_one_releases_the_store() {
     let home = tempfile::tempdir().unwrap();
@@ -148,7 +148,8 @@ fn every_command_has_help_with_examples() {
     }
 }
 
-/// With few ephemeral ports, the iods of a restarted cluster do not take the port of its mgr.
+/// With few ephemeral ports, an iod of a restarted cluster could take the port of the mgr. The mgr must bind its port
+/// first.
 #[test]
 fn a_restarted_cluster_gets_the_same_mgr_port() {
     let home = tempfile::tempdir().unwrap();

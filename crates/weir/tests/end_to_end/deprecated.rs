@@ -1,9 +1,9 @@
-//! Deprecated names: commands accept them with one warning, and stored ones keep their effect.
+//! Deprecated names: commands must accept them with one warning, and settings stored under them must keep their effect.
 
 use super::cluster::{Cluster, WEIR, succeed};
 use std::process::Command;
 
-/// Runs a command that must succeed. Returns its warnings of deprecated names.
+/// Runs a command, which must succeed. Returns the lines with warnings of deprecated names.
 fn warnings(command: &mut Command) -> Vec<String> {
     let output = command.output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -11,7 +11,7 @@ fn warnings(command: &mut Command) -> Vec<String> {
     said.lines().filter(|line| line.contains("deprecated")).map(str::to_owned).collect()
 }
 
-/// The value and the origin of a part of the policy of `path`.
+/// Returns the value and the origin of one part of the policy of `path`.
 fn policy(cluster: &Cluster, path: &str, part: &str) -> (String, String) {
     let shown = cluster.json(["policy", "show", "--json", path]).remove(0);
     let text = |what: &str| shown[part][what].as_str().unwrap_or_default().to_owned();

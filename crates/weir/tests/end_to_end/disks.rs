@@ -1,4 +1,5 @@
-//! Full and failing disks: writes to the disk fail, all other operations succeed, and no repair is needed.
+//! Full and failing disks: writes to such a disk must fail, all other operations must succeed, and no repair may be
+//! needed.
 
 use crate::cluster::{Cluster, WEIR, fail, ready, stderr_of};
 use crate::lab::{Lab, on_failing_disk};
@@ -8,11 +9,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A small mounted file system. Drop unmounts it.
+/// A small mounted file system for a test. Dropping this value unmounts the file system.
 pub struct Mounted(PathBuf);
 
 impl Mounted {
-    /// Returns `None` if this process may not mount, for example without root or in some containers.
+    /// Mounts a tmpfs at `at`. Returns `None` if this process may not mount, for example without root or in some
+    /// containers.
     pub fn tmpfs(at: &Path, size: &str) -> Option<Self> {
         let option = format!("size={size}");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &option, "none"]).arg(at).status();
@@ -23,7 +25,8 @@ impl Mounted {
         None
     }
 
-    /// Mounts an ext4 of this many MiB from an image file beside `at`. Returns `None` as [`Mounted::tmpfs`] does.
+    /// Mounts an ext4 file system of `mib` MiB from an image file beside `at`. Returns `None` if this process may not
+    /// mount.
     fn ext4(at: &Path, mib: u64) -> Option<Self> {
         let image = at.with_extension("img");
         File::create(&image).unwrap().set_len(mib << 20).unwrap();
@@ -37,12 +40,12 @@ impl Mounted {
         None
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Fills the disk with a file `name` until this number of bytes is free.
+    /// Writes the file `name` until only `free` bytes of the file system are free.
     fn fill(&self, name: &str, free: u64) {
         let stat = rustix::fs::statvfs(&self.0).unwrap();
         let mut left = (stat.f_bavail * stat.f_frsize).saturating_sub(free);
@@ -58,7 +61,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The unmount is lazy, because a failed test may have left a process in it.
+        // Unmount lazily, because a failed test may have left a process whose files are open in the mount.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
@@ -69,7 +72,7 @@ fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     let small = home.path().join("iod-1");
     std::fs::create_dir(&small).unwrap();
     let Some(_small) = Mounted::tmpfs(&small, "300m") else { return };
-    // Each file is on one iod. The iods alternate.
+    // The stripe count of 1 places each file on one iod, and the files alternate between the iods.
     let lab = Lab::start_with(home.path(), 2, &["--stripe-count", "1"]);
     let big = home.path().join("big");
     let mut file = File::create(&big).unwrap();
@@ -96,7 +99,8 @@ fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     assert!(*code == Some(1) && said.contains("no space left") && said.contains("weir df"), "{said}");
     let there: Vec<&str> = ["/one", "/two"].into_iter().filter(|name| name != lost).collect();
     assert_eq!(lab.json(["stat", "--json", there[0]])[0]["size"], 320 << 20);
-    // The failed copy is deleted in the background. Then both iods have free space again.
+    // The mgr deletes the incomplete file of the failed copy in the background. After the deletion, both iods have free
+    // space again.
     for name in ["/new-0", "/new-1", "/new-2", "/new-3"] {
         loop {
             let output =
@@ -117,7 +121,8 @@ fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     lab.fsck();
 }
 
-/// Less free space than the mgr requires on a disk of 256 MiB, and more than removal and recovery need.
+/// Free space in bytes on a disk of 256 MiB. The mgr requires more free space for new names, and removal and recovery
+/// need less.
 const LITTLE: u64 = 6 << 20;
 
 #[test]
@@ -142,7 +147,7 @@ fn a_full_mgr_disk_refuses_new_names_and_loses_nothing() {
             assert_eq!(lab.json(["ls", "--json", "/"]).len(), 2);
         }
     }
-    // With no free space at all, the mgr refuses to start and changes nothing.
+    // With no free space at all, the mgr must refuse to start, and must change nothing.
     lab.mgr.kill();
     let said = lab.mgr.fail_to_restart();
     assert!(said.contains("no space left") && said.contains("nothing is lost"), "{said}");
@@ -209,14 +214,14 @@ fn up_exits_with_an_error_when_its_mgr_fails() {
     cluster.stop();
 }
 
-/// Waits until the mgr has handled all removed files and this many bytes are free.
+/// Waits until the mgr has deleted all removed files and at least `free` bytes are free.
 fn cleared(status: impl Fn(&str, &str) -> u64, free: u64) {
     while status("work", "orphans") + status("work", "doomed") > 0 || status("mgr", "free_bytes") < free {
         std::thread::yield_now();
     }
 }
 
-/// Fills a disk of this size with one cluster on it, and clears it again.
+/// Fills a disk of `mib` MiB on which a whole cluster stores its data, and removes all files again.
 fn fill_up_and_clear(home: &Path, mib: u64) {
     let dir = home.join("up");
     let mut cluster = Cluster::start(&dir);
@@ -227,7 +232,7 @@ fn fill_up_and_clear(home: &Path, mib: u64) {
     let said = fail(&mut big_copy(), 1);
     assert!(said.contains("no space left") && !said.contains(".weir-cp-"), "{mib}: {said}");
     cleared(|group, name| cluster.counter(group, name), before - (8 << 20));
-    // Stores files until no space is left, and keeps them.
+    // Store files until no space is left, without removing any of them.
     let part = home.with_extension("part");
     std::fs::write(&part, bytes(1, 4 << 20)).unwrap();
     let copy = |cluster: &Cluster, n: usize| {
@@ -275,7 +280,8 @@ fn small_ext4_disks_can_be_cleared_after_filling_up() {
     }
 }
 
-/// A killed client leaves a removed file open. The mgr measures, fences and deletes it, which needs free space.
+/// Kills a client that has a removed file open. The mgr must measure, fence and delete this file, which needs free
+/// space.
 #[test]
 fn a_removed_file_of_a_killed_client_is_deleted_on_a_full_disk() {
     let home = tempfile::tempdir().unwrap();
@@ -288,7 +294,7 @@ fn a_removed_file_of_a_killed_client_is_deleted_on_a_full_disk() {
     };
     let mut put = lab.weir(["put", "/big"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = put.stdin.take().unwrap();
-    // This is more than the client buffers and less than the disk can hold.
+    // This is more data than the client buffers, and less than the disk can store.
     input.write_all(&vec![7; 160 << 20]).unwrap();
     let name = lab.json(["ls", "-a", "--json", "/"])[0]["path"].as_str().unwrap().to_owned();
     lab.run(["rm", &name]);

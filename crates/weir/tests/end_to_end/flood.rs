@@ -1,8 +1,9 @@
-//! A slow-request attack: stalled connections of one machine must not keep clients on other machines from being served.
+//! A slow-request attack: stalled connections of one machine must not keep the daemons from serving clients on other
+//! machines.
 //!
 //! An attacker machine holds hundreds of connections that stop inside a request. Server, attacker and client are
-//! network namespaces, because the daemons divide buffers and memory by the peer's address. The assertions check
-//! answers, counters and memory. The test prints times (`--nocapture`) and limits them only so that a hang fails.
+//! network namespaces, because the daemons divide buffers and memory by the peer's address. The test checks answers,
+//! counters and memory. It prints request times (`--nocapture`), and limits them only to detect a request that hangs.
 
 use crate::cluster::{WEIR, ready, succeed};
 use crate::tree::bytes;
@@ -29,13 +30,14 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{Auth, CallHeader, decode_message};
 use xdr::{Reader, Segments, Writer, Xdr};
 
-/// The address of both daemons. The attacker has 10.78.1.2, and the client has 10.78.2.2.
+/// The address of both daemons. The attacker's address is 10.78.1.2, and the client's address is 10.78.2.2.
 const SERVER: &str = "10.78.0.1";
 const MGR_PORT: u16 = 7549;
 const IOD_PORT: u16 = 7550;
-/// A step that takes longer than this counts as hung.
+/// Time limit of one step. A step that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An allowance for memory of a daemon that is not payload: threads, sockets, request headers, and use by the client.
+/// Memory of a daemon in bytes that is not for the attacker's payloads: threads, sockets, request headers, and requests
+/// of the client.
 const BESIDE_PAYLOADS: u64 = 64 << 20;
 const READ: usize = 1 << 20;
 const WRITE: usize = 256 << 10;
@@ -45,7 +47,7 @@ fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// Three machines, each a network namespace. Drop deletes the namespaces.
+/// The network of three machines, each a network namespace. Dropping this value deletes the namespaces.
 struct Network {
     names: [String; 3],
 }
@@ -55,7 +57,7 @@ const ON_ATTACKER: usize = 1;
 const ON_CLIENT: usize = 2;
 
 impl Network {
-    /// Returns `None` if this process may not create network namespaces.
+    /// Creates the network. Returns `None` if this process may not create network namespaces.
     fn make() -> Option<Network> {
         let names = ["server", "attacker", "client"].map(|name| format!("weir-flood-{}-{name}", std::process::id()));
         let add = || Command::new("ip").args(["netns", "add", &names[ON_SERVER]]).output();
@@ -80,14 +82,14 @@ impl Network {
         Some(network)
     }
 
-    /// Builds a command that runs on one of the machines.
+    /// Builds a command that runs on the machine number `machine`.
     fn command(&self, machine: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[machine], program]);
         command
     }
 
-    /// Runs `work` in a new thread on one of the machines. Threads that `work` starts run on the same machine.
+    /// Runs `work` in a new thread on the machine number `machine`. Threads that `work` starts run on the same machine.
     fn spawn_on<'scope, T: Send + 'scope>(
         &self,
         machine: usize,
@@ -105,7 +107,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for name in &self.names {
-            // The command fails if the namespace was not created.
+            // Ignore errors: the namespace may not exist.
             let _ = Command::new("ip").args(["netns", "del", name]).output();
         }
     }
@@ -115,11 +117,11 @@ fn ip(args: &[&str]) {
     succeed(Command::new("ip").args(args));
 }
 
-/// A daemon. Drop kills the process.
+/// The process of a daemon. Dropping this value kills the process.
 struct Daemon(Child);
 
 impl Daemon {
-    /// The peak resident memory (VmHWM) in bytes.
+    /// Returns the peak resident memory of the daemon (VmHWM) in bytes.
     fn most_memory(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("it runs");
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a size");
@@ -129,13 +131,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The daemon may have ended already, so errors are ignored.
+        // Ignore errors: the daemon may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// An mgr and an iod on the server machine.
+/// An mgr and an iod that run on the server machine.
 struct Servers<'a> {
     network: &'a Network,
     mgr: Daemon,
@@ -159,20 +161,21 @@ impl Servers<'_> {
         let (mgr_at, iod_at) = (format!("{SERVER}:{MGR_PORT}"), format!("{SERVER}:{IOD_PORT}"));
         let iod = start("iod", &iod_at, &["--unix", "false"]);
         let mgr = start("mgr", &mgr_at, &["--iod", &iod_at]);
-        // Network namespaces share the host's file system, so clients would connect through this socket.
+        // Remove the mgr's Unix socket. Network namespaces share the file system of the host, so clients would connect
+        // through this socket.
         std::fs::remove_file(home.join("mgr/mgr.sock")).expect("the socket of the mgr");
         let secret = ClusterFile::load(Path::new(&cluster_file)).expect("a cluster file");
         Servers { network, mgr, iod, secret }
     }
 
-    /// Runs `weir` on one of the machines. The command must succeed within `PATIENCE`.
+    /// Runs `weir` on the machine number `machine`. The command must succeed within `PATIENCE`.
     fn run(&self, machine: usize, args: &[&str]) -> Vec<u8> {
         let mut command = self.network.command(machine, "timeout");
         command.arg(PATIENCE.as_secs().to_string()).arg(WEIR).args(args).env("WEIR_URL", url());
         succeed(&mut command)
     }
 
-    /// The values of one group of the mgr's status.
+    /// Returns the values of one group of the mgr's status.
     fn status(&self, group: &str) -> Value {
         let groups: Vec<Value> =
             serde_json::from_slice(&self.run(ON_CLIENT, &["status", "--json"])).expect("one array");
@@ -185,7 +188,7 @@ impl Servers<'_> {
         values[name].as_u64().unwrap_or_else(|| panic!("no number {name}: {values}"))
     }
 
-    /// Waits until a counter is above 0.
+    /// Waits until a counter in the mgr's status is above 0.
     fn wait_counted(&self, group: &str, name: &str) {
         let end = Instant::now() + PATIENCE;
         while self.number(group, name) == 0 {
@@ -198,29 +201,30 @@ fn url() -> String {
     format!("weir://{SERVER}:{MGR_PORT}/")
 }
 
-/// An attack: many connections that send the same first part of a request.
+/// An attack: many connections that all send the first part of the same request and then stop.
 struct Attack {
     port: u16,
-    /// Number of connections that the attack holds at a time.
+    /// Number of connections that the attacker holds open at the same time.
     connections: usize,
-    /// Each connection first opens a session with this ticket.
+    /// The ticket with which each connection first opens a session; `None` to attack without sessions.
     ticket: Option<Ticket>,
-    /// The bytes that each connection sends before it stops.
+    /// The bytes of the request that each connection sends before it stops.
     beginning: Bytes,
 }
 
-/// What happened to the attacker's connections.
+/// Counters of the attacker's connections.
 #[derive(Debug, Default)]
 struct Fate {
     made: u64,
-    /// Connections that the attacker could not make.
+    /// Number of connections that the attacker could not establish.
     failed: u64,
-    /// Connections that the daemon closed.
+    /// Number of connections that the daemon has closed.
     ended: u64,
 }
 
 impl Attack {
-    /// Connections with a valid session and capability that stop inside the payload of a WRITE.
+    /// Returns an attack on the iod: connections with a valid session and capability that stop inside the payload of a
+    /// WRITE.
     fn on_iod(servers: &Servers) -> Attack {
         let id = servers.status("iod")["id"].as_str().and_then(|id| id.parse::<IodId>().ok()).expect("an id");
         let (key, fsid) = (servers.secret.key.of_iod(id), servers.secret.fsid);
@@ -239,15 +243,16 @@ impl Attack {
         let args = WriteArgs { head, data: Segments::from(Bytes::from(vec![7; PAYLOAD_MAX])) };
         let request = request(PROGRAM, VERSION, Procedure::Write as u32, |out| args.encode(out));
         let ticket = Some(key.ticket(fsid, session, expires));
-        // This is nearly the whole request, so buffers beyond the attacker's share show in the memory of the iod.
+        // Send nearly the whole request, so that buffers beyond the attacker's share would increase the memory of the
+        // iod.
         Attack { port: IOD_PORT, connections: 640, ticket, beginning: request.slice(..900_000) }
     }
 
-    /// Connections without a session that stop inside a COMPOUND of 900 KB.
+    /// Returns an attack on the mgr: connections without a session that stop inside a COMPOUND of 900 KB.
     fn on_mgr() -> Attack {
         let (program, version, compound) = (100_003, 4, 1);
         let request = request(program, version, compound, |out| out.fixed(&[0; 900_000]));
-        // The mgr counts the announced length of a request, not the bytes received so far.
+        // The mgr counts the announced length of a request, so a small part of the request suffices for the attack.
         let sent = if full() { 600_000 } else { 60_000 };
         Attack { port: MGR_PORT, connections: 1200, ticket: None, beginning: request.slice(..sent) }
     }
@@ -267,8 +272,8 @@ impl Attack {
         Ok(stream)
     }
 
-    /// Holds the connections until `over` is set, and replaces connections that the daemon closes. Sends to `stands`
-    /// when all connections are established.
+    /// Holds the connections open until `over` is set, and replaces connections that the daemon closes. Whenever all
+    /// connections are open, sends a message to `stands`.
     fn run(&self, over: &AtomicBool, stands: &Sender<()>) -> Fate {
         let (mut live, mut fate) = (Vec::new(), Fate::default());
         while !over.load(Relaxed) {
@@ -281,7 +286,7 @@ impl Attack {
                 live.push((stream, 0));
             }
             if live.len() == self.connections {
-                // The client receives only the first report.
+                // Ignore errors: the client reads only the first message and may have closed the channel.
                 let _ = stands.send(());
             }
             let before = live.len();
@@ -292,7 +297,8 @@ impl Attack {
         fate
     }
 
-    /// Sends as much of `beginning` as the socket accepts. Returns false if the daemon has closed the connection.
+    /// Sends as many bytes of `beginning` as the socket accepts. Returns `false` if the daemon has closed the
+    /// connection.
     fn goes_on(&self, stream: &mut TcpStream, sent: &mut usize) -> bool {
         let blocks = |e: &io::Error| e.kind() == ErrorKind::WouldBlock;
         if *sent < self.beginning.len() {
@@ -306,7 +312,7 @@ impl Attack {
     }
 }
 
-/// Encodes a call as one record.
+/// Encodes an RPC call as one record with its record mark.
 fn request(program: u32, version: u32, procedure: u32, args: impl FnOnce(&mut Writer)) -> Bytes {
     let mut out = Writer::new();
     CallHeader { xid: 1, program, version, procedure, cred: Auth::None, verf: Auth::None }.encode(&mut out);
@@ -314,7 +320,7 @@ fn request(program: u32, version: u32, procedure: u32, args: impl FnOnce(&mut Wr
     mark(out.finish()).to_bytes()
 }
 
-/// Calls a procedure of the iod.
+/// Calls a procedure of the iod and decodes the reply.
 fn ask<R: Xdr>(stream: &mut TcpStream, procedure: Procedure, args: &impl Xdr) -> io::Result<R> {
     stream.write_all(&request(PROGRAM, VERSION, procedure as u32, |out| args.encode(out)))?;
     let mut head = [0; 4];
@@ -326,7 +332,7 @@ fn ask<R: Xdr>(stream: &mut TcpStream, procedure: Procedure, args: &impl Xdr) ->
     decode_reply(&mut input).map_err(io::Error::other)?.map_err(io::Error::other)
 }
 
-/// The durations of the client's requests, by kind.
+/// How long each request of the client took, by kind of request.
 #[derive(Default)]
 struct Times {
     reads: Vec<Duration>,
@@ -334,14 +340,14 @@ struct Times {
     lookups: Vec<Duration>,
 }
 
-/// The 99th percentile in milliseconds.
+/// Returns the 99th percentile of `times` in milliseconds.
 fn p99(times: &[Duration]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort();
     sorted[(sorted.len() * 99 / 100).min(sorted.len() - 1)].as_secs_f64() * 1e3
 }
 
-/// Waits for a request, which must succeed within `PATIENCE`.
+/// Waits for a request, which must succeed within `PATIENCE`, and records in `times` how long it took.
 async fn answered<T>(what: &str, times: &mut Vec<Duration>, asked: impl Future<Output = client::Result<T>>) -> T {
     let start = Instant::now();
     let answer = tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| panic!("{what}: no answer"));
@@ -349,7 +355,7 @@ async fn answered<T>(what: &str, times: &mut Vec<Duration>, asked: impl Future<O
     answer.unwrap_or_else(|e| panic!("{what}: {e}"))
 }
 
-/// The client on its own machine, with a file.
+/// The client on the client machine, with an open file.
 struct Client {
     mount: Mount,
     file: File,
@@ -370,8 +376,8 @@ impl Client {
         Client { mount, file, content }
     }
 
-    /// Reads, writes and looks up a name until `span` has passed. Every request must succeed and every read must return
-    /// the written bytes.
+    /// Reads, writes and looks up `name` until `span` has passed. Every request must succeed, and every read must
+    /// return the written bytes.
     async fn work(&self, name: &str, span: Duration) -> Times {
         let (mut times, start) = (Times::default(), Instant::now());
         let root = self.mount.root();
@@ -387,7 +393,7 @@ impl Client {
     }
 }
 
-/// Sets a flag when dropped, so that a panic of the client also stops the attack.
+/// A guard that sets the flag when it is dropped, so that a panic of the client also stops the attack.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -396,26 +402,26 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// An attack on one daemon while a client uses that daemon.
+/// An attack on one daemon while the client uses the same daemon.
 struct Drill<'a> {
     servers: &'a Servers<'a>,
     attack: Attack,
-    /// The daemon, the policy that makes the client use this daemon, and the counters that count throttling of the
-    /// attacker.
+    /// The daemon to attack, the policy with which the client uses this daemon, and the counters that must rise when
+    /// the daemon throttles the attacker.
     daemon: &'a str,
     policy: &'a str,
     held_back: &'a [(&'a str, &'a str)],
 }
 
 impl Drill<'_> {
-    /// Runs the client without the attack, and then during the attack.
+    /// Lets the client work first without the attack, and then during the attack.
     fn run(&self) {
         let over = &AtomicBool::new(false);
         let (begin, begun) = channel::<()>();
         let (standing, stands) = channel::<()>();
         std::thread::scope(|scope| {
             let attacker = self.servers.network.spawn_on(ON_ATTACKER, scope, move || {
-                // An error here means that the client has failed already.
+                // An error means that the client has failed and closed the channel, so do not attack.
                 begun.recv().map(|()| self.attack.run(over, &standing))
             });
             let client = self.servers.network.spawn_on(ON_CLIENT, scope, move || {
@@ -445,7 +451,7 @@ impl Drill<'_> {
         [quiet, disturbed]
     }
 
-    /// Processes that connect during the attack are served.
+    /// Runs commands that connect during the attack, which must succeed.
     fn newcomer(&self, content: &[u8]) {
         let name = format!("/newcomer-{}", self.daemon);
         assert!(self.servers.run(ON_CLIENT, &["cat", &format!("/{}", self.daemon)]) == content);
@@ -503,8 +509,8 @@ fn stalled_connections_do_not_block_clients_on_other_machines() {
         assert!(servers.number("counters", name) > 0, "the client did not use the attacked mgr");
     }
 
-    // The mgr lets one machine hold at most as much memory as it leaves free for other machines, so the attacker holds
-    // at most half.
+    // The mgr lets one machine use at most as much memory as it leaves free for other machines. So the attacker can use
+    // at most half of the memory.
     let counted = servers.number("network", "memory_most_bytes");
     assert!(counted <= NET_BYTES_MAX as u64 / 2 + BESIDE_PAYLOADS, "the mgr counted {counted} bytes");
     let shares = [IOD_BUFFERS_MAX * PAYLOAD_MAX / 2, NET_BYTES_MAX / 2];

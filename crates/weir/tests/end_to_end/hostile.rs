@@ -1,4 +1,4 @@
-//! Hostile environments: an mgr that returns invalid names, and local users who swap symlinks during a copy.
+//! Hostile environments: an mgr that returns invalid names, and local users who plant symlinks during a copy.
 
 use crate::cluster::{Cluster, fail};
 use crate::lab::Lab;
@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// The names in a directory, sorted.
+/// Returns the sorted names in a directory.
 fn names(dir: &Path) -> Vec<String> {
     let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.collect();
@@ -37,7 +37,8 @@ fn a_name_with_a_slash_from_the_mgr_is_refused() {
     assert_eq!(lab.run(["cat", "/tree/qwertzuiopas"]), b"content");
 }
 
-/// All entries below a directory with the attributes that a copy into it would change: paths, modes and ctimes.
+/// Returns path, mode and ctime of all entries below a directory. A copy that changed an entry would change these
+/// attributes.
 fn state(dir: &Path) -> Vec<(PathBuf, u32, (i64, i64))> {
     let mut all = Vec::new();
     let mut waiting = vec![dir.to_owned()];
@@ -52,7 +53,7 @@ fn state(dir: &Path) -> Vec<(PathBuf, u32, (i64, i64))> {
     all
 }
 
-/// Copies a tree with files in each directory into Weir. Returns the directories: `tree` and two levels below it.
+/// Copies a tree with files in each directory into Weir. Returns the paths of the tree's directories, two levels deep.
 fn tree(cluster: &Cluster, home: &Path) -> Vec<String> {
     let source = home.join("source");
     let mut dirs = vec!["tree".to_owned()];
@@ -74,7 +75,7 @@ fn tree(cluster: &Cluster, home: &Path) -> Vec<String> {
     dirs
 }
 
-/// Makes directories outside all targets, named like the directories of the tree.
+/// Makes a directory outside all targets, with subdirectories that have the names of the tree's directories.
 fn outside(home: &Path) -> PathBuf {
     let outside = home.join("outside");
     (0..4).for_each(|i| std::fs::create_dir_all(outside.join(format!("d{i}/e{i}"))).unwrap());
@@ -94,14 +95,14 @@ fn a_copy_to_a_local_target_follows_no_symlink_below_the_target() {
         let link = target.path().join(planted);
         std::fs::create_dir_all(link.parent().unwrap()).unwrap();
         symlink(&outside, &link).unwrap();
-        // The path of the target itself may contain a symlink.
+        // Name the target through a symlink, which the path to the target may contain.
         let way = target.path().with_extension("way");
         symlink(target.path(), &way).unwrap();
         let said = fail(&mut cluster.weir(["cp", "-r", "weir:/tree", way.to_str().unwrap()]), 1);
         let named = way.join(planted);
         assert!(said.contains(named.to_str().unwrap()), "{said}");
         assert!(said.contains("the name is taken by a symlink"), "{said}");
-        // The copy must have copied the rest of the tree.
+        // The copy must continue after the error and copy the rest of the tree.
         for dir in dirs.iter().filter(|dir| !dir.starts_with(planted)) {
             assert_eq!(std::fs::read(target.path().join(dir).join("linked")).unwrap(), b"content", "{dir}");
         }
@@ -114,7 +115,7 @@ fn a_copy_to_a_local_target_follows_no_symlink_below_the_target() {
 /// Exchanges a directory of a target and a symlink. A second call undoes the exchange.
 ///
 /// # Errors
-/// If the directory does not exist, or a parent of it is a symlink now.
+/// The directory does not exist, or its parent directory is a symlink now.
 fn swap(target: &Path, dir: &str, link: &Path) -> rustix::io::Result<()> {
     let (parent, name) = dir.rsplit_once('/').unwrap_or((".", dir));
     let target = rustix::fs::open(target, OFlags::PATH, Mode::empty())?;
@@ -160,7 +161,7 @@ fn a_copy_follows_no_symlink_that_is_swapped_in_while_it_runs() {
             }
         }
     });
-    // Without swaps, the next copy succeeds.
+    // After the swaps have ended, a copy to an empty target must succeed.
     std::fs::remove_dir_all(&target).unwrap();
     std::fs::create_dir(&target).unwrap();
     cluster.run(["cp", "-r", "--quiet", "weir:/tree", target.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! Copies that are stopped or killed: no partial file gets its final name, and existing files keep their data.
+//! Copies that a test stops or kills: no partial file may get its final name, and existing files must keep their data.
 
 use crate::cluster::{Cluster, signal, stderr_of};
 use crate::tree::bytes;
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Stdio};
 
 const BIG: u64 = 512 << 20;
 
-/// Makes a file whose copy takes long enough to be interrupted.
+/// Makes a file that is so large that a test can interrupt its copy.
 fn big_file(dir: &Path) {
     let piece = bytes(1, 1 << 20);
     let mut file = std::fs::File::create(dir.join("big")).unwrap();
@@ -23,7 +23,7 @@ fn temporaries(cluster: &Cluster) -> usize {
 
 /// Starts `weir put /file` with an input that stays open, so that the transfer does not end.
 ///
-/// Returns the input as well, because waiting for a child closes the input that the child object still holds.
+/// Returns the input separately from the child, because waiting for a child closes an input that the child object owns.
 fn endless_put(cluster: &Cluster) -> (Child, ChildStdin) {
     let mut child =
         cluster.weir(["put", "/file"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
@@ -96,10 +96,10 @@ fn put_continues_after_the_cluster_is_killed_and_restarted() {
     cluster.stop();
 }
 
-/// Starts a copy of a large file into or out of the cluster, and sends a signal while its temporary name exists.
+/// Starts a copy of a large file into or out of the cluster, and sends a signal while the temporary name exists.
 ///
-/// The copy must end with `code`. `undo` removes the file with the final name and returns whether it existed. In this
-/// case the copy had finished before the signal, and the test tries again.
+/// The copy must exit with `code`. If the copy was complete before the signal, the final name exists. Then `undo`
+/// removes the file and returns `true`, and the test tries again.
 fn stop_copy(
     cluster: &Cluster,
     (from, to): (&str, &str),
@@ -163,7 +163,7 @@ fn interrupted_copies_leave_no_partial_files() {
         stop_copy(&cluster, ("weir:/whole", &into), (kill, code), || local_temporaries(&out) > 0, remove);
         assert_eq!(local_temporaries(&out), usize::from(code.is_none()));
     }
-    // A repeated command completes the copy.
+    // The same command, run again, must complete the copy.
     cluster.run(["cp", "--quiet", &local, "weir:/big"]);
     assert_eq!(cluster.json(["stat", "--json", "/big"])[0]["size"], BIG);
     cluster.stop();

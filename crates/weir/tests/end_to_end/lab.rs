@@ -1,4 +1,5 @@
-//! A test cluster of one mgr and several iods as separate processes, each behind a proxy, that tests kill and restart.
+//! A test cluster of one mgr and several iods, each in its own process behind a proxy. Tests kill and restart the
+//! daemons.
 
 use crate::cluster::{WEIR, fail, ready, succeed};
 use crate::proxy::{Meter, Proxy};
@@ -10,26 +11,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
-/// One daemon and its proxy.
+/// A daemon and the proxy in front of the daemon.
 pub struct Daemon {
     name: String,
     args: Vec<String>,
     log: PathBuf,
     child: Option<Child>,
     address: SocketAddr,
-    /// The proxy through which clients and other daemons connect.
+    /// The proxy through which clients and other daemons connect to this daemon.
     pub proxy: Proxy,
 }
 
-/// The daemons of one file system.
+/// The daemons of one file system, with their proxies.
 pub struct Lab {
-    /// Counts all traffic of the proxies.
+    /// Counter of the bytes on all proxies.
     pub meter: Arc<Meter>,
-    /// The metadata server.
+    /// The mgr, which is the metadata server.
     pub mgr: Daemon,
-    /// The data servers.
+    /// The iods, which are the data servers.
     pub iods: Vec<Daemon>,
-    /// The value of `WEIR_URL`.
+    /// The value of `WEIR_URL`, with the address of the mgr's proxy.
     pub url: String,
 }
 
@@ -42,18 +43,18 @@ impl Daemon {
         Daemon { name, args, log, child: Some(child), address, proxy }
     }
 
-    /// The name of the daemon in reports.
+    /// Returns the name of the daemon for reports.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The address where the daemon itself listens, behind its proxy.
+    /// Returns the address at which the daemon itself listens, behind its proxy.
     #[allow(dead_code)]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns whether the daemon was started and neither killed nor stopped since.
+    /// Returns whether the daemon is started, and the test has neither killed nor stopped it since.
     #[allow(dead_code)]
     pub fn is_running(&self) -> bool {
         self.child.is_some()
@@ -72,7 +73,7 @@ impl Daemon {
         self.child = Some(launch(Command::new(WEIR).args(listen), &self.log).0);
     }
 
-    /// Starts the daemon again at the same address, with further options for this start.
+    /// Starts the daemon again at the same address. This one start has further options.
     pub fn restart_with(&mut self, options: &[&str]) {
         let mut command = Command::new(WEIR);
         command.args(&self.args).args(["--listen", &self.address.to_string()]).args(options);
@@ -86,17 +87,18 @@ impl Daemon {
         assert!(child.wait().expect("it ends").success(), "{}: {}", self.name, self.said());
     }
 
-    /// The arguments of the daemon.
+    /// Returns the arguments of the daemon.
     pub fn args(&self) -> &[String] {
         &self.args
     }
 
-    /// Starts a second process of the daemon on the same store. Kills the first when the second logs that it waits.
+    /// Starts a second process of the daemon on the same store. Kills the first process when the second process logs
+    /// that it waits for the store.
     #[allow(dead_code)]
     pub fn replace(&mut self) {
         let log = self.log.with_extension("new.log");
         let (args, to) = (self.args.clone(), log.clone());
-        // The new process uses another port, because the first process still has the old one.
+        // Give the second process another port, because the first process still uses the old port.
         let started =
             std::thread::spawn(move || launch(Command::new(WEIR).args(args).args(["--listen", "127.0.0.1:0"]), &to));
         let waits = || std::fs::read_to_string(&log).is_ok_and(|said| said.contains("waiting up to"));
@@ -110,29 +112,29 @@ impl Daemon {
         self.proxy.lead_to(address);
     }
 
-    /// Starts the daemon again at the same address, with writes at or beyond `limit` in any file failing.
+    /// Starts the daemon again at the same address. Its writes at or beyond offset `limit` fail in every file.
     pub fn restart_on_failing_disk(&mut self, limit: u64) {
         let mut command = on_failing_disk(limit);
         command.args(&self.args).args(["--listen", &self.address.to_string()]);
         self.child = Some(launch(&mut command, &self.log).0);
     }
 
-    /// Waits until the daemon ends by itself.
+    /// Waits until the daemon exits by itself.
     pub fn wait(&mut self) -> ExitStatus {
         self.child.take().expect("it runs").wait().expect("it ends")
     }
 
-    /// Starts the daemon again, which must fail. Returns its standard error.
+    /// Starts the daemon again; the start must fail. Returns its standard error.
     pub fn fail_to_restart(&self) -> String {
         fail(Command::new(WEIR).args(&self.args).args(["--listen", &self.address.to_string()]), 1)
     }
 
-    /// The process.
+    /// Returns the process of the daemon.
     pub fn child(&mut self) -> &mut Child {
         self.child.as_mut().expect("it runs")
     }
 
-    /// Everything that the daemon has written to standard error, over all starts.
+    /// Returns everything that the daemon has written to standard error, over all its starts.
     pub fn said(&self) -> String {
         std::fs::read_to_string(&self.log).expect("a log")
     }
@@ -141,14 +143,15 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // The daemon may have ended already, so errors are ignored.
+            // Ignore errors: the daemon may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// A command of the binary with a file size limit (`ulimit -f`): writes at or beyond `limit` in any file fail.
+/// Builds a command of the binary with a file size limit (`ulimit -f`). Its writes at or beyond offset `limit` fail in
+/// every file.
 pub fn on_failing_disk(limit: u64) -> Command {
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", limit / 512);
     let mut command = Command::new("sh");
@@ -164,20 +167,20 @@ fn launch(command: &mut Command, log: &Path) -> (Child, SocketAddr) {
 }
 
 impl Lab {
-    /// Creates a file system in `home` with this number of iods, and starts all daemons.
+    /// Creates a file system with `iods` iods in `home`, and starts all daemons.
     ///
-    /// The lease is 20 seconds. A client that died without disconnecting delays the next start of the mgr for that
-    /// long.
+    /// The lease is 20 seconds. If a client died without disconnecting, the next start of the mgr waits for this lease.
     pub fn start(home: &Path, iods: usize) -> Lab {
         Lab::start_with(home, iods, &["--lease-secs", "20"])
     }
 
-    /// Like [`Lab::start`], with further options for the mgr. An existing store in `home` is used.
+    /// Starts all daemons like [`Lab::start`], with further options for the mgr. Uses the stores in `home` if they
+    /// exist.
     pub fn start_with(home: &Path, iods: usize, options: &[&str]) -> Lab {
         Lab::start_each_with(home, iods, options, |_| Vec::new())
     }
 
-    /// Like [`Lab::start_with`], with further options for each iod.
+    /// Starts all daemons like [`Lab::start_with`], with further options for each iod.
     pub fn start_each_with(home: &Path, iods: usize, options: &[&str], of_iod: impl Fn(usize) -> Vec<String>) -> Lab {
         let meter = Arc::new(Meter::default());
         let path = |name: &str| home.join(name).to_str().expect("UTF-8").to_owned();
@@ -195,7 +198,7 @@ impl Lab {
         let iods: Vec<Daemon> = (0..iods)
             .map(|i| {
                 let name = format!("iod-{i}");
-                // Without the UNIX socket, all connections go through the proxy.
+                // Disable the iod's Unix socket, so that all its connections go through the proxy.
                 let args = [store("iod", &name), vec!["--unix".into(), "false".into()], of_iod(i)].concat();
                 Daemon::start(name, home, args, &meter)
             })
@@ -209,42 +212,42 @@ impl Lab {
         Lab { meter, mgr, iods, url }
     }
 
-    /// Builds a `weir` command for this file system.
+    /// Builds a `weir` command that uses this file system.
     pub fn weir<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(WEIR);
         command.args(args).env("WEIR_URL", &self.url).stdin(Stdio::null());
         command
     }
 
-    /// Runs a command that must succeed. Returns its standard output.
+    /// Runs a `weir` command, which must succeed. Returns its standard output.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<u8> {
         succeed(&mut self.weir(args))
     }
 
-    /// Runs a command that must succeed. Returns one JSON value for each line of its output.
+    /// Runs a `weir` command, which must succeed. Returns one JSON value for each line of its output.
     pub fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<Value> {
         let text = String::from_utf8(self.run(args)).expect("text");
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 
-    /// Stores bytes as a file with `weir put`.
+    /// Stores `content` as the file `name` with `weir put`.
     pub fn put(&self, name: &str, content: &[u8]) {
         let mut child = self.weir(["put", name]).stdin(Stdio::piped()).spawn().expect("starts");
         std::io::Write::write_all(&mut child.stdin.take().expect("piped"), content).expect("it reads");
         assert!(child.wait().expect("it ends").success(), "put {name}");
     }
 
-    /// Checks the whole file system with fsck, which must find no damage.
+    /// Checks the whole file system with `weir fsck`, which must find no damage.
     pub fn fsck(&self) {
         let check = || self.weir(["fsck", "--json"]).output().expect("the binary starts");
-        // The mgr may not have reconnected to its iods yet.
+        // Exit code 8 means that the mgr has not reconnected to its iods yet. Try again.
         let reached = (0..100).map(|_| check()).find(|output| output.status.code() != Some(8));
         let output = reached.expect("the mgr finds its iods again");
         let (found, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "fsck: {}: {found}{said}", output.status);
     }
 
-    /// All daemons, the mgr first.
+    /// Returns all daemons, the mgr first.
     pub fn daemons(&mut self) -> impl Iterator<Item = &mut Daemon> {
         std::iter::once(&mut self.mgr).chain(&mut self.iods)
     }

@@ -24,7 +24,7 @@ fn mkdir_mv_ln_rm_and_ls_handle_names_as_documented() {
     assert_eq!(cluster.json(["stat", "--json", "/a/sticky"])[0]["mode"], "1750");
     cluster.run(["mv", "/a/file", "/a/b/soft", "/a/b/c"]);
     assert_eq!(names(&cluster, "/a/b/c"), ["file", "soft"]);
-    // Both are names of one file. POSIX requires that renaming one over the other changes nothing.
+    // Both paths name the same file. POSIX requires that a rename from one of its names to the other has no effect.
     cluster.run(["mv", "/a/b/c/file", "/a/b/file"]);
     assert_eq!(names(&cluster, "/a/b"), ["c", "file"]);
     cluster.run(["mv", "-T", "/a/b", "/moved"]);
@@ -64,7 +64,7 @@ fn mkdir_mv_ln_rm_and_ls_handle_names_as_documented() {
         let said = fail(&mut cluster.weir(&args), code);
         assert!(said.contains(part), "{args:?}: {said}");
     }
-    // After a failure with one name, the command still handles the other names.
+    // After a failure with one name, the command must still process the other names.
     fail(&mut cluster.weir(["rm", "/none", "/moved/file"]), 1);
     assert_eq!(names(&cluster, "/moved"), ["c"]);
     cluster.run(["rm", "-f", "/none"]);

@@ -1,4 +1,4 @@
-//! Permissions of stores and clusters: other users of the machine can reach the sockets of a cluster, and nothing else.
+//! Permissions of stores and clusters: other users of the machine must be able to reach only the sockets of a cluster.
 
 use crate::cluster::{Cluster, WEIR, ready, signal, succeed};
 use serde_json::Value;
@@ -7,14 +7,14 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-/// The binary, run with umask 0.
+/// Builds a command of the binary that runs with umask 0.
 fn weir(args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "umask 0; exec \"$0\" \"$@\"", WEIR]).args(args).env_remove("WEIR_URL");
     command
 }
 
-/// A directory and everything below it, the directory first.
+/// Returns a directory and everything below it, the directory first.
 fn everything(dir: &Path) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
     let mut next = 0;
@@ -27,7 +27,8 @@ fn everything(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Asserts that other users can only walk to the sockets in a directory made by `weir`. Returns the sockets.
+/// Asserts that other users can only reach the sockets in a directory that `weir` made. Returns the paths of the
+/// sockets.
 fn assert_private(made: &Path) -> Vec<PathBuf> {
     let all = everything(made);
     let is_socket = |path: &&PathBuf| path.symlink_metadata().unwrap().file_type().is_socket();
@@ -41,7 +42,8 @@ fn assert_private(made: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-/// Makes a directory and its entries readable for all users, as an earlier version or a careless copy may have done.
+/// Makes a directory and its entries readable for all users, as an earlier version of Weir or a careless copy may have
+/// done.
 fn widen(made: &Path) {
     for path in fs::read_dir(made).unwrap().map(|entry| entry.unwrap().path()).chain([made.to_owned()]) {
         let mode = if path.is_dir() { 0o755 } else { 0o644 };
@@ -49,7 +51,7 @@ fn widen(made: &Path) {
     }
 }
 
-/// Starts a daemon with its log in a file. Returns its ready message from standard output.
+/// Starts a daemon that logs to the file `log`. Returns its process and the ready message from its standard output.
 fn start(args: &[&str], log: &Path) -> (Child, Value) {
     let log = File::options().create(true).append(true).open(log).unwrap();
     ready(weir(args).args(["--listen", "127.0.0.1:0"]).stderr(log))
@@ -60,7 +62,7 @@ fn stop(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-/// Number of log lines that report removed permissions.
+/// Returns the number of log lines that report permissions which the daemon has removed.
 fn narrowed(log: &Path) -> usize {
     let said = fs::read_to_string(log).unwrap();
     said.lines().filter(|line| line.contains("removed permissions of other users")).count()
@@ -103,14 +105,15 @@ fn only_the_owner_can_access_the_stores_of_daemons() {
         for made in [&dump, &cluster_file, &ready_file] {
             assert_private(Path::new(made));
         }
-        // Other users may enter the restored directory, because an mgr that starts there makes its socket in it.
+        // Other users need search permission on the restored directory, because an mgr that starts in it creates its
+        // socket there.
         let (dir, files) = (fs::metadata(&restored).unwrap(), everything(Path::new(&restored)));
         assert_eq!(dir.mode() & 0o777 & !0o711, 0);
         assert!(files[1..].iter().all(|file| file.symlink_metadata().unwrap().mode() & 0o077 == 0), "{files:?}");
         stop(mgr_child);
         stop(iod_child);
         assert_eq!(narrowed(&log), narrowings, "{}", fs::read_to_string(&log).unwrap());
-        // Each daemon logs one line at its next start.
+        // Each daemon must log one line about removed permissions at its next start.
         widen(Path::new(&mgr));
         widen(Path::new(&iod));
         narrowings += 2;
@@ -140,7 +143,7 @@ fn only_the_owner_can_access_the_directory_of_weir_up() {
         let made = dir.join("cluster");
         widen(&made);
         ["mgr", "iod-0", "iod-1"].iter().for_each(|name| widen(&made.join(name)));
-        // The cluster refuses to start if other users can read this file.
+        // Make `cluster.toml` private again, because the cluster refuses to start if other users can read this file.
         fs::set_permissions(made.join("cluster.toml"), Permissions::from_mode(0o600)).unwrap();
     }
 }

@@ -4,15 +4,15 @@ use crate::cluster::WEIR;
 use std::path::Path;
 use std::process::Command;
 
-/// The commands of the section "Quick start".
+/// Returns the commands of the section "Quick start".
 fn commands(readme: &str) -> Vec<&str> {
     let section =
         readme.split("\n## ").find(|section| section.starts_with("Quick start\n")).expect("the section is there");
     section.lines().filter_map(|line| line.strip_prefix("$ ")).collect()
 }
 
-/// In the new network namespace the README's port is free. In the new mount namespace nothing is mounted at its
-/// directory.
+/// Runs in new namespaces. In the network namespace, the port of the quick start is free. In the mount namespace,
+/// nothing is mounted at the directory of the quick start.
 #[test]
 fn the_commands_of_the_readme_quick_start_succeed() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
@@ -27,13 +27,12 @@ fn the_commands_of_the_readme_quick_start_succeed() {
     std::fs::create_dir_all(home.path().join("project/below")).unwrap();
     std::fs::write(home.path().join("project/data.bin"), vec![7; 3_000_000]).unwrap();
     std::fs::write(home.path().join("project/below/small"), "small").unwrap();
-    // The test uses the binary under test instead of the build step. When the shell exits, it stops the mount and the
-    // cluster.
+    // Use the binary under test in place of the build step. When the shell exits, it stops the mount and the cluster.
     let begin = "set -e; ip link set lo up; mount -t tmpfs none /mnt
         trap 'umount /mnt/weir || true; kill %1; wait %1 || true' EXIT";
     let bin = Path::new(WEIR).parent().unwrap().display().to_string();
     let steps = commands[1..].join("\n").replace("$PWD/target/release", &bin);
-    // A reader types the next command after the cluster has printed that it listens.
+    // A reader types the next command after the cluster has printed that it listens, so wait until the cluster answers.
     let steps = steps.replace("weir up &", "weir up &\nuntil weir ls / > /dev/null 2>&1; do kill -0 %1; done");
     let mut shell = Command::new("unshare");
     shell.args(["--net", "--mount", "bash", "-c", &format!("{begin}\n{steps}")]).current_dir(home.path());

@@ -12,7 +12,7 @@ const FILES_MIN: usize = 20_000;
 const BYTES_MIN: u64 = 1 << 30;
 const LARGE: u64 = 4 << 30;
 
-/// The trees to copy: `WEIR_TREES`, separated by colons.
+/// Returns the trees to copy, from the environment variable `WEIR_TREES`, where colons separate them.
 fn sources() -> Vec<PathBuf> {
     let named = std::env::var_os("WEIR_TREES").unwrap_or_else(|| "/usr/lib:/usr/share".into());
     std::env::split_paths(&named).collect()

@@ -5,27 +5,27 @@ use crate::tree::bytes;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// Paths in the commands of the page, which the test replaces. It also replaces the identity of the iod.
+/// The path of the iod's store in the commands of the page. The test replaces all paths of the page by its own.
 const STORE: &str = "/srv/new/iod";
 const CLUSTER_FILE: &str = "/etc/weir/cluster.toml";
 const CONFIG: &str = "/etc/weir/iod.toml";
 
-/// The commands of a page, without the output that it shows below them.
+/// Returns the commands of a page, without the output that the page shows below each command.
 fn commands(page: &str) -> Vec<&str> {
     page.lines().filter_map(|line| line.trim_start().strip_prefix("$ ")).collect()
 }
 
-/// Returns the identity behind `--replace` in a command of a page.
+/// Returns the iod identity that follows `--replace` in a command of the page.
 fn identity(command: &str) -> &str {
     command.split_whitespace().skip_while(|word| *word != "--replace").nth(1).expect("a command with --replace")
 }
 
-/// A process that is killed at the end, also if the test fails.
+/// A process that is killed when this value is dropped, also after a failed test.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // The process may have ended already.
+        // Ignore errors: the process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -67,7 +67,7 @@ fn the_commands_of_the_page_replace_a_lost_disk() {
     let _iod = Killed(iod);
 
     let number = |group: &str, name: &str| {
-        // The status command fails while the cluster is degraded.
+        // Ignore the exit code: `weir status` fails while the cluster is degraded.
         let said = weir("weir status --json").output().unwrap().stdout;
         let groups: Vec<serde_json::Value> = serde_json::from_slice(&said).unwrap();
         let values = groups.iter().find(|found| found["group"] == group).unwrap()["values"].clone();

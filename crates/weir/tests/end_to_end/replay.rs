@@ -1,4 +1,4 @@
-//! `weir replay`: generated traces, replayed on Weir and on a local directory, and verified.
+//! `weir replay`: generated traces, replayed in Weir and in a local directory, with verified content.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use serde_json::Value;

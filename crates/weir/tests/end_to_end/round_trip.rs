@@ -1,4 +1,4 @@
-//! Round trips of a directory tree: copied in, cluster restarted, copied out, and compared.
+//! Round trips of a directory tree: copy into Weir, restart of the cluster, copy out of Weir, and comparison.
 
 use crate::cluster::Cluster;
 use crate::tree;
@@ -37,7 +37,7 @@ fn a_tree_is_unchanged_after_cp_in_a_restart_and_cp_out() {
     let again = home.path().join("again");
     cp(&cluster, &[OsStr::new("weir:/copy"), again.as_os_str()]);
     tree::assert_same(&source, &again);
-    // A copy over an existing tree gives the same tree and leaves no temporary names.
+    // A copy over an existing tree must give the same tree and leave no temporary names.
     cp(&cluster, &[source.as_os_str(), OsStr::new("weir:/")]);
     assert!(cluster.json(["find", "/", "-name", ".weir-cp-*", "--json"]).is_empty());
     cp(&cluster, &[OsStr::new("-T"), OsStr::new("weir:/source"), again.as_os_str()]);
@@ -45,7 +45,7 @@ fn a_tree_is_unchanged_after_cp_in_a_restart_and_cp_out() {
     cluster.stop();
 }
 
-/// Checks that ls, find, du and stat agree with the tree that was copied.
+/// Asserts that ls, find, du and stat agree with the tree that was copied.
 fn looks_like(cluster: &Cluster, source: &Path) {
     let all = tree::paths(source);
     let found = cluster.json(["find", "/source", "--json"]);

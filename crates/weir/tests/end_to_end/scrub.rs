@@ -1,4 +1,5 @@
-//! Damage on the disks of a running cluster: reads return errors instead of wrong bytes, and a scrub reports the place.
+//! Damage on the disks of a running cluster: reads must return errors instead of wrong bytes, and a scrub must report
+//! the damaged place.
 
 use crate::cluster::{Cluster, fail};
 use serde_json::Value;
@@ -6,12 +7,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Size of the header before the bytes of an object in its file.
+/// Size of the header in an object file in bytes. The bytes of the object follow the header.
 const HEAD: u64 = 4096;
-/// The stripe unit of the files.
+/// Stripe unit of the test files in bytes.
 const UNIT: usize = 64 << 10;
 
-/// The object files of an inode on the iods below `home`.
+/// Returns the object files of an inode on all iods below `home`.
 fn objects(home: &Path, inode: u64) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![home.to_owned()];
@@ -28,7 +29,7 @@ fn objects(home: &Path, inode: u64) -> Vec<PathBuf> {
     found
 }
 
-/// Flips a bit at `offset` of an object.
+/// Flips one bit in the byte at `offset` of an object.
 fn flip(object: &Path, offset: u64) {
     let file = File::options().read(true).write(true).open(object).unwrap();
     let mut byte = [0];
@@ -46,7 +47,7 @@ fn cluster(home: &Path, options: &[&str]) -> Cluster {
     cluster
 }
 
-/// Runs a scrub that must end with this exit code. Returns its report.
+/// Runs a scrub, which must exit with `code`. Returns its report.
 fn scrub(cluster: &Cluster, code: i32) -> Value {
     let output = cluster.weir(["scrub", "--json"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -60,7 +61,7 @@ fn inode(cluster: &Cluster, path: &str) -> u64 {
     cluster.json(["stat", "--json", path]).remove(0)["inode"].as_u64().unwrap()
 }
 
-/// The offset in the file of byte `offset` of the object with this index. Files are striped over three iods.
+/// Returns the file offset of the byte at `offset` of the object number `index`. Files are striped over three iods.
 fn offset_in_file(index: u64, offset: u64) -> u64 {
     let unit = UNIT as u64;
     (offset / unit * 3 + index) * unit + offset % unit
@@ -98,14 +99,14 @@ fn a_flipped_bit_fails_reads_and_scrub_reports_file_and_range() {
     let start = finding["ranges"][0][0].as_u64().unwrap();
     assert!((0..3).any(|index| offset_in_file(index, block) == start), "{finding}");
     assert_eq!(finding["ranges"][0][1].as_u64(), Some(4096));
-    // All bytes before the damage can still be read.
+    // Reads must return all bytes before the damaged block.
     let rest = cluster.run(["get", "/some/where/file", "--offset", "0", "--length", &start.to_string()]);
     assert!(content().starts_with(&rest) && rest.len() as u64 == start);
     let told = cluster.weir(["scrub", "--status"]).output().unwrap();
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(told.contains(&format!("/some/where/file: bytes {start}-{}", start + 4095)), "{told}");
 
-    // A file that is stored again has no damage. The old file may still exist without a name.
+    // A new file under the same name must have no damage. The damaged file may still exist without a name.
     cluster.put("/some/where/file", &content(), &[]);
     assert_eq!(cluster.run(["cat", "/some/where/file"]), content());
     let output = cluster.weir(["scrub"]).output().unwrap();
@@ -137,7 +138,7 @@ fn a_slow_scrub_survives_a_restart_and_can_be_cancelled() {
     let cluster = cluster(home.path(), &[]);
     assert!(cluster.text(["scrub", "--status"]).contains("no scrub yet"));
     cluster.put("/file", &content(), &[]);
-    // At this rate the scrub does not end during the test.
+    // At this low rate, the scrub is still running when the test cancels it.
     cluster.run(["scrub", "--rate", "64K", "--no-wait"]);
     fail(&mut cluster.weir(["scrub"]), 1);
     let status = |cluster: &Cluster| cluster.json(["scrub", "--status", "--json"]).remove(0);

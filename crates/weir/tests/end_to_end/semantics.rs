@@ -1,17 +1,17 @@
-//! The examples of docs/SEMANTICS.md, run unchanged.
+//! The examples of docs/SEMANTICS.md, which the tests run unchanged.
 
 use crate::cluster::{Cluster, WEIR};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A command line with its expected output and exit code.
+/// A command line of the page, with the expected output and exit code.
 struct Example {
     command: String,
     said: String,
 }
 
-/// The examples in fenced blocks. A line that begins with `$ ` is a command, and the lines below are its output. `! N`
-/// is an exit code other than 0.
+/// Returns the examples in the fenced blocks of a page. A line that begins with `$ ` is a command, and its expected
+/// output follows. A line `! N` gives an exit code other than 0.
 fn examples(markdown: &str) -> Vec<Example> {
     let mut found: Vec<Example> = Vec::new();
     let blocks = markdown.split("\n```\n").skip(1).step_by(2);
@@ -25,7 +25,7 @@ fn examples(markdown: &str) -> Vec<Example> {
     found
 }
 
-/// A page gets commands after `$ ` only together with a test that runs them.
+/// Pages may show commands after the prompt `$ ` only if a test runs these commands.
 #[test]
 fn tests_run_the_commands_of_every_page_with_a_prompt() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
@@ -33,7 +33,7 @@ fn tests_run_the_commands_of_every_page_with_a_prompt() {
     with.retain(|page| std::fs::read_to_string(page).unwrap().lines().any(|line| line.trim_start().starts_with("$ ")));
     let mut with: Vec<_> = with.iter().map(|page| page.strip_prefix(&docs).unwrap().to_str().unwrap()).collect();
     with.sort_unstable();
-    // The tests are in this file and in `replaced_disk.rs`.
+    // This file tests SEMANTICS.md, and `replaced_disk.rs` tests replacing-a-disk.md.
     assert_eq!(with, ["SEMANTICS.md", "replacing-a-disk.md"]);
 }
 
@@ -65,7 +65,7 @@ fn the_examples_of_the_semantics_page_give_their_output() {
         if let Some(code) = output.status.code().filter(|code| *code != 0) {
             found += &format!("! {code}\n");
         }
-        // Lines with hints on what to do next may change, so they are not compared.
+        // Ignore the lines with advice on what to do next, because these lines may change.
         found = found.lines().filter(|line| !line.starts_with("      ")).map(|line| format!("{line}\n")).collect();
         assert_eq!(found, said, "$ {command}");
     }

@@ -1,4 +1,4 @@
-//! A test tree with everything that a copy could lose, and a comparison of two trees.
+//! A test tree with every attribute that a copy could lose, and a comparison of two trees.
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Deterministic pseudorandom bytes.
+/// Returns `len` pseudorandom bytes, which are the same for the same seed.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -22,7 +22,7 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// Makes the tree at `top`, which must not exist.
+/// Makes the test tree at `top`, which must not exist.
 pub fn make(top: &Path) {
     fs::create_dir(top).unwrap();
     for (i, len) in [0, 1, 63, 64, 65, 4095, 4096, 65_537, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5_000_000, 40 << 20]
@@ -122,7 +122,7 @@ fn modes_and_xattrs(top: &Path) {
     }
 }
 
-/// Sets distinct times on every file and directory, deepest first.
+/// Sets a different time on every file and directory, entries before their directory.
 fn times(top: &Path) {
     let mut all = paths(top);
     all.reverse();
@@ -134,7 +134,7 @@ fn times(top: &Path) {
     }
 }
 
-/// `top` and everything below it, parents before their entries, the entries of a directory sorted.
+/// Returns `top` and everything below it. Directories precede their entries, and the entries of a directory are sorted.
 pub fn paths(top: &Path) -> Vec<PathBuf> {
     let mut out = vec![top.to_owned()];
     let mut next = 0;
@@ -162,7 +162,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     .collect()
 }
 
-/// A description of each path with everything that a copy keeps, except file contents.
+/// Returns a description of each path with every attribute that a copy preserves, except the content of files.
 fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
     let mut first_names: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
     let mut all = paths(top);
@@ -185,7 +185,7 @@ fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
             }
             if meta.is_file() {
                 let first = first_names.entry((meta.dev(), meta.ino())).or_insert_with(|| name.clone());
-                // The number of links may differ, because names outside the tree are not copied.
+                // Do not compare the number of links: a copy omits names outside the tree.
                 text += &format!(" size {} same as {first:?}", meta.size());
             }
             (name, text)
@@ -193,7 +193,7 @@ fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
         .collect()
 }
 
-/// Fails when the two trees differ in anything a copy keeps.
+/// Asserts that two trees have the same names, contents, and attributes that a copy preserves.
 pub fn assert_same(left: &Path, right: &Path) {
     let (left_all, right_all) = (describe(left), describe(right));
     for (path, text) in &left_all {
@@ -202,7 +202,7 @@ pub fn assert_same(left: &Path, right: &Path) {
     let extra: Vec<_> = right_all.keys().filter(|path| !left_all.contains_key(*path)).collect();
     assert!(extra.is_empty(), "{extra:?} are only in {right:?}");
     for path in left_all.keys() {
-        // The path of the top itself is empty. Joining it would append a slash to the path of a file.
+        // Do not join an empty path, which names the top itself: the join would append a slash to the path of a file.
         let under = |top: &Path| if path.as_os_str().is_empty() { top.to_owned() } else { top.join(path) };
         let (a, b) = (under(left), under(right));
         if fs::symlink_metadata(&a).unwrap().is_file() {
@@ -211,7 +211,7 @@ pub fn assert_same(left: &Path, right: &Path) {
     }
 }
 
-/// Compares two files where either has data. The copy must not store zeros in place of holes.
+/// Compares two files in all ranges where either file has data. The second file may not store zeros in place of holes.
 fn assert_same_content(left: &Path, right: &Path) {
     let (a, b) = (File::open(left).unwrap(), File::open(right).unwrap());
     let size = a.metadata().unwrap().len();

@@ -1,4 +1,4 @@
-//! `weir tune threshold`: its measurements, its files, and its recommendation.
+//! `weir tune threshold`: tests of its measurements, its files, and its recommendation.
 
 use crate::cluster::{Cluster, fail};
 
