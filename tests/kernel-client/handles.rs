@@ -58,7 +58,7 @@ impl Handle {
         self.weir()[ROOT..ROOT + 8].try_into().expect("eight bytes")
     }
 
-    /// Returns this kernel handle with its filehandle of Weir replaced by `weir`.
+    /// Returns a copy of this kernel file handle in which the embedded Weir filehandle is `weir`.
     fn with(&self, weir: &[u8]) -> Handle {
         let mut bytes = self.bytes.clone();
         bytes[BEFORE..BEFORE + WEIR_LEN].copy_from_slice(weir);

@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Returns the path of the file with the saved state for `image`. Makes the file first if it does not exist.
 pub fn state(image: &Image) -> PathBuf {
     let store = image.kernel.parent().expect("the folder of the image");
-    // Hold a lock, so that two concurrent test runs save only one state.
+    // Hold a lock, so that only one of two concurrent test runs saves the state of the guest.
     let lock = File::create(store.join("state.lock")).expect("a lock");
     lock.lock().expect("the lock");
     let version = Command::new("qemu-system-x86_64").arg("--version").output();

@@ -81,7 +81,8 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
 /// `execve`. Such a close waits for the servers.
 const WRITER: &str = "WEIR_TEST_WRITER";
 
-/// The code of the writer process, which runs if the variable is set. This is not a test.
+/// The main function of the writer process, which does nothing unless the environment variable `WRITER` is set. This is
+/// not a test.
 #[test]
 fn writer() {
     let Some(path) = std::env::var_os(WRITER) else { return };

@@ -262,8 +262,8 @@ impl Parts {
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // An execution before the mgr's death, or a loss, must precede all requests to the next mgr. One power loss may
-        // lose several files.
+        // If the mgr executed a request before it died, or lost the effect of a request in a power loss, this event must
+        // precede every request to the restarted mgr. One power loss may lose the changes of several files.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
         let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
@@ -369,7 +369,7 @@ mod tests {
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7)), found(8, Said::Missing)]).is_ok());
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7))]).is_ok());
         assert!(plain(&[made.clone(), lost, found(6, Said::Missing), found(8, ok(7))]).is_err());
-        // The mgr must not execute a removal twice and answer with the result of the second execution.
+        // The mgr executes a retried REMOVE only once, and answers the retry with the result of the first execution.
         assert!(plain(&[made, remove((5, Some(9)), Said::Missing)]).is_err());
         let untold = create((1, None), Said::Unknown);
         assert!(plain(&[untold, found(3, ok(9)), found(5, ok(9))]).is_ok());

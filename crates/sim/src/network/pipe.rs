@@ -42,7 +42,7 @@ struct State {
     silent_until: Option<Instant>,
     /// By end: whether the host of this end has restarted and does not know the connection.
     forgotten: [bool; 2],
-    /// By end: whether this end retransmits bytes that the other end did not receive.
+    /// For each end of the connection: whether this end retransmits bytes that the other end did not receive.
     repeats: [bool; 2],
 }
 

@@ -189,7 +189,7 @@ impl Destination {
 }
 
 /// Returns the location of a path on this machine that the user named as the destination, or of its parent directory.
-/// Follows symlinks. The location of a directory holds the directory open.
+/// Follows symlinks. The location of a directory contains an open descriptor of the directory.
 fn target_spot(path: Vec<u8>) -> Result<(Spot, Meta), Failure> {
     let meta = stat(&path, true)?;
     let spot = if meta.attrs.kind == FileKind::Directory { Spot::target(path)? } else { Spot::local(path) };

@@ -9,11 +9,11 @@ use types::Attrs;
 /// Every task that will make a name in the directory holds a reference to this value. The task that drops the last
 /// reference sets the final attributes of the directory, because every new name changes the directory's times.
 pub struct Folder {
-    /// The location of the directory.
+    /// The location of the destination directory.
     pub spot: Spot,
     /// The attributes to set at the end; `None` for a directory that existed before the copy and keeps its attributes.
     pub attrs: Option<Attrs>,
-    /// The parent directory, if the copy also makes the parent.
+    /// The parent of the destination directory, if this copy also creates the parent.
     pub parent: Option<Arc<Folder>>,
 }
 

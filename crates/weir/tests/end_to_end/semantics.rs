@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, WEIR};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A command line of the page, with the expected output and exit code.
+/// A command line of a page in `docs/`, with the expected output and exit code.
 struct Example {
     command: String,
     said: String,
