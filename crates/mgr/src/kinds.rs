@@ -534,8 +534,9 @@ impl Kinds {
         self.layout_types.iter().map(|layout| layout.number()).collect()
     }
 
-    /// Returns the numbers of the layout types that an export with this setting offers. Each client picks the type that
-    /// it supports. Kernel clients do not support the native type, so one type for kernel clients is enough.
+    /// Returns the numbers of the layout types that an export with this setting offers. Each client picks a type that
+    /// it supports. Kernel clients do not support the native type, and would use any other type, so the setting selects
+    /// one of the other types.
     pub(crate) fn offered(&self, setting: KernelLayout) -> Vec<u32> {
         let offered = self.layout_types.iter().filter(|layout| layout.is_offered(setting));
         offered.map(|layout| layout.number()).collect()

@@ -54,8 +54,8 @@ impl LayoutType for Files {
     }
 
     fn too_large(&self) -> Status {
-        // Linux offers the same reply size at every attempt, and fails the write after `TooSmall`. After `NoLayout`,
-        // Linux writes through the mgr.
+        // Linux never retries with a larger reply size, and fails the write after `TooSmall`. After `NoLayout`, Linux
+        // writes through the mgr.
         Status::NoLayout
     }
 

@@ -75,7 +75,7 @@ impl LayoutType for Flexfiles {
     }
 
     fn update(&self, body: &Bytes) -> Result<Update, Status> {
-        // This type defines no LAYOUTCOMMIT body that the mgr uses, so the body must be empty.
+        // The flexible files layout type defines no LAYOUTCOMMIT body, so the body must be empty.
         if body.is_empty() { Ok(Update::default()) } else { Err(Status::Inval) }
     }
 
