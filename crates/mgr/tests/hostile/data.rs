@@ -122,8 +122,8 @@ impl Attacker {
             }
             1 | 2 => {
                 let ticket = self.target.key.ticket(self.target.fsid, SESSION, later());
-                // The flag is `true`, so the HELLO may be undamaged, but without a PROVE it must not end connections of
-                // others.
+                // The attacker sends no PROVE. With a valid ticket, a PROVE may end other connections with the same
+                // owner.
                 let hello = HelloArgs::new(&ticket, [8; 32], true);
                 let message = call(1, NATIVE, Procedure::Hello as u32, None, hello.to_bytes().into());
                 let damaged = mutate(&message, self.dice.number());

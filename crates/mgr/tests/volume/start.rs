@@ -88,7 +88,7 @@ async fn foreign_and_duplicate_iods_are_refused_and_shown() {
     };
     assert!(problem(&foreign).contains("another file system"), "{}", problem(&foreign));
     assert!(problem("127.0.0.1:1").contains("refused"), "{}", problem("127.0.0.1:1"));
-    // The iod is connected at the address that the mgr tried first, and refused at the other address.
+    // Only the address that connected first gets the iod. The mgr refuses the iod at the other address.
     let (first, second) = (problem(&own), problem(&twice));
     assert!(first.is_empty() != second.is_empty(), "{first:?} {second:?}");
     assert!(format!("{first}{second}").contains("another configured address"));
