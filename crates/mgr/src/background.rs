@@ -114,7 +114,7 @@ mod tests {
     use futures_util::FutureExt;
     use std::sync::Mutex;
 
-    /// A job for the test below: every second pass fails, and after the fourth pass no further pass is due.
+    /// A test job: every second pass fails, and after the fourth pass no further pass is due.
     struct Moody {
         calls: Arc<Mutex<Vec<&'static str>>>,
         passes: usize,

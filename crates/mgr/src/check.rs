@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Capacity of the channel between a check and its page requests, in messages.
 const WAITING: usize = 256;
 
-/// The checks that run or have ended recently, by their random numbers.
+/// The checks that run or have ended recently. The key is the random number of the check.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     runs: Mutex<HashMap<u64, Arc<Run>>>,
@@ -68,7 +68,7 @@ fn refused(why: &str) -> CheckReply {
 }
 
 impl Checks {
-    /// Answers one CHECK request of the admin program: starts a check, or returns the next page of one.
+    /// Answers one CHECK request of the admin program: starts a check, or returns the next page of a running check.
     pub(crate) async fn call(&self, server: &Arc<NfsServer>, args: CheckArgs) -> CheckReply {
         let run = match args.run {
             0 => match self.start(server, args.repair) {

@@ -141,14 +141,14 @@ fn default_data_handle() -> u32 {
     6 * 3600
 }
 
-/// 6 seconds, because a client that doubles its pause from 0.1 s retries after 6.3 s. This is its last retry within ten
-/// seconds.
+/// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s sends its last retry
+/// within ten seconds after 6.3 s.
 fn default_iod_wait() -> u32 {
     6
 }
 
-/// 2 ms is about the time that an iod takes for a write. So the delay is not noticeable, and the mgr can join the
-/// writes that arrive in this time.
+/// Returns the default of `mgr_gather_delay_ms`: 2 ms, about the time that an iod takes for a write. So the delay is
+/// not noticeable, and the mgr can join the writes that arrive in this time.
 fn default_gather_delay() -> u32 {
     2
 }

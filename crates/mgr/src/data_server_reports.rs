@@ -81,8 +81,8 @@ impl Volume {
     async fn written_at(&self, object: ObjectId, number: u16) -> Result<(), Status> {
         let file = object.file;
         let outcome = async {
-            // The shared lock excludes truncations, so that the mgr does not read the length of the object in the
-            // middle of one.
+            // The shared lock excludes truncations, so that the mgr does not read the length of the object during a
+            // truncation.
             let _shared = self.shared(file).await?;
             let info = self.namespace.info(file)?;
             // If a move has replaced the object, its bytes do not belong to the file any more.

@@ -9,17 +9,17 @@ pub enum Error {
     /// A directory or file does not exist.
     #[error("{path}: there is no such file or directory; {hint}")]
     Missing {
-        /// The missing path.
+        /// The path that does not exist.
         path: PathBuf,
-        /// What the user must do.
+        /// Advice for the user about the missing path.
         hint: &'static str,
     },
     /// The path that the mgr was to create exists already.
     #[error("{path} exists already; {hint}")]
     Exists {
-        /// The existing path.
+        /// The path that exists already.
         path: PathBuf,
-        /// What the user must do.
+        /// Advice for the user about the existing path.
         hint: &'static str,
     },
     /// The operating system returned an error for a file operation.
@@ -29,15 +29,15 @@ pub enum Error {
         path: PathBuf,
         /// The failed operation, as a verb phrase for the message.
         action: &'static str,
-        /// The error of the operating system.
+        /// The error that the operating system returned.
         source: io::Error,
     },
     /// A file has invalid content.
     #[error("{path}: {reason}")]
     BadFile {
-        /// The path of the file.
+        /// The path of the file with the invalid content.
         path: PathBuf,
-        /// What is wrong with the file, and what the user must do.
+        /// What is wrong with the content of the file, and what the user must do.
         reason: String,
     },
     /// A setting in the configuration file has an invalid value.
@@ -45,7 +45,7 @@ pub enum Error {
     BadConfig {
         /// Name of the setting in the configuration file.
         name: &'static str,
-        /// What is wrong with the value.
+        /// What is wrong with the value of the setting.
         reason: String,
     },
     /// The metadata store cannot be opened.

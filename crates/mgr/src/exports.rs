@@ -358,8 +358,8 @@ impl Exports {
         let names = self.read().ways.get(&dir).cloned().unwrap_or_default();
         let mut entries = Vec::new();
         for (name, (child, to)) in names.into_iter().filter(|(_, (_, to))| to & view.0 != 0) {
-            // Each rule is behind only one name of a directory. So the lowest rule of a name is unique, and the cookie
-            // stays the same while the mgr runs.
+            // An export is behind only one name of each directory. So the lowest export number behind a name is unique,
+            // and serves as the cookie of the name while the mgr runs.
             let cookie = FIRST_COOKIE + u64::from(to.trailing_zeros());
             if cookie > after {
                 entries.push(DirEntry { name, cookie, attrs: self.namespace.getattr(child)? });

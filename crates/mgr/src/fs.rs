@@ -249,7 +249,7 @@ impl FileSystem for Files {
                 if made.created && made.dir.before != made.dir.after {
                     self.0.notes.made(made.file.attrs.id, unsynced.then_some(ctx.client));
                 } else if !(made.created && unsynced) {
-                    // The file existed: the client that created it may not have waited until the file was durable.
+                    // The file existed before this OPEN. Its creator may not have waited for durability, so wait now.
                     namespace.settle().await?;
                 }
                 Ok(Opened { attrs: made.file.attrs, created: made.created, change: change(made.dir) })
@@ -454,8 +454,8 @@ impl FileSystem for Files {
 
     async fn persist_client(&self, record: ClientRecord) -> Result<()> {
         match self.0.clients.put(now(), record).await {
-            // A client without a record can use the mgr until a restart, and cannot reclaim then. Without a session the
-            // client could not even read.
+            // Accept a client whose record does not fit on the disk. The client can use the mgr, and only cannot
+            // reclaim after a restart. Without a session, the client could not even read.
             Err(Status::NoSpc) => {
                 tracing::warn!(
                     "the disk of the metadata store is full: the mgr cannot record a new client, which cannot reclaim its state after a restart"

@@ -195,7 +195,8 @@ impl Service for Gateway {
         match (header.program, header.procedure) {
             (NFS4_PROGRAM, NFSPROC4_COMPOUND) => reply_bound(&body.clone().rest()),
             (admin::PROGRAM, admin::NEAR | admin::NEAR_TO_ADMINISTER) => limits::REPLY_SMALL,
-            // These replies list daemons, counters and findings, so they may be long.
+            // Replies of the admin program list daemons, counters and findings, so they may be as long as a whole
+            // record.
             (admin::PROGRAM, _) => limits::RECORD_MAX,
             _ => limits::REPLY_SMALL,
         }

@@ -285,7 +285,8 @@ pub(crate) struct Leaving<'a> {
     file: FileId,
     pub(crate) runs: Vec<Run>,
     outcome: Option<Result<(), Status>>,
-    /// The last field, so that it is dropped last: then the next bytes of the file may be sent.
+    /// Guard of the file's `lane`. This is the last field, so that it is dropped last: the drop allows the next flush
+    /// of the file.
     _turn: OwnedMutexGuard<()>,
 }
 

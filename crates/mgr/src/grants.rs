@@ -1,5 +1,5 @@
-//! The granted layouts: which clients may write a file on the direct path, which of them have reported its size, and
-//! which clients may read it on the direct path.
+//! The granted layouts: which clients may write or read a file on the direct path, and which writers have reported its
+//! size.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

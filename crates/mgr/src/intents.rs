@@ -137,8 +137,8 @@ impl Inner {
     /// that are not fenced. Returns whether the mgr can remove the intent. The intent stays while a write is in
     /// progress, or while `held` returns that a client holds a write layout.
     ///
-    /// The function calls `held` under this lock, so that no client gets a layout without an intent at the same time. A
-    /// layout grant counts as a write in progress until the grant is recorded.
+    /// The function calls `held` under the lock of the intents, so that no client gets a layout without an intent at
+    /// the same time. A layout grant counts as a write in progress until the grant is recorded.
     fn known(&mut self, file: FileId, held: impl FnOnce() -> bool) -> bool {
         let goes_on = self.writers.contains_key(&file) || held();
         let fencing = self.fences.contains_key(&file);
@@ -249,7 +249,7 @@ impl Intents {
             let written = inner.written.get_mut(&file);
             let told = written.map(|written| match written {
                 Written::Told => *written = Written::Now,
-                // The mgr measures the file in any case, because other clients wrote it too.
+                // The state stays the same: the mgr measures the file in any case, because other clients wrote it too.
                 Written::Before | Written::Fenced | Written::Now => {}
             });
             told.is_some()
@@ -656,7 +656,7 @@ mod tests {
         assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (3, 2));
     }
 
-    /// The mgr stores such an intent at the first write to every file that a mount creates.
+    /// The mgr stores the intent `Written` at the first write to every file that a mount creates.
     #[tokio::test]
     async fn intents_that_are_recorded_at_the_same_time_share_a_flush() {
         let dir = tempfile::tempdir().unwrap();

@@ -195,7 +195,7 @@ impl Iods {
         }
         let tried = async {
             for slot in &self.slots {
-                // `wait_for` returns no error, because `self` owns the sender.
+                // Waiting for `standing` cannot fail, because `self` owns the sender of this watch channel.
                 let _ = slot.standing.subscribe().wait_for(|standing| *standing != Standing::New).await;
             }
         };

@@ -170,10 +170,10 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Fails with `Delay` unless every iod of the file is up.
     fn all_up(&self) -> Result<(), Status>;
 
-    /// Returns whether a request through this value has met a copy with lost or damaged bytes.
+    /// Returns whether a request through this [`Stored`] has met a copy with lost or damaged bytes.
     fn is_damaged(&self) -> bool;
 
-    /// Returns the damaged ranges that requests through this value have met inside of objects.
+    /// Returns the damaged ranges of objects that requests through this [`Stored`] have met.
     fn suspects(&self) -> Vec<Suspect>;
 
     /// Reads `range`, which must end within the size of the file. Bytes that no object holds are zeros.
@@ -213,8 +213,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Returns the end of the file according to its objects. Uses the replies of the iods that answer.
     async fn end(&self) -> End;
 
-    /// Returns how far the object on this iod makes the file reach, and whether the object has a hole. Returns 0 if
-    /// this iod has no object of the file.
+    /// Returns the end of the file according to the object on this iod, and whether this object has a hole. The end is
+    /// 0 if this iod has no object of the file.
     async fn end_at(&self, number: u16) -> Result<Reach, Status>;
 
     /// Asks the iod of one object for the size and the allocated space of the object. On failure, returns why the iod
@@ -269,7 +269,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     async fn rebuild(&self) -> Result<Vec<Rebuilt>, Status>;
 
     /// If one copy of an object is longer than a file of `size` bytes requires and another copy is not, truncates the
-    /// longer copy. Returns whether there were any. No client may write the file meanwhile.
+    /// longer copy. Returns whether it has truncated any copy. No client may write the file meanwhile.
     async fn cut_copies(&self, size: u64) -> Result<bool, Status>;
 
     /// Writes the damaged blocks in these ranges again from another copy. Returns the number of written blocks. No
@@ -408,7 +408,8 @@ pub(crate) struct Grant<'a> {
     pub(crate) devices: &'a Devices,
     pub(crate) ctx: &'a Ctx,
     pub(crate) file: &'a dyn Stored,
-    /// The generation of the capabilities. The mgr has read it after it recorded the rights.
+    /// The generation of the capabilities. The mgr reads the generation after it has recorded the rights, so that a
+    /// later fence ends these rights.
     pub(crate) generation: Generation,
     pub(crate) rights: Rights,
     /// Lifetime of the rights in the layout, in seconds.

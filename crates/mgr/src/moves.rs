@@ -74,7 +74,8 @@ impl Moves {
     }
 
     /// Returns `Delay` while a move forbids changes of the file. A request that changes the file then fails at once. A
-    /// request that only needs the file's lock waits for the lock, because the client may have sent changes before it.
+    /// request that only needs the file's lock waits for the lock, because earlier changes of its client may still be
+    /// in progress.
     pub(crate) fn check_changes(&self, file: FileId) -> Result<(), Status> {
         if self.inner().files.get(&file) == Some(&Stage::Closed) { Err(Status::Delay) } else { Ok(()) }
     }
@@ -101,8 +102,8 @@ impl Moving<'_> {
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
         let stage = self.moves.inner().files.remove(&self.file);
-        // The end of a deletion of unused objects must not start the next attempt: while an iod is down, attempts would
-        // follow each other without a pause.
+        // Do not notify after a deletion of unused objects. While an iod is down, the deletion job would otherwise try
+        // again without a pause.
         if stage != Some(Stage::Removing) {
             self.moves.ended.notify_one();
         }

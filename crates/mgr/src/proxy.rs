@@ -59,7 +59,7 @@ impl<'a> Objects<'a> {
         Ok(Objects { iods, known, record, distribution, damaged, suspects })
     }
 
-    /// Returns whether a request through this value has met a copy with lost or damaged bytes.
+    /// Returns whether a request through this [`Objects`] has met a copy with lost or damaged bytes.
     pub(crate) fn is_damaged(&self) -> bool {
         self.damaged.load(Relaxed)
     }
@@ -117,9 +117,9 @@ impl<'a> Objects<'a> {
 
     /// Calls a procedure that changes no bytes of an object.
     ///
-    /// If the iod refuses the call because of a newer fence, repeats the call with the newer generation, because no
-    /// fence is meant for the mgr itself. Calls that change bytes are not repeated: the fence may be meant for the
-    /// client of the request. Such a client gets `Delay`, and has to send its request again.
+    /// If the iod refuses the call because of a newer fence, the mgr repeats the call with the newer generation: no
+    /// fence is meant for the mgr itself. Calls that change bytes are not repeated, because the fence may be meant for
+    /// the client of the request. The client gets `Delay`, and has to send its request again.
     async fn ask<A: Xdr, R: Xdr>(
         &self,
         link: &Link,

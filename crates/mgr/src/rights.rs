@@ -97,8 +97,8 @@ impl Rights {
         self.earlier_until.store(0, Relaxed);
     }
 
-    /// Returns which rights the mgr has to end when the attributes of a file change from `before` to `after`, at the
-    /// time `now` in Unix seconds.
+    /// Returns which rights the mgr has to end when a file's attributes change from `before` to `after`. `now` is in
+    /// Unix seconds.
     fn to_end(&self, before: &Attrs, after: &Attrs, now: u64) -> ToEnd {
         let earlier = before.id < self.first && self.earlier_until.load(Relaxed) > now;
         let given = self.given();
@@ -126,9 +126,9 @@ impl Given {
     }
 }
 
-/// Returns whether a change of mode or owner takes a permission from users with rights. Rights of the superuser are
-/// never affected. Neither are those of a user who owns the file before and after the change, because the owner can
-/// restore any permission.
+/// Returns whether a change of mode or owner takes a permission from users with rights. The superuser never loses a
+/// permission. Nor does a user who owns the file before and after the change, because the owner can restore any
+/// permission.
 fn is_taken(before: &Attrs, after: &Attrs, who: Who) -> bool {
     let owners = (before.uid, before.gid) != (after.uid, after.gid);
     let bits = before.mode & !after.mode & 0o777 != 0;
@@ -212,8 +212,8 @@ mod tests {
     #[test]
     fn a_change_revokes_rights_only_of_users_who_lose_a_permission() {
         let owner = attrs(0o644, 5, 50);
-        // Columns: attributes after the change, and whether it takes a right from root, the owner, another user, and
-        // many users.
+        // Each row: the attributes after the change, and whether the change takes a right from root, the owner, another
+        // user, and many users.
         for (after, taken) in [
             (attrs(0o664, 5, 50), [false; 4]),
             (attrs(0o4755, 5, 50), [false; 4]),

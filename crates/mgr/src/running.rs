@@ -326,7 +326,7 @@ impl Running {
     pub async fn stop(self) {
         let Running { network, gateway, namespace, _keeping, mut background, .. } = self;
         network.shutdown().await;
-        // Flush while the iods are still connected. The network is shut down, so no new writes arrive.
+        // Flush gathered writes while the iods are still connected. The network is shut down, so no new writes arrive.
         if tokio::time::timeout(STOP_GRACE, gateway.server.fs().0.let_all_go()).await.is_err() {
             tracing::warn!("the iods did not take all gathered writes before the mgr stopped");
         }

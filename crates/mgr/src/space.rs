@@ -65,11 +65,11 @@ impl Space {
 /// What a caller that needs the allocated space of a file must do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// Use this value; `None` if no value is known.
+    /// The caller must use this allocated space, in bytes; `None` if no value is known.
     Tell(Option<u64>),
-    /// Query the iods, and record the result with [`Space::learnt`].
+    /// The caller must query the iods, and record the result with [`Space::learnt`].
     Ask,
-    /// Wait for at most this long: another caller has queried the iods.
+    /// The caller must wait for at most this long, because another caller has queried the iods.
     Wait(Duration),
 }
 
@@ -196,7 +196,7 @@ mod tests {
                     (Step::Pass(time), _) => now += time,
                     (Step::Change, _) => change += 1,
                     (Step::Answer, Some((_, of))) => {
-                        // Report a different value with each reply.
+                        // The test reports a different value with each reply.
                         let used = now.as_millis() as u64;
                         known.learnt(FILE, of, Some(used), now);
                         (question, last, failed) = (None, Some((used, of, now)), None);

@@ -98,7 +98,7 @@ pub(crate) struct Volume {
 
 impl Volume {
     /// Returns the layout record of a new file in `dir`. While too few iods are up, the record contains the policy
-    /// instead, by which the mgr chooses the iods at the first use of the file.
+    /// instead. The mgr then chooses the iods at the first use of the file.
     pub(crate) fn layout_in(&self, place: Place, dir: FileId) -> Result<Layout, Status> {
         let xattrs = self.namespace.effective_xattrs(dir, layout::policy::PREFIX.as_bytes())?;
         let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));

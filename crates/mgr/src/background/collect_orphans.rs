@@ -63,7 +63,7 @@ impl Job for CollectOrphans {
 
     async fn due(&mut self) {
         tokio::select! {
-            // `changed` returns no error, because `volume` owns the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
@@ -158,8 +158,8 @@ fn is_stray(volume: &Volume, next: FileId, entry: &ListEntry) -> Result<bool, St
     Ok(is_ours && (is_of_no_file(volume, next, file)? || is_replaced(volume, entry.object)?))
 }
 
-/// Returns whether the object belongs to an older stream than the layout record of its file names, and no list of
-/// unused objects names the file. Stream numbers only grow, so no later layout names the object.
+/// Returns whether the object belongs to an older stream than the layout record of its file names, and the file has no
+/// record of unused objects. Stream numbers only grow, so no later layout names the object.
 fn is_replaced(volume: &Volume, object: ObjectId) -> Result<bool, Status> {
     let info = match volume.namespace.info(object.file) {
         Err(Status::Stale | Status::Corrupt) => return Ok(false),

@@ -39,7 +39,7 @@ impl Job for DeleteObjects {
         tokio::select! {
             biased;
             () = self.volume.doomed.notified() => {}
-            // `changed` returns no error, because `volume` owns the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN), if self.left => {}
         }
@@ -64,8 +64,8 @@ async fn walk(volume: &Volume) -> Result<bool, Status> {
     loop {
         let page = volume.namespace.doomed(after, PAGE)?;
         let Some(last) = page.last() else { return Ok(left) };
-        // Wait until the removals of these files are durable. A power failure may undo a removal that is not, and the
-        // file must then still have its bytes.
+        // Wait until the removals of these files are durable. A power failure may undo a removal that is not durable,
+        // and the file must then still have its bytes.
         volume.namespace.settle().await?;
         after = last.id;
         let count = page.len();

@@ -53,7 +53,7 @@ impl Job for DeleteUnused {
         tokio::select! {
             biased;
             () = self.volume.moves.ended.notified() => {}
-            // `changed` returns no error, because `volume` owns the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = due => {}
         }

@@ -64,7 +64,7 @@ impl Job for FinishIntents {
 
     async fn due(&mut self) {
         tokio::select! {
-            // `changed` returns no error, because `volume` owns the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN) => {}
         }

@@ -28,7 +28,7 @@ impl Job for ListenToDataServers {
     }
 
     async fn due(&mut self) {
-        // `changed` returns no error, because `volume` owns the sender.
+        // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
         let _ = self.came_up.changed().await;
     }
 

@@ -1,7 +1,7 @@
 //! The rebuilder: a background job that restores lost copies of objects from another copy.
 //!
 //! The job works on files in which a read met a lost copy. When an iod connects, the job also checks all files with
-//! copies on this iod, because the iod may have lost some while it was down.
+//! copies on this iod. The iod may have lost some of them while it was down.
 
 use super::{Context, Job};
 use crate::iods::Link;
@@ -52,7 +52,7 @@ impl Job for RebuildCopies {
 
     async fn due(&mut self) {
         tokio::select! {
-            // `changed` returns no error, because `volume` owns the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = self.volume.damaged.met.notified() => {}
             () = tokio::time::sleep(AGAIN), if !self.left.is_empty() || !self.done => {}

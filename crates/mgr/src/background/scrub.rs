@@ -26,7 +26,7 @@ use wire::native::{self, Damage, LIST_MAX, Procedure, Rights, STORE_OBJECT};
 use xdr::Xdr;
 
 const KEY: &[u8] = b"scrub";
-/// Number of bytes that one SCRUB request to an iod reads. With a rate limit, the largest such number.
+/// Number of bytes that one SCRUB request to an iod reads. With a rate limit, this is the largest number.
 const STEP: u32 = 4 << 20;
 /// Smallest number of bytes that one SCRUB request to an iod reads with a rate limit.
 const STEP_MIN: u64 = 64 << 10;
@@ -305,7 +305,7 @@ async fn step(volume: &Volume, serial: u64, iod: u16, job: &Job, due: &mut Insta
     };
     let args = native::ScrubArgs { cap, from: job.cursor, budget };
     let mut reply: native::ScrubReply = link.call(Procedure::Scrub, &args).await?;
-    // Ignore findings about deleted files: the object only waits for its deletion, so the damage loses no data.
+    // Ignore findings about deleted files. Their objects only wait for deletion, so the damage loses no data.
     reply.findings.retain(|finding| volume.namespace.info(finding.object.file).err() != Some(Status::Stale));
     volume.scrubs.update(serial, |job| job.take(&reply));
     for (index, finding) in reply.findings.iter().enumerate() {

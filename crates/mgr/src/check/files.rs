@@ -80,7 +80,7 @@ impl Check {
             }
             match self.volume.namespace.file_state(file.id)? {
                 None => return Ok(Look::Fine),
-                // The file has no name: the mgr deletes its objects after the last close.
+                // The file has no name, so a mismatch is no damage: the mgr deletes the objects after the last close.
                 Some(_) if self.volume.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
                     return Ok(Look::Fine);
                 }
@@ -173,7 +173,7 @@ impl Check {
             Err(Asked::Away) => Look::Unasked(number, iod),
             Err(Asked::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, 0, &detail),
             // The iod refused for another reason, such as a newer generation. The check of objects and the check of
-            // scrub findings report such problems.
+            // scrub findings report these reasons.
             Err(Asked::Refused(..)) => Look::Fine,
         })
     }

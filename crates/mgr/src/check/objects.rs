@@ -207,7 +207,7 @@ impl Check {
             self.volume.kinds.open(&self.volume.iods, known, &layout)
         });
         let Some(Ok(objects)) = objects else {
-            // The check of files reports a layout record that cannot be used.
+            // The check of files reports a layout record that cannot be used, so the check of objects does not.
             return Ok(match layout {
                 Some(_) => Wrong::No,
                 None => Wrong::Is(Kind::ObjectForeign, "its file lies on no iod".to_owned()),

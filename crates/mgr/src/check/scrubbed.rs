@@ -26,7 +26,7 @@ impl Check {
                         self.told(file, suspect, finding).await?;
                     }
                 }
-                // The file is gone, or an iod is down. The check of files reports iods that are down.
+                // `Stale`: the file was deleted. `Delay`: an iod is down, and the check of files reports this iod.
                 Err(Status::Stale | Status::Delay) => {}
                 Err(status) => return Err(status.into()),
             }

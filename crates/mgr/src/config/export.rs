@@ -59,7 +59,7 @@ pub struct Export {
     /// The operations that the export allows.
     #[serde(default)]
     pub access: Access,
-    /// Which callers are squashed.
+    /// Which callers the mgr squashes in this export.
     #[serde(default)]
     pub squash: SquashWhom,
     /// User id of squashed callers.

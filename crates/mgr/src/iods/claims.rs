@@ -109,7 +109,7 @@ pub(super) struct Claims {
     pub(super) namespace: Arc<Namespace<Embedded>>,
     pub(super) store: StoreId,
     epoch: u32,
-    /// The newest claim of this start; `None` before the first one.
+    /// The newest claim of this start of the mgr; `None` before the first claim.
     current: Mutex<Option<Claim>>,
     /// Locks by which only one task at a time claims an iod.
     pub(super) turns: Turns,

@@ -20,8 +20,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(3);
 /// Interval at which the mgr asks a connected iod for its capacity and counters.
 const STATS_EVERY: Duration = Duration::from_secs(2);
 
-/// Like [`SILENT`], but for the first request after HELLO. The iod may have died since HELLO, and has no other request
-/// of this mgr to execute first.
+/// Time limit for the first request after HELLO, shorter than [`SILENT`]. The iod may have died since HELLO, and
+/// executes no other request of this mgr.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(5);
 
 /// Keeps the iod of `slot` connected, forever.
@@ -88,8 +88,8 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
             Member { registered, link: Some(link.clone()), since: Instant::now(), stats, claimed: Some(claim.mark) };
         state.members.insert(number, member);
     }
-    // The mgr may have made a new mark meanwhile. Only connected iods got it, and this iod did not count as connected
-    // yet.
+    // The mgr may have made a new mark during this function. Only connected iods got the mark, and this iod did not
+    // count as connected.
     if let Err(why) = iods.claim_again(number, &link).await {
         leave(iods, number, &link);
         return Err(unclaimed(iods, address, why));

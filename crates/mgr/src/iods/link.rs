@@ -24,7 +24,7 @@ pub(super) const SILENT: Duration = Duration::from_secs(20);
 
 /// Number of connections to one iod for ordinary requests. The iod executes one request of each connection at a time.
 const CONNECTIONS: usize = 4;
-/// Time limit for connecting, and for HELLO.
+/// Time limit for connecting to an iod, and for its reply to HELLO.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of a request. It must suffice for a stable write of a full payload on a slow disk, queued behind other
 /// requests.
@@ -305,7 +305,8 @@ impl Link {
                 tracing::info!(iod = %self.hello.iod, source = %arguments.source.iod, "the iod could not copy from the source iod: {why}");
             }
             Err(Asked::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => return Err(status),
-            // The object is busy on the iod, or the caller has lost the right to write it.
+            // The object is busy on the iod, or the caller has lost the right to write the object. The mgr still sends
+            // further PULLs to this iod.
             Err(Asked::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
             Err(Asked::Refused(status, why)) => {
                 tracing::info!(iod = %self.hello.iod, %status, "the iod refused to copy from another iod: {why}");

@@ -49,8 +49,8 @@ impl Verifiers {
         }
         let mut hash = DefaultHasher::new();
         (self.nonce, self.losses.load(SeqCst)).hash(&mut hash);
-        // Hash a verifier that differs from the iod's known state as well. Otherwise an iod that answered with two
-        // verifiers, or has gone down since, would look like an iod that kept its bytes.
+        // Also hash each verifier that differs from the recorded state of its iod. Otherwise an iod that answered with
+        // two verifiers, or has gone down since, would look like an iod that kept its bytes.
         let same = |(number, verifier): &&(u16, Verifier)| known.get(number) == Some(&Known::Here(*verifier));
         seen.iter().filter(|one| !same(one)).for_each(|s| s.hash(&mut hash));
         for entry in known.iter() {

@@ -20,8 +20,8 @@ impl LayoutType for Native {
     }
 
     fn is_offered(&self, _: KernelLayout) -> bool {
-        // Offered in every export and outside of exports, so that Weir's own client can mount a pseudo directory. Files
-        // outside of exports have no layout.
+        // Every export offers the native type, and so do pseudo directories, so that Weir's own client can mount one.
+        // Files outside of exports have no layout.
         true
     }
 
@@ -81,7 +81,7 @@ impl LayoutType for Native {
     }
 
     fn is_recalled_when_lost(&self) -> bool {
-        // Weir's own client limits itself how long it tries an iod.
+        // Weir's own client limits itself how long it tries an iod, so a recall is not necessary.
         false
     }
 }

@@ -4,19 +4,20 @@ use bytes::{Bytes, BytesMut};
 use types::ByteRange;
 use xdr::Segments;
 
-/// Average length in bytes below which stretches are copied into one buffer, instead of becoming one segment each.
+/// Average length of the [`Stretch`] values, in bytes, below which their data are copied into one buffer instead of
+/// forming one segment each.
 const SEGMENT_MIN: usize = 4096;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Data at an offset of a file. Bytes of a range that no stretch covers are zeros.
+/// Data at an offset of a file. Bytes of a range without a `Stretch` are zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stretch {
     pub(super) offset: u64,
     pub(super) data: Bytes,
 }
 
-/// Returns the bytes of `range` from stretches, which lie within the range and do not overlap.
+/// Returns the bytes of `range`, assembled from `stretches`, which lie within the range and do not overlap.
 pub(super) fn assemble(range: ByteRange, mut stretches: Vec<Stretch>) -> Segments {
     let total: usize = stretches.iter().map(|s| s.data.len()).sum();
     if stretches.len() > 1 && total / stretches.len() < SEGMENT_MIN {
@@ -69,7 +70,7 @@ mod tests {
                 flat.extend_from_slice(&data);
             }
             flat.resize(flat.len() + tail as usize, 0);
-            // Replies of iods arrive in any order, so the test rotates the stretches.
+            // Replies of iods arrive in any order, so the test changes the order of `stretches`.
             if !stretches.is_empty() {
                 let n = stretches.len();
                 stretches.rotate_left(seed % n);

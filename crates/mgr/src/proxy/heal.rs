@@ -69,7 +69,7 @@ impl Objects<'_> {
         remember(&mut self.suspects.lock().unwrap_or_else(PoisonError::into_inner), &suspects);
     }
 
-    /// Returns the damaged ranges that requests through this value have met.
+    /// Returns the damaged ranges of objects that requests through this [`Objects`] have met.
     pub(crate) fn suspects(&self) -> Vec<Suspect> {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -52,7 +52,8 @@ impl Objects<'_> {
             }
         }
         match longest {
-            // The error of another copy takes precedence over `Lost`, because this copy may have the bytes.
+            // If another copy could not be read, return its error instead of `Lost`, because the unread copy may have
+            // the bytes.
             Some((size, _)) if size < end.min(self.least(request.index)) => Err(failed.unwrap_or(Status::Lost)),
             Some((_, stretches)) => Ok(stretches),
             None => Err(failed.unwrap_or(Status::ServerFault)),

@@ -51,8 +51,8 @@ impl Objects<'_> {
         End { reached, complete, allocated, changed }
     }
 
-    /// Returns how far the object on this iod makes the file reach, and whether the object has a hole. Returns 0 if
-    /// this iod has no object of the file.
+    /// Returns the end of the file according to the object on this iod, and whether this object has a hole. The end is
+    /// 0 if this iod has no object of the file.
     pub(crate) async fn end_at(&self, number: u16) -> Result<Reach, Status> {
         let Some(index) = self.index_on(number) else { return Ok(0.into()) };
         let link = self.link(index)?;

@@ -36,7 +36,7 @@ impl Objects<'_> {
     }
 
     /// If one copy of an object is longer than a file of `size` bytes requires and another copy is not, truncates the
-    /// longer copy. Returns whether there were any. No client may write the file meanwhile.
+    /// longer copy. Returns whether it has truncated any copy. No client may write the file meanwhile.
     pub(crate) async fn cut_copies(&self, size: u64) -> Result<bool, Status> {
         self.all_up()?;
         let mut cut = false;

@@ -102,7 +102,7 @@ impl Volume {
         objects.has_lost_copy().await
     }
 
-    /// Truncates bytes after the end of the file that only one copy has. Returns whether there were any.
+    /// Truncates bytes after the end of the file that only one copy has. Returns whether it has truncated any copy.
     ///
     /// # Errors
     /// The errors of [`Self::rebuild`].

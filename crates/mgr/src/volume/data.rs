@@ -30,9 +30,9 @@ impl Volume {
                 }
                 read => read.inspect_err(|e| self.tell_lost(file, *e))?,
             };
-            // If a move has ended meanwhile, the read may have used old objects, which read as zeros after their
-            // deletion. A truncation changes the size before it truncates objects, so an unchanged size shows that none
-            // interfered.
+            // If a move has ended during the read, the read may have used old objects, which read as zeros after their
+            // deletion. A truncation changes the size before it truncates objects. So an unchanged size shows that no
+            // truncation interfered.
             if self.moves.swapped() == swapped && self.regular(file)?.attrs.size >= reached {
                 return Ok(out);
             }
@@ -249,8 +249,8 @@ impl Volume {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.notes.writing(file).await?;
-        // If an object ended within a page of the file, its data server would have to ask the mgr for the file length
-        // at each read. So reserve up to the end of the last page, within the file.
+        // If an object ended within a page of the file, its data server would have to ask the mgr for the file length.
+        // So reserve up to the end of the last page, within the file.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;

@@ -23,9 +23,9 @@ impl Volume {
         self.finish_fence(file).await
     }
 
-    /// Ends every capability for the file, without revoking a layout. A client uses this after it has abandoned
-    /// requests to an iod. Does not wait for an iod that is down, because the mgr fences it before any request uses it
-    /// again.
+    /// Ends every capability for the file, without revoking a layout: after a change of permissions, or because a
+    /// client has abandoned requests to an iod. Does not wait for an iod that is down, because the mgr fences the iod
+    /// before any request uses it again.
     pub(crate) async fn outdate(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.fence(ctx.now, file).await?;
         self.notes.fence_noted(file, generation);

@@ -19,7 +19,8 @@ use types::{ByteRange, FileId, Status, Timestamp};
 use xdr::{Segments, Xdr};
 
 impl Volume {
-    /// Writes to an inline file that does not become too long for an inline file. Returns `None` for any other file.
+    /// Writes to an inline file, if the file stays within the size limit of inline files. Returns `None` if the caller
+    /// must write to objects instead.
     pub(super) async fn write_inline(
         &self,
         ctx: &Ctx,
@@ -94,7 +95,7 @@ impl Volume {
         }
     }
 
-    /// Returns the objects of a file. Before, chooses the objects if necessary, and moves the inline bytes to them.
+    /// Returns the objects of a file. First chooses the objects if necessary, and moves the inline bytes to them.
     pub(super) async fn move_out(&self, now: Timestamp, file: FileId) -> Result<Opened<'_>, Status> {
         // Move the bytes of a file only once at a time: later writes to the objects must not arrive before the moved
         // bytes.

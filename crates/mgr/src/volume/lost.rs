@@ -67,7 +67,7 @@ impl Volume {
         let Ok(objects) = self.objects(&info) else { return false };
         match objects {
             Some(objects) => objects.lost_in(range),
-            // The mgr has not chosen iods for the file yet, and no iod is up that it could choose.
+            // The file has no objects yet. It counts as lost if no iod is connected that the mgr could choose.
             None => self.iods.up().is_empty() && !self.iods.lost().is_empty(),
         }
     }

@@ -16,8 +16,8 @@ impl Volume {
         }
         let origin = self.origin(file)?;
         let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
-        // When a user set an attribute without effect on this inode, the mgr reported it. So log it only at the debug
-        // level here.
+        // The mgr reported an attribute without effect when a user set it, so here the mgr logs only at the debug
+        // level.
         Ok(Settings::of_xattrs(origin, xattrs, |e| {
             tracing::debug!(file = file.0, "ignored an invalid policy attribute: {e}")
         }))

@@ -21,7 +21,7 @@ impl Volume {
     /// be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
         if self.is_untold(ctx, file) {
-            // The future is boxed, because it is large and this branch is rare.
+            // Box the future of `learn_size`, because it is large and this branch is rare.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
                 // While a truncation is pending, no operation extends the file, so its size is the requested one. An
@@ -54,14 +54,15 @@ impl Volume {
         // Use root's credentials: the mgr checked the permissions of the client when it granted the layout.
         let changed = match end.changed {
             true => self.namespace.note_write(&Cred::root(), now, file, end.reached).await?,
-            // The client may have reported its writes meanwhile and set a later time. `learn_size` keeps a later time.
+            // The client may have reported its writes during the query, and set a later time. `learn_size` keeps a
+            // later time.
             false => self.namespace.learn_size(now, file, end.reached).await?,
         };
         Ok((changed.after, end.complete))
     }
 
-    /// Measures the size of a file by asking all its iods, and records the measurement. For files that no client writes
-    /// any more.
+    /// Measures the size of a file by asking all its iods, and records the measurement. The caller must know that no
+    /// client writes the file any more.
     pub(crate) async fn measure(&self, file: FileId) -> Result<(), Status> {
         let failure = self.notes.last_failure(file);
         let outcome = match self.learn_size(now(), file).await {
@@ -83,9 +84,9 @@ impl Volume {
         outcome
     }
 
-    /// Measures the size of a file that no possible writer has open. Before, fences writes in flight of clients that
-    /// the mgr cannot ask for a report, so that these writes cannot extend the file afterwards. Fails with `Delay`
-    /// until every iod refuses them.
+    /// Measures the size of a file that no possible writer has open. First fences writes in flight of clients that the
+    /// mgr cannot ask for a report, so that these writes cannot extend the file afterwards. Fails with `Delay` until
+    /// every iod refuses them.
     pub(crate) async fn measure_for_good(&self, file: FileId) -> Result<(), Status> {
         if self.notes.is_exposed(file) {
             match self.shut_out(file).await {
@@ -115,7 +116,7 @@ impl Volume {
         self.notes.told(file, || self.grants.written(file));
     }
 
-    /// Returns the shared lock of a file. Before, completes a pending truncation of the file.
+    /// Returns the shared lock of a file. First completes a pending truncation of the file.
     pub(crate) async fn shared(&self, file: FileId) -> Result<FileGuard<'_>, Status> {
         loop {
             let shared = self.locks.shared(file).await;
@@ -205,7 +206,8 @@ impl Volume {
         }
         self.moves.check_changes(file)?;
         let _alone = self.locks.alone(file).await;
-        // A pending truncation to a larger size is replaced, because an iod may refuse it.
+        // Replace a pending truncation to a larger size instead of completing it, because an iod may refuse the pending
+        // truncation.
         let replaces = matches!(self.notes.cut(file), Some(Cut::To(noted)) if size <= noted);
         if !replaces {
             self.finish_cut_alone(file).await?;

@@ -41,7 +41,7 @@ impl Volume {
                 Next::Wait(most) => drop(tokio::time::timeout(most, answered).await),
             }
         };
-        // Limit the value to the one in the attributes, because iods also count their own overhead, and whole disk
+        // Report at most the value in the attributes, because iods also count their own overhead, and whole disk
         // blocks.
         known.map_or(attrs.used, |known| known.max(LEAST).min(attrs.used))
     }

@@ -72,8 +72,7 @@ async fn status_shows_other_users_only_that_a_mgr_runs() {
     assert!(Peer::new(Ipv4Addr::new(127, 0, 0, 2), mgr, 0).walk("/").is_ok());
 }
 
-/// A process of another user than root must not act as root over the mgr's Unix socket, because the kernel reports its
-/// user.
+/// On a Unix socket, the kernel reports the user of the peer process. So a process of another user cannot act as root.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_unix_socket_does_not_trust_a_claimed_uid() {
     if !rustix::process::geteuid().is_root() {

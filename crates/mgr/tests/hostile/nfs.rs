@@ -143,7 +143,7 @@ impl Session {
 pub struct Attacker {
     place: Place,
     dice: Dice,
-    /// A test bench that only generates random requests. It never receives them.
+    /// A test bench that generates random requests. The attacker sends these requests to the mgr, and not to the bench.
     bench: Bench,
     seen: Seen,
     session: Option<Session>,

@@ -201,7 +201,7 @@ async fn a_check_of_a_busy_cluster_finds_nothing() {
 async fn lost_and_damaged_objects_are_reported() {
     let (mut cluster, file) = settled().await;
     let (first, second) = places(&cluster, file).await;
-    // This object also holds the last stripe unit of the file.
+    // The object on the first iod has the first and the last stripe unit of the file.
     let path = object(&cluster, first, file);
     let good = std::fs::read(&path).unwrap();
     let again = async |cluster: &mut Cluster, content: Option<&[u8]>| {

@@ -158,8 +158,7 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
     let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
-        // With the intent `Written`, as if a client was writing when the mgr died, so that the mgr must measure the
-        // size.
+        // The intent `Written` says that a client was writing when the mgr died, so the mgr must measure the size.
         namespace.note(Default::default(), Noted { file, intent: Intent::Written }).await.unwrap();
     })
     .await;
@@ -363,8 +362,8 @@ async fn a_pending_fence_is_sent_after_a_restart() {
     assert!(read(&cluster.files(), file, 0, 200).await.unwrap() == pattern(200, 1));
 }
 
-/// Returns a file into each of whose objects a client wrote 50 bytes without a report. The mgr is stopped, and the iod
-/// `down` too.
+/// Creates a file, and lets a client write 50 bytes into each of its objects without a report. Then stops the mgr, and
+/// the iod `down`.
 async fn left_by_its_writer(cluster: &mut Cluster, down: Option<usize>) -> FileId {
     let file = create(&cluster.files(), "f").await;
     granted(&cluster.files(), 7, file).await;
