@@ -21,7 +21,7 @@ pub(crate) const LOG: &str = "meta.log";
 /// The result of [`check_dump`] or [`restore`]: a dump file that was read to its end without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dumped {
-    /// The head of the dump: the identities of the file system and of the metadata store that were dumped.
+    /// The header of the dump: the identities of the file system and of the metadata store that were dumped.
     pub head: DumpHead,
     /// Number of records in the dump.
     pub records: u64,

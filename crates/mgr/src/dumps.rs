@@ -1,7 +1,8 @@
 //! Online dumps of the metadata store: consistent snapshots that the mgr takes while it serves clients.
 //!
 //! A task reads one snapshot of the store and sends its bytes through a bounded channel. After the snapshot is taken,
-//! the mgr stores a new mark on the iods. So the iods detect a store that is restored from the dump as an older copy.
+//! the mgr stores a new mark, a random number, in its own store and on the iods. The dump does not contain this mark.
+//! So the iods detect a store that is restored from the dump as an older copy.
 
 use crate::volume::Volume;
 use bytes::Bytes;
@@ -64,7 +65,7 @@ impl Dumps {
     }
 }
 
-/// Starts the dump task, waits for its snapshot, and stores a new mark on the iods.
+/// Starts the dump task, waits for its snapshot, and stores a new mark (a random number) on the iods.
 async fn begin(volume: &Arc<Volume>) -> Result<Run, String> {
     let cannot = |what: &'static str| move |e| format!("{what}: {e}");
     let number = getrandom::u64().map_err(|e| e.to_string())?.max(1);

@@ -2,15 +2,15 @@
 //! exports (RFC 8881 §7.3).
 //!
 //! The directory identifies an export. The mgr looks up the configured paths again whenever a client looks up a name on
-//! the path of an export.
+//! the path of an export. A [`Place`] says through which export a client has reached a file.
 //!
 //! A file belongs to the innermost export that contains it, whether or not the client sees this export.
 //! [`Exports::enter`] checks this for every filehandle of a request, and [`Exports::descend`] and [`Exports::ascend`]
 //! check it for every LOOKUP step.
 //!
 //! No file moves from one export to another, and no directory on the path of an export moves. So only a change of the
-//! configuration can put a file into another export. After such a change, the mgr checks directories by their parents,
-//! and refuses older filehandles of other files.
+//! configuration can put a file into another export. After a change of the configuration, the mgr checks directories by
+//! their parents, and refuses older filehandles of other files.
 
 mod recorded;
 mod terms;
@@ -54,10 +54,10 @@ pub(crate) struct Rule {
     pub(crate) mds_threshold: Option<u64>,
 }
 
-/// The directories that the paths of the rules lead to, as of the last lookup.
+/// The directories to which the paths of the configured exports lead, as of the last lookup.
 #[derive(Debug, Default)]
 struct Found {
-    /// The exported directory of each rule; `None` if it does not exist.
+    /// The directory of each configured export; `None` if it does not exist.
     roots: Vec<Option<FileId>>,
     /// For each directory on the path of an export: the names that lead to exports. For each name: the directory of
     /// this name, and a bit set of the exports at or below it.
@@ -67,7 +67,7 @@ struct Found {
 }
 
 impl Found {
-    /// Returns the index of the first rule that exports the directory `root` and that the caller sees.
+    /// Returns the index of the first configured export of the directory `root` that the caller sees.
     fn rule(&self, root: FileId, view: View) -> Option<u16> {
         let of_root = |n: &u16| self.roots[usize::from(*n)] == Some(root) && view.has(*n);
         (0..self.roots.len() as u16).find(of_root)
@@ -96,7 +96,7 @@ impl Found {
 #[derive(Debug)]
 pub(crate) struct Exports {
     rules: Vec<Rule>,
-    /// The rule with the terms of pseudo directories, which belong to no export.
+    /// The terms that apply to pseudo directories, which belong to no export.
     outside: Rule,
     /// Whether the root directory is the only export.
     only_root: bool,
@@ -111,8 +111,8 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// Creates the table of exports from 1 to [`EXPORTS_MAX`] rules, and records the exports in the store before the
-    /// mgr answers clients. `is_new`: no mgr has served the store before.
+    /// Creates the table of exports from 1 to [`EXPORTS_MAX`] configured exports. Records the exports in the store
+    /// before the mgr answers clients. `is_new`: no mgr has served the store before.
     ///
     /// # Errors
     /// The status with which the metadata store failed.
@@ -158,7 +158,7 @@ impl Exports {
         self.found.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks up the paths of all rules in the namespace again.
+    /// Looks up the paths of all configured exports in the namespace again.
     fn look(&self) {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Found::default();
@@ -227,7 +227,7 @@ impl Exports {
         }
     }
 
-    /// Returns `place` with the current epoch of its export, for a file that a client has reached by a lookup now.
+    /// Returns `place` with the current epoch of its export, for a file that a client has just reached by a lookup.
     pub(crate) fn reached_now(&self, place: Place) -> Place {
         Place { epoch: self.recorded.good_from(place.root), ..place }
     }
@@ -256,17 +256,17 @@ impl Exports {
         View(seen.fold(0, |bits, (n, _)| bits | 1 << n))
     }
 
-    /// Returns the rule that applies to files in a place.
+    /// Returns the configured export ([`Rule`]) that a [`Place`] names.
     pub(crate) fn rule(&self, place: Place) -> &Rule {
         self.rules.get(usize::from(place.terms)).unwrap_or(&self.outside)
     }
 
-    /// Returns the rule of the export of the root directory; `None` if the caller does not see this export.
+    /// Returns the configured export of the root directory; `None` if the caller does not see this export.
     pub(crate) fn of_everything(&self, view: View) -> Option<&Rule> {
         self.read().rule(FileId::ROOT, view).map(|n| &self.rules[usize::from(n)])
     }
 
-    /// Returns the place of the root directory, for a caller that sees the exports in `view`.
+    /// Returns the [`Place`] of the root directory, for a caller that sees the exports in `view`.
     pub(crate) fn root(&self, view: View) -> Place {
         if !self.only_root {
             self.look();
@@ -274,13 +274,14 @@ impl Exports {
         self.export(FileId::ROOT, view).unwrap_or(Place::OUTSIDE)
     }
 
-    /// Returns the place of an exported directory; `None` if the caller does not see the export.
+    /// Returns the [`Place`] of an exported directory; `None` if the caller does not see the export.
     fn export(&self, root: FileId, view: View) -> Option<Place> {
         let epoch = self.recorded.good_from(root);
         self.read().rule(root, view).map(|terms| Place { root, terms, epoch })
     }
 
-    /// Implements [`nfs::fs::FileSystem::descend`]: returns the place of `child`, an entry of a directory in `place`.
+    /// Implements [`nfs::fs::FileSystem::descend`]: returns the [`Place`] of `child`, an entry of a directory in
+    /// `place`.
     pub(crate) fn descend(&self, place: Place, view: View, child: FileId) -> Result<Place, Status> {
         if self.only_root || child == place.root || !self.read().is_root(child) {
             return Ok(self.reached_now(place));
@@ -292,9 +293,9 @@ impl Exports {
         }
     }
 
-    /// Implements [`nfs::fs::FileSystem::ascend`]: returns the place of the parent of `dir`. If `dir` is the root of an
-    /// export, this is the export around it. If no such export exists or the caller does not see it, the parent is a
-    /// pseudo directory.
+    /// Implements [`nfs::fs::FileSystem::ascend`]: returns the [`Place`] of the parent of `dir`. If `dir` is the root
+    /// of an export, this is the export around it. If no export is around it or the caller does not see this export,
+    /// the parent is a pseudo directory.
     pub(crate) fn ascend(&self, place: Place, view: View, dir: FileId) -> Result<Place, Status> {
         if dir != place.root || dir == FileId::ROOT {
             return Ok(self.reached_now(place));
@@ -304,7 +305,7 @@ impl Exports {
         Ok(above.unwrap_or(Place::OUTSIDE))
     }
 
-    /// Returns the place that a filehandle names, for the client that sent the filehandle.
+    /// Returns the [`Place`] that a filehandle names, for the client that sent the filehandle.
     ///
     /// # Errors
     /// `Access` if the client does not see the export. `Stale` if the export does not exist, or the file belongs to
@@ -369,8 +370,8 @@ impl Exports {
         Ok(DirPage { entries, eof: true })
     }
 
-    /// Returns the `fsid` attribute of files in a place. The export of the root directory has the id of the file
-    /// system. Every other export has an id derived from this id and its directory.
+    /// Returns the `fsid` attribute of the files of an export. The export of the root directory has the id of the file
+    /// system. Every other export has an id derived from this id and the directory of the export.
     pub(crate) fn fsid(&self, fsid: Fsid, place: Place) -> Fsid {
         if place.root == FileId::ROOT {
             return fsid;
@@ -383,7 +384,7 @@ impl Exports {
         Fsid(id)
     }
 
-    /// Returns every rule with its path as text, for display.
+    /// Returns every configured export with its path as text, for display.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (String, &Rule)> {
         self.rules.iter().map(|rule| (shown(rule), rule))
     }

@@ -68,7 +68,8 @@ pub(crate) struct Small<'a> {
     pub(crate) client: u64,
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
-    /// Length of the gathering windows of the file, in bytes.
+    /// Length of the file's gathering windows, in bytes. The mgr joins small writes only within a window, an aligned
+    /// range of the file.
     pub(crate) window: u64,
 }
 

@@ -56,13 +56,14 @@ pub(crate) struct Iods {
     slots: Vec<Slot>,
     /// Counter of files that got a layout, by which consecutive files begin on different iods.
     first: AtomicU64,
-    /// Incarnation number of the next link: the epoch of this mgr in the high 32 bits, a counter in the low 32 bits.
+    /// Incarnation number of the next link: the epoch of this start of the mgr in the high 32 bits, a counter in the
+    /// low 32 bits.
     incarnation: AtomicU64,
     pub(crate) verifiers: Verifiers,
     /// Counter that the mgr increments whenever an iod connects.
     pub(crate) came_up: watch::Sender<u64>,
     claims: Claims,
-    /// The epoch of this start of the mgr.
+    /// The epoch of this start of the mgr: the number of starts on this metadata store.
     epoch: u32,
     /// Lowest epoch whose capabilities are still valid. See [`Iods::end_earlier_rights`].
     least_epoch: AtomicU32,
@@ -92,7 +93,7 @@ struct Member {
     /// When the iod connected or disconnected last.
     since: Instant,
     stats: StatsReply,
-    /// The mark in the iod's claim, once the iod has accepted a claim since the start of the mgr.
+    /// The mark (random number) in the claim that the iod has accepted since the start of the mgr; `None` before that.
     claimed: Option<u64>,
 }
 

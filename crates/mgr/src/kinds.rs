@@ -282,8 +282,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Asks the iod whether any bytes in this range of an object are damaged.
     async fn is_damaged_in(&self, suspect: Suspect) -> Result<bool, Status>;
 
-    /// Returns whether any of the file's objects exists, even one with an unreadable head. Fails with `Delay` while an
-    /// iod is down.
+    /// Returns whether any of the file's objects exists, even one with an unreadable header. Fails with `Delay` while
+    /// an iod is down.
     async fn any_exists(&self) -> Result<bool, Status> {
         for index in 0..self.count() {
             match self.ask_size(index).await {

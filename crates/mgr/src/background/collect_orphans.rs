@@ -5,17 +5,17 @@
 //! numbers are never reused. So the mgr periodically lists all objects of each iod and deletes the objects that no file
 //! uses.
 //!
-//! Such writes are rare. Many objects without files are a sign of another problem, such as damage that hides inode
-//! records. The objects may then be the last copy of a user's data. So the mgr keeps them, and `weir fsck` reports
-//! them.
+//! Late writes of this kind are rare. Many objects without files are a sign of another problem, such as damage that
+//! hides inode records. The objects may then be the last copy of a user's data. So the mgr keeps them, and `weir fsck`
+//! reports them.
 //!
 //! Which objects the mgr may delete:
 //!
-//! - If the file does not exist, and its inode number was allocated, the objects of all its streams.
-//! - If the file exists, the objects of streams older than the stream in the layout record. A late write has created
+//! - If the file does not exist, and its inode number was allocated: the objects of all its streams.
+//! - If the file exists: the objects of streams older than the stream in the layout record. A late write has created
 //!   them after a move.
-//! - Never an object of a newer stream, or an object whose head is unreadable, has a newer version, or names another
-//!   object.
+//! - Never an object of a newer stream, and never an object whose header is unreadable, has a newer version, or names
+//!   another object.
 
 use super::{Context, Job};
 use crate::counters::add;
@@ -49,7 +49,7 @@ pub(super) struct CollectOrphans {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
-    /// For each iod number: the link that the last pass used, and when this pass ended.
+    /// For each iod number: the link (connections) to the iod that the last pass used, and when this pass ended.
     walked: HashMap<u16, (Arc<Link>, Instant)>,
 }
 

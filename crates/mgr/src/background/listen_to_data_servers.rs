@@ -15,7 +15,7 @@ use types::Status;
 pub(super) struct ListenToDataServers {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// For each iod number: the link on which its listener waits, and the tasks of this listener.
+    /// For each iod number: the link (connections) to the iod, and the tasks that listen on it.
     listening: HashMap<u16, (Arc<Link>, JoinSet<()>)>,
 }
 

@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) struct RebuildCopies {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// For each iod number: the link to the iod during the last pass over all files.
+    /// For each iod number: the link (connections) to the iod during the last pass over all files.
     walked: HashMap<u16, Weak<Link>>,
     /// Files whose repair is postponed, because an iod is down or a client may write them.
     left: Suspects,

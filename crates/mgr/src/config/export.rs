@@ -152,7 +152,7 @@ fn bad<T>(name: &'static str, reason: String) -> Result<T, Error> {
 }
 
 impl Export {
-    /// Checks the export and returns its rule. The mgr's own settings are the defaults.
+    /// Checks the export and returns it as a [`Rule`]. The mgr's own settings are the defaults.
     pub(super) fn check(&self, config: &Config) -> Result<Rule, Error> {
         if !self.path.starts_with('/') {
             return bad(

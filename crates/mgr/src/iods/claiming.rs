@@ -1,5 +1,5 @@
-//! The CLAIM exchange with iods: the mgr claims an iod when the iod connects, and claims all iods again with every new
-//! mark.
+//! The CLAIM exchange with iods: a claim binds an iod to one metadata store. The mgr claims an iod when the iod
+//! connects, and claims all iods again whenever it makes a new mark.
 
 use super::claims::Refusal;
 use super::link::{Asked, Link};
@@ -22,7 +22,7 @@ const LISTED: Duration = Duration::from_secs(60);
 /// Largest number of attempts to claim an iod while another mgr changes the claim of the iod.
 const TRIES: usize = 4;
 
-/// Error text for an iod that no longer has a mark that it accepted.
+/// Error text for an iod that has lost a mark (the random number in a claim) after it had accepted the mark.
 const BEHIND: &str = "its disk is an older copy: the iod was given a later mark than it remembers, and files would have the bytes of that time; nothing was \
                       changed: start the iod on its newest disk; if that is lost, docs/replacing-a-disk.md says what to do";
 
@@ -65,8 +65,8 @@ impl Iods {
         }
     }
 
-    /// Checks whether the mgr may claim the newly connected iod of a slot. Until the mgr has claimed it, the iod
-    /// refuses all requests of clients.
+    /// Checks whether the mgr may claim the newly connected iod at the configured address with index `slot`. Until the
+    /// mgr has claimed the iod, the iod refuses all requests of clients.
     pub(super) async fn may_claim(&self, slot: usize, link: &Link) -> Result<(), Unclaimed> {
         let answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
         self.judge(link, &answer)?;
@@ -184,7 +184,8 @@ impl Iods {
         }
     }
 
-    /// Records that the mgr has tried the address of this slot, so that no other slot waits for its iod.
+    /// Records that the mgr has tried the configured address with index `slot`, so that claims of other iods no longer
+    /// wait for it.
     pub(super) fn asked(&self, slot: usize) {
         if !self.slots[slot].asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
             self.asked.send_modify(|asked| *asked += 1);

@@ -24,7 +24,7 @@ const STATS_EVERY: Duration = Duration::from_secs(2);
 /// executes no other request of this mgr.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(5);
 
-/// Keeps the iod of `slot` connected, forever.
+/// Keeps the mgr connected to the iod at the configured address with index `slot`, forever.
 pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
     let mut pause = PAUSE_MIN;
     loop {
@@ -54,7 +54,7 @@ pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
     }
 }
 
-/// Connects to the iod of `slot`, claims it and registers it.
+/// Connects to the iod at the configured address with index `slot`, claims the iod and registers it.
 async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let Iods { cluster, counters, .. } = iods;
     let address = &iods.slots[slot].address;

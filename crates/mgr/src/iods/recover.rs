@@ -21,7 +21,7 @@ struct Plan {
     first: u64,
     /// The largest epoch in the claims of the iods.
     epoch: u32,
-    /// The marks of later states with their epochs.
+    /// The marks (random numbers in claims) of later states, each with its epoch.
     marks: Vec<(u64, u32)>,
 }
 

@@ -18,9 +18,9 @@ use wire::native::{
 const AT_ONCE: usize = 4;
 
 impl Objects<'_> {
-    /// Copies every object to the objects of `to` in the same column, durably. Holes stay holes, and every object gets
-    /// the length of the longest copy. `to` has the same distribution, and its objects do not exist yet. No client may
-    /// write the file meanwhile.
+    /// Copies every object of the file to all copies of the object of `to` with the same position, durably. Holes stay
+    /// holes, and every object gets the length of the longest copy. `to` has the same distribution, and its objects do
+    /// not exist yet. No client may write the file meanwhile.
     ///
     /// # Errors
     /// `Delay` while an iod of the old or the new objects is down. `Lost` if an object has lost bytes that were on

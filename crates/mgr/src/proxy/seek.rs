@@ -1,4 +1,4 @@
-//! SEEK on the mgr path: asks the objects of all columns, and returns the smallest file offset of their replies.
+//! SEEK on the mgr path: asks one copy of each object of the file, and returns the smallest file offset in the replies.
 
 use super::Objects;
 use futures_util::future;
@@ -23,9 +23,10 @@ impl Objects<'_> {
         Ok(found.into_iter().flatten().min())
     }
 
-    /// Returns the first file offset at or after `offset` with data or a hole in the objects of one column.
+    /// Returns the first file offset at or after `offset` with data or a hole in one object of the file. Asks the
+    /// copies of the object in turn.
     async fn seek_in(&self, column: usize, offset: u64, what: SeekWhat) -> Result<Option<u64>, Status> {
-        // The object offset of the column's first byte at or after `offset` of the file.
+        // The offset within the object of its first byte at or after `offset` of the file.
         let start = self.distribution.object_size(offset, column);
         let reply = self.any_copy(column, |link| async move {
             let arguments = |cap| SeekArgs { cap, offset: start, what };
