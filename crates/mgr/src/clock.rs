@@ -2,7 +2,6 @@
 
 use types::Timestamp;
 
-/// Returns the current time.
 pub(crate) fn now() -> Timestamp {
     net::clock::now().into()
 }

@@ -92,7 +92,7 @@ impl Found {
     }
 }
 
-/// All exports of a mgr.
+/// The configured exports of a mgr, and the directories that their paths lead to now.
 #[derive(Debug)]
 pub(crate) struct Exports {
     rules: Vec<Rule>,

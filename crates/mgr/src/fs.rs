@@ -21,7 +21,6 @@ use types::{
 #[derive(Clone, Debug)]
 pub struct Files(pub(crate) Arc<Volume>);
 
-/// The NFS server of a mgr.
 pub(crate) type NfsServer = Server<Files, Backchannel>;
 
 /// The ACCESS bits that every client has on a pseudo directory above an export.

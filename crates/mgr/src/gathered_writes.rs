@@ -18,7 +18,6 @@ use types::{FileId, Status};
 /// Time until the mgr tries again to write held bytes after a failed attempt, unless a request needs the bytes before.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The gathered writes of all files.
 #[derive(Debug)]
 pub(crate) struct GatheredWrites {
     /// How long the mgr holds bytes; zero: the mgr holds no writes.

@@ -17,7 +17,7 @@ use crate::clock::now;
 /// Largest number of intents that one read of the namespace returns.
 const PAGE: usize = 4096;
 
-/// All intents of the mgr.
+/// All intents of the mgr: the records in the store, and their copy in memory.
 #[derive(Debug)]
 pub(crate) struct Intents {
     namespace: Arc<Namespace<Embedded>>,
@@ -61,14 +61,14 @@ pub(crate) enum Cut {
 /// For a file with the intent `Written`: which clients may have written it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Written {
-    /// Clients of this start of the mgr. Some of them may still write.
+    /// The writers are clients of this start of the mgr. Some of them may still write.
     Now,
-    /// Clients that the mgr can no longer ask for a report. Their writes may still be in flight.
+    /// The mgr can no longer ask some writers for a report. Their writes may still be in flight.
     Before,
-    /// Clients that the mgr can no longer ask for a report. Every iod refuses their writes in flight, or will refuse
+    /// The mgr can no longer ask some writers for a report. Every iod refuses their writes in flight, or will refuse
     /// them once a pending fence has reached all iods.
     Fenced,
-    /// Only clients that have reported all bytes that they wrote. The mgr removes the intent next.
+    /// All writers have reported all bytes that they wrote. The mgr removes the intent next.
     Told,
 }
 

@@ -24,7 +24,6 @@ struct Inner {
     granting: HashMap<FileId, u32>,
 }
 
-/// The stage of a move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
     /// The mgr deletes the unused objects of the file. Clients may use the file as usual.

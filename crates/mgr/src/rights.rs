@@ -19,9 +19,9 @@ const FILES_MAX: usize = 1 << 19;
 /// Which users have rights to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
-    /// Only processes of the user with this id.
+    /// Only processes of the user with this id have rights to the file.
     One(u32),
-    /// Processes of several users.
+    /// Processes of several users have rights to the file.
     Many,
 }
 

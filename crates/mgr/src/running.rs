@@ -176,7 +176,6 @@ impl Mgr {
     }
 }
 
-/// Returns the configuration of the NFS server.
 fn server_config(fsid: Fsid, epoch: u32, lease_secs: u32) -> server::Config {
     let lease = Duration::from_secs(lease_secs.into());
     server::Config {

@@ -20,7 +20,6 @@ const PAGE: usize = 256;
 /// Time until the job tries again after an iod was down or failed, unless an iod connects before.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The job that deletes the objects of deleted files.
 pub(super) struct DeleteObjects {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,

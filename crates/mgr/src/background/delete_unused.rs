@@ -26,7 +26,6 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// For each record of unused objects: when the job first read the record.
 type Seen = HashMap<(FileId, Generation), Instant>;
 
-/// The job that deletes unused objects.
 pub(super) struct DeleteUnused {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,

@@ -14,7 +14,6 @@ const TICK: Duration = Duration::from_millis(500);
 /// Largest number of orphans that one read of the orphan list returns.
 const ORPHANS: usize = 256;
 
-/// The job that expires leases, and frees orphans after the grace period.
 pub(super) struct ExpireLeases {
     server: Arc<NfsServer>,
     /// Whether the job has not made a pass yet. The first pass does not wait.

@@ -14,7 +14,6 @@ use types::Status;
 /// Largest number of files that the job flushes at a time.
 const AT_ONCE: usize = 256;
 
-/// The job that flushes gathered writes.
 pub(super) struct FlushGathered {
     volume: Arc<Volume>,
     /// The flushes in flight, one for each file.

@@ -21,7 +21,6 @@ const CLOCK_OFF: u64 = 10;
 /// than the last mark.
 const EVERY: u32 = 60;
 
-/// The job that stores marks on the iods.
 pub(super) struct LeaveMarks {
     volume: Arc<Volume>,
     begun: Instant,

@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use types::Status;
 
-/// The job that listens for the reports of iods.
 pub(super) struct ListenToDataServers {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,

@@ -30,7 +30,6 @@ const WAITING_MAX: usize = 65_536;
 /// Time until the job tries again after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The job that rebuilds lost copies.
 pub(super) struct RebuildCopies {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,

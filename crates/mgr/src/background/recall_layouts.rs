@@ -19,7 +19,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Number of files whose layouts the job recalls at a time.
 const AT_ONCE: usize = 64;
 
-/// The job that recalls layouts from kernel clients.
 pub(super) struct RecallLayouts {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,

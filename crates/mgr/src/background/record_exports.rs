@@ -12,7 +12,6 @@ use types::Status;
 /// Interval between two updates of the record.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// The job that updates the record of exports in the metadata store.
 pub(super) struct RecordExports(Arc<Volume>);
 
 impl Job for RecordExports {

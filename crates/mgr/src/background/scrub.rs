@@ -197,7 +197,6 @@ fn stored(volume: &Volume, file: FileId) -> Option<Opened<'_>> {
     volume.objects(&info).ok()?
 }
 
-/// The job that runs the scrub.
 pub(super) struct Scrub(Arc<Volume>);
 
 impl super::Job for Scrub {

@@ -5,7 +5,6 @@ use crate::fs::NfsServer;
 use std::sync::Arc;
 use types::Status;
 
-/// The job that sends callbacks to clients.
 pub(super) struct SendCallbacks(Arc<NfsServer>);
 
 impl Job for SendCallbacks {

@@ -80,7 +80,7 @@ pub(super) fn judge(
     })
 }
 
-/// The registry record of a mark.
+/// The registry record of a mark: in which epoch and when the mgr made the mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Mark {
     epoch: u32,

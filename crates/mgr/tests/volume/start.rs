@@ -130,7 +130,7 @@ async fn an_iod_whose_disk_is_an_older_copy_is_not_used() {
         cluster.mgr().status().groups.iter().any(problem)
     };
     until("it is told of", || says(&cluster, "its disk is an older copy")).await;
-    // A restarted mgr refuses the iod as well.
+    // A restarted mgr also refuses the iod whose disk is an older copy.
     drop(files);
     cluster.restart_mgr().await;
     until("it is told of again", || says(&cluster, "its disk is an older copy")).await;
