@@ -77,7 +77,7 @@ trait Job: Sized + Send + 'static {
     /// Returns the status that ended the pass early. The job loop passes the error to [`Job::failed`].
     fn pass(&mut self) -> impl Future<Output = Result<(), Status>> + Send;
 
-    /// Logs the error that ended a pass. The job may also set the time of its next pass here.
+    /// Logs the error that ended a pass. A job may override this function to set the time of its next pass.
     fn failed(&mut self, error: Status) {
         tracing::error!("{} failed: {error}", Self::NAME);
     }

@@ -77,9 +77,9 @@ pub struct Config {
     /// write layout.
     #[serde(default = "default_inline_max")]
     pub inline_max: String,
-    /// File length below which kernel clients read and write through the mgr although they have a layout, as `64K`; `0`
-    /// disables this. The default is the stripe unit of the file, because the direct path is no faster for a file on
-    /// one iod.
+    /// File length below which kernel clients use the mgr path although they have a layout, as `64K`; `0`: always the
+    /// direct path. The default is the stripe unit of the file, because the direct path is no faster for a file on one
+    /// iod.
     #[serde(default)]
     pub mds_threshold: Option<String>,
     /// Policy settings for files whose directories set none, as `write_threshold=32K,access=page`.

@@ -77,7 +77,7 @@ impl Found {
         self.roots.contains(&Some(dir))
     }
 
-    /// Returns whether the name `name` in `dir` is an exported directory, or leads to one below.
+    /// Returns whether the entry `name` of `dir` is an exported directory, or a directory on the path to one.
     fn is_way(&self, (dir, name): (FileId, &[u8])) -> bool {
         self.ways.get(&dir).is_some_and(|names| names.contains_key(name))
     }
@@ -189,8 +189,8 @@ impl Exports {
     /// Looks up the export paths again after a client looked up or created a name in `dir`. The caller does this before
     /// the mgr replies, because `dir` may now contain the directory of a new export.
     pub(crate) fn passed(&self, dir: FileId) {
-        // Only an export whose directory does not exist yet can begin here: existing exports never change their
-        // directories.
+        // Only an export whose directory does not exist yet can appear in `dir`, because existing exports never change
+        // their directories.
         let may_begin = |found: &Found| found.steps.contains_key(&dir) && found.roots.contains(&None);
         if !self.only_root && may_begin(&self.read()) {
             self.look();

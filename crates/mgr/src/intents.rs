@@ -37,7 +37,7 @@ struct Inner {
     unsynced: HashMap<FileId, Unsynced>,
     cuts: HashMap<FileId, Cut>,
     fences: HashMap<FileId, Generation>,
-    /// For each file, the number of writes in progress. While there are any, reports about the size of the file are
+    /// For each file, the number of writes in progress. Until this number is 0, reports about the size of the file are
     /// incomplete.
     writers: HashMap<FileId, u32>,
     /// For each file, the number of its last failure: a failed write, or a client that lost or returned its layout

@@ -160,8 +160,8 @@ impl Iods {
             let member = Member::away(registered);
             state.members.insert(member.registered.number, member);
         }
-        // This store may be an older copy until an iod has accepted its claim. An older copy must not allocate inode
-        // numbers that a later state has used.
+        // The metadata store may be an older copy, until an iod has accepted its claim. An older copy must not allocate
+        // inode numbers that a later state has used.
         namespace.hold_numbers(!state.members.is_empty());
         let slot = |address| Slot { address, standing: watch::channel(Standing::New).0, asked: AtomicBool::new(false) };
         Ok(Iods {
@@ -184,8 +184,8 @@ impl Iods {
         })
     }
 
-    /// Starts one task for each configured address, which connects to the iod there. Completes when each address was
-    /// tried once, or after [`START`].
+    /// Starts one task for each configured address, which connects to the iod at this address. Completes when each
+    /// address was tried once, or after [`START`].
     pub(crate) async fn keep(self: &Arc<Self>) -> Keeping {
         let mut tasks = JoinSet::new();
         for index in 0..self.slots.len() {

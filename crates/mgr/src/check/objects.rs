@@ -131,8 +131,8 @@ impl Check {
             },
             Kind::GenerationNewer => {
                 match self.volume.namespace.raise_generation(now(), file, entry.generation).await {
-                    // Raising the generation of the file is only the first step. The other objects of the file must get
-                    // this generation too.
+                    // The generation of the file is raised now. The other objects of the file must get this generation,
+                    // so fence them.
                     Ok(_) => self.volume.fence_again(file).await.map(|()| true),
                     Err(e) => Err(e),
                 }

@@ -158,7 +158,7 @@ impl Claims {
         }
     }
 
-    /// Makes a claim with a new mark. It replaces the claim that [`Self::current`] returns.
+    /// Makes a claim with a new mark. From now on, [`Self::current`] returns this claim.
     pub(super) async fn renew(&self) -> Result<Claim, Status> {
         let mut current = self.current.lock().await;
         Ok(*current.insert(self.make().await?))

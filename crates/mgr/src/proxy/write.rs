@@ -84,7 +84,7 @@ fn extents(ranges: &[ByteRange], parts: &[Bytes], checksums: bool) -> Vec<WriteE
         let mut left = if checksums { range.len as usize } else { 0 };
         while left > 0 {
             if rest.is_empty() {
-                // This never happens, because the parts and the extents have the same total length.
+                // The parts and the extents have the same total length, so the parts never end before the extents.
                 let Some(part) = parts.next() else { break };
                 rest = part;
             }

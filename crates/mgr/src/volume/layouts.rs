@@ -21,7 +21,7 @@ impl Volume {
         if !layout.is_offered(setting) || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
-        // This guard lives until the grant is recorded, so that a move waits for the grant.
+        // The guard `_granting` lives until the grant is recorded, so that a move waits for the grant.
         let _granting = self.moves.granting(ask.file)?;
         if !layout.is_for_kernels() {
             self.native.seen(ctx.client);

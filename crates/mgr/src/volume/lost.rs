@@ -60,14 +60,14 @@ impl Volume {
     }
 
     fn is_lost(&self, file: FileId, range: Option<ByteRange>) -> bool {
-        // A pending truncation or fence must first reach all objects. Until then a lost iod blocks requests to the
-        // other iods of the file too.
+        // A pending truncation or fence must first reach all objects. Until then, a lost iod also blocks requests to
+        // the other iods of the file.
         let range = range.filter(|_| self.notes.cut(file).is_none() && !self.notes.is_fencing(file));
         let Ok(info) = self.namespace.info(file) else { return false };
         let Ok(objects) = self.objects(&info) else { return false };
         match objects {
             Some(objects) => objects.lost_in(range),
-            // The file has no objects yet. It counts as lost if no iod is connected that the mgr could choose.
+            // The file has no objects yet. The file counts as lost if no iod is connected that the mgr could choose.
             None => self.iods.up().is_empty() && !self.iods.lost().is_empty(),
         }
     }

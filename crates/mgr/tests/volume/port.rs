@@ -1,4 +1,4 @@
-//! The mgr's port: the RPC programs, the status, and the local socket hint that the mgr serves there.
+//! The mgr's port: its RPC programs, the status, and the local socket hint.
 
 use crate::cluster::{Cluster, create, pattern, write};
 use net::rpc::{Connection, Limits, NoService, Refusal};
@@ -147,8 +147,8 @@ async fn the_mgr_does_not_connect_to_an_iod_socket_of_another_user() {
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
     let came = another.accept().map(drop).map_err(|error| error.kind());
     assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the mgr connected to the socket of another user");
-    // Now root owns the socket's path, so the mgr trusts the socket and connects to it. Nothing answers there, so the
-    // mgr uses TCP.
+    // Now root owns the socket's path, so the mgr trusts the socket and connects to it. The socket does not answer, so
+    // the mgr uses TCP.
     drop(files);
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     another.set_nonblocking(false).unwrap();

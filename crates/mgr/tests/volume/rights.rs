@@ -209,7 +209,7 @@ async fn rights_from_before_a_mgr_restart_can_be_revoked() {
     set(&cluster.files(), &user(OWNER, 11), file, mode(0o660)).await;
     let now = 0xffff_u64 << 32 | 12;
     assert!(!is_good_for_now(&cluster, &held, now).await);
-    // An iod that connects after the revocation refuses the rights as well.
+    // An iod that connects after the revocation also refuses the rights.
     cluster.stop_iod(0);
     cluster.start_data_server(0);
     cluster.restart_mgr().await;
