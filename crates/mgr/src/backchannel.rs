@@ -1,4 +1,5 @@
-//! The backchannel to clients: their connections by number, and callbacks over them (RFC 8881 §2.10.3.1).
+//! The backchannel of the mgr: the connections of clients, by connection number, and CB_COMPOUND calls over them (RFC
+//! 8881 §2.10.3.1).
 
 use bytes::Bytes;
 use net::rpc::Connection;
@@ -10,30 +11,31 @@ use wire::nfs4::callback_sec_parms4;
 use wire::rpc::{Auth, AuthSys};
 use xdr::Segments;
 
-/// Time limit for the answer to a callback.
+/// Time limit for the reply of a client to a callback.
 const CALLBACK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Callback program version and its procedure CB_COMPOUND (RFC 8881 §20.1).
+/// Version of the callback program, and the number of its procedure CB_COMPOUND (RFC 8881 §20.2).
 const CB_VERSION: u32 = 1;
 const CB_COMPOUND: u32 = 1;
 
-/// The connections of clients.
+/// The open connections of clients, by connection number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Backchannel {
     connections: Arc<Mutex<HashMap<u64, Connection>>>,
 }
 
 impl Backchannel {
-    /// Records the connection of a call.
+    /// Records the connection over which a request of a client arrived.
     pub(crate) fn seen(&self, connection: &Connection) {
         let mut map = self.map();
         map.entry(connection.id()).or_insert_with(|| connection.clone());
-        // The connection may have ended, and been forgotten, before this call was processed.
+        // The connection may have ended before the mgr processed this request, and `lost` may have been called already.
+        // Then nothing else removes the entry.
         if connection.is_closed() {
             map.remove(&connection.id());
         }
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub(crate) fn lost(&self, connection: u64) {
         self.map().remove(&connection);
     }

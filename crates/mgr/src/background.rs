@@ -1,4 +1,5 @@
-//! Background jobs of the mgr: work that no request waits for, as passes that one loop repeats.
+//! Background jobs of the mgr: work that no client request waits for. Each job runs in a loop of its own, which repeats
+//! the passes of the job.
 //!
 //! To add a job, add one file with a [`Job`] and one line to [`JOBS`].
 
@@ -24,7 +25,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use types::Status;
 
-/// All jobs, in the order in which they start.
+/// All background jobs, in the order in which the mgr starts them.
 const JOBS: [fn(&mut JoinSet<()>, &net::Counters, &Context); 14] = [
     begin::<delete_objects::DeleteObjects>,
     begin::<delete_unused::DeleteUnused>,
@@ -42,7 +43,7 @@ const JOBS: [fn(&mut JoinSet<()>, &net::Counters, &Context); 14] = [
     begin::<send_callbacks::SendCallbacks>,
 ];
 
-/// The mgr that a job works for.
+/// The parts of the mgr that a background job uses.
 #[derive(Clone)]
 struct Context {
     volume: Arc<Volume>,
@@ -50,8 +51,8 @@ struct Context {
 }
 
 impl Context {
-    /// Returns a receiver that is notified whenever an iod comes up. One notification is pending from the beginning, so
-    /// that the first pass does not wait.
+    /// Returns a receiver that is notified whenever an iod connects. The receiver starts with one pending notification,
+    /// so that the first pass of the job does not wait.
     fn came_up(&self) -> watch::Receiver<u64> {
         let mut came_up = self.volume.iods.came_up.subscribe();
         came_up.mark_changed();
@@ -59,30 +60,30 @@ impl Context {
     }
 }
 
-/// A background job. It runs as long as the mgr, and begins again after a panic.
+/// A background job of the mgr. The job runs as long as the mgr runs. After a panic, the mgr starts the job again.
 trait Job: Sized + Send + 'static {
-    /// What the job does, for the message about a panic.
+    /// Description of the job, for the log line that reports a panic of the job.
     const NAME: &'static str;
 
-    /// Returns a job that has not made a pass yet.
+    /// Returns the job in its initial state, before its first pass.
     fn new(context: &Context) -> Self;
 
-    /// Completes when the next pass is due.
+    /// Completes when the next pass of the job is due.
     fn due(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Makes one pass over the work of the job.
     ///
     /// # Errors
-    /// The pass could not be completed: [`Job::failed`] then handles the error.
+    /// Returns the status that ended the pass early. The job loop passes the error to [`Job::failed`].
     fn pass(&mut self) -> impl Future<Output = Result<(), Status>> + Send;
 
-    /// Logs why a pass could not be completed, and may change the time of the next pass.
+    /// Logs the error that ended a pass. A job may override this function to set the time of its next pass.
     fn failed(&mut self, error: Status) {
         tracing::error!("{} failed: {error}", Self::NAME);
     }
 }
 
-/// Starts all background jobs.
+/// Starts all background jobs. Dropping the returned set stops the jobs.
 pub(crate) fn start(network: &net::Counters, volume: &Arc<Volume>, server: &Arc<NfsServer>) -> JoinSet<()> {
     let context = Context { volume: volume.clone(), server: server.clone() };
     let mut jobs = JoinSet::new();
@@ -113,7 +114,7 @@ mod tests {
     use futures_util::FutureExt;
     use std::sync::Mutex;
 
-    /// Every other pass fails. After the fourth pass, none is due.
+    /// A test job: every second pass fails, and after the fourth pass no further pass is due.
     struct Moody {
         calls: Arc<Mutex<Vec<&'static str>>>,
         passes: usize,

@@ -1,4 +1,4 @@
-//! Dump and restore of a metadata store that no mgr uses.
+//! Backup of the metadata store: dump and restore of a store that no mgr has open.
 
 use crate::cluster_file::ClusterFile;
 use crate::error::{Error, io_error, random};
@@ -11,19 +11,19 @@ use std::io::{self, BufReader, Write};
 use std::path::Path;
 use types::StoreId;
 
-/// Name of a store that is being restored; no mgr opens a store with this name.
+/// Name of the metadata store file while a restore fills it. No mgr opens a store with this name.
 pub(crate) const RESTORING: &str = "restoring.redb";
-/// Name of the log of that store.
+/// Name of the batch log that belongs to the store file [`RESTORING`].
 pub(crate) const RESTORING_LOG: &str = "restoring.log";
-/// Name of the log of the store in the mgr's directory.
+/// Name of the batch log in the mgr's directory, beside the metadata store.
 pub(crate) const LOG: &str = "meta.log";
 
-/// A dump that was checked completely.
+/// The result of [`check_dump`] or [`restore`]: a dump file that was read to its end without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dumped {
-    /// The identity of the file system and the store that were dumped.
+    /// The header of the dump: the identities of the file system and of the metadata store that were dumped.
     pub head: DumpHead,
-    /// Number of its records.
+    /// Number of records in the dump.
     pub records: u64,
 }
 
@@ -37,14 +37,14 @@ fn decoder(path: &Path) -> Result<Decoder<BufReader<File>>, Error> {
     Decoder::new(BufReader::new(file)).map_err(|e| bad(path, &e))
 }
 
-/// Reads a dump to its end and checks it.
+/// Reads a dump file to its end and checks it.
 pub fn check_dump(path: &Path) -> Result<Dumped, Error> {
     let mut dump = decoder(path)?;
     while dump.next_block().map_err(|e| bad(path, &e))?.is_some() {}
     Ok(Dumped { head: *dump.head(), records: dump.records() })
 }
 
-/// Dumps the store in `dir`, which no mgr may use at the time, to `out`.
+/// Writes a dump of the metadata store in `dir` to `out`. No mgr may have the store open.
 pub async fn dump(dir: &Path, cluster: &ClusterFile, cluster_file: &Path, out: &mut dyn Write) -> Result<(), Error> {
     let namespace = store::open(dir, cluster, cluster_file).await?;
     let store = store::identity(&namespace).map_err(Error::Metadata)?;
@@ -68,8 +68,8 @@ pub async fn dump(dir: &Path, cluster: &ClusterFile, cluster_file: &Path, out: &
     }
 }
 
-/// Restores a dump as a metadata store in `dir`, which must be missing or empty. The whole dump is checked before
-/// anything is created, and the store gets its name only once it is complete.
+/// Restores a dump as a metadata store in `dir`, which must be missing or empty. Checks the whole dump before it
+/// creates any file. The store file gets its final name last, when it is complete.
 pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_file: &Path) -> Result<Dumped, Error> {
     let dumped = check_dump(path)?;
     let (fsid, store) = (dumped.head.fsid, dumped.head.store);
@@ -86,13 +86,13 @@ pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_fil
     fill(path, &new, store).await?;
     let io = |action| move |e| io_error(dir, action, "another process removed it meanwhile", e);
     let rename = |from: &str, to: &str| std::fs::rename(dir.join(from), dir.join(to));
-    // The log first: a store without its log would be refused as damaged.
+    // Rename the log before the store: the mgr would refuse a store without its log as damaged.
     rename(RESTORING_LOG, LOG).and_then(|()| rename(RESTORING, STORE)).map_err(io("name the metadata store"))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(io("sync the directory"))?;
     Ok(dumped)
 }
 
-/// Creates the directory if it is missing, and removes the files of an interrupted attempt.
+/// Creates the directory `dir` if it is missing, and removes the files that an interrupted restore has left there.
 fn prepare(dir: &Path) -> Result<(), Error> {
     let io = |action| move |e| io_error(dir, action, "make the directory above it first", e);
     match net::files::make_way(dir) {
@@ -112,10 +112,10 @@ fn prepare(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Creates a store at `new` from the dump at `path`.
+/// Creates a metadata store file at `new` from the dump file at `path`.
 async fn fill(path: &Path, new: &Path, store: StoreId) -> Result<(), Error> {
-    // The store gets a log identity of its own: otherwise the log of the old store would be taken for a continuation of
-    // this one.
+    // The new store gets a new log identity. Otherwise the mgr would replay the log of the dumped store into the new
+    // store.
     let engine = Embedded::create(new, random()?, meta::merge)?;
     meta::dump::restore(&engine, decoder(path)?).await.map_err(|e| match e {
         RestoreError::Bad(cause) => bad(path, &cause),

@@ -1,4 +1,4 @@
-//! The caller of a request: its user, as the kernel or the request names it, and its network address.
+//! The caller of an RPC request: its user, from the kernel or from the RPC credential, and its network address.
 
 use net::Address;
 use net::rpc::Connection;
@@ -8,9 +8,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use types::Cred;
 use wire::rpc::Auth;
 
-/// Returns the trusted identity of the caller; `None` for credentials of an unsupported kind.
+/// Returns the user identity of a request; `None` if the kind of its RPC credential is not supported.
 ///
-/// On a Unix socket the kernel names the peer's user. Only the superuser may act for other users, as a mount does.
+/// On a Unix socket, the kernel reports the user of the peer process. A peer process of another user than root acts
+/// only for its own user. A peer process of root, such as a mount, may act for every user.
 pub(crate) fn identity(peer: &Connection, auth: &Auth) -> Option<(Principal, Cred)> {
     let claimed = Call::identity(auth)?;
     Some(match peer.peer_identity() {
@@ -21,20 +22,22 @@ pub(crate) fn identity(peer: &Connection, auth: &Auth) -> Option<(Principal, Cre
     })
 }
 
-/// The properties of a peer that exports check.
+/// The properties of a peer by which the mgr decides which exports the peer sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
-    /// The address of the caller, the same for equivalent IPv4 and IPv6 addresses; 127.0.0.1 for a Unix socket.
+    /// IP address of the peer. IPv4-mapped IPv6 addresses are converted to IPv4. A peer at the Unix socket counts as
+    /// 127.0.0.1.
     pub(crate) ip: Option<IpAddr>,
-    /// Whether the superuser of the peer's host vouches for the request, or the peer is on this host.
+    /// Whether the peer uses a source port below 1024, which only the superuser of its host may do, or runs on this
+    /// host.
     pub(crate) privileged: bool,
 }
 
 impl Seen {
-    /// A peer at this host's Unix socket.
+    /// The properties of every peer at the Unix socket of the mgr.
     pub(crate) const NEARBY: Seen = Seen { ip: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), privileged: true };
 
-    /// Returns the properties of the peer of a connection.
+    /// Returns the properties of the peer at the other end of a connection.
     pub(crate) fn of(peer: &Connection) -> Self {
         Seen::at(peer.peer(), peer.local(), peer.peer_user())
     }
@@ -43,8 +46,8 @@ impl Seen {
         let Address::Tcp { port, .. } = peer else { return Seen::NEARBY };
         let (ip, own) = (peer.ip(), local.and_then(Address::ip));
         let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
-        // A client in this process has the mgr's listening address as its peer address, so the port does not say whether
-        // it is privileged. Such a connection has a user; a TCP connection has none.
+        // A client in the process of the mgr has the mgr's listening address as its peer address. Its port therefore
+        // says nothing about privileges. A connection of such a client has a user, and a TCP connection has none.
         Seen { ip, privileged: *port < 1024 || is_here || user.is_some() }
     }
 }

@@ -1,9 +1,9 @@
-//! The online check: a task that checks the namespace, the records of the mgr, and the objects of every iod while the
-//! mgr runs.
+//! The online check (`weir fsck`): a task that checks the namespace, the mgr's records, and the objects of every iod
+//! while the mgr runs.
 //!
-//! A check sends its findings through a bounded channel. The caller takes them page by page, and continues over another
-//! connection when one breaks. Each apparent problem is checked again before it is reported, so that work in progress
-//! is not taken for damage.
+//! A check sends its findings through a bounded channel. The admin client fetches the findings page by page, and may
+//! continue over a new connection. Before the check reports a problem, it checks the same file or object again, so that
+//! a change in progress does not look like damage.
 
 mod files;
 mod finding;
@@ -28,16 +28,16 @@ use wire::admin::{CheckArgs, CheckReply, FINDINGS_MAX};
 
 /// Largest number of checks that run at a time.
 const RUNS_MAX: usize = 4;
-/// Largest number of ended checks that are kept.
+/// Largest number of ended checks that the mgr keeps for a repeated request of their last page.
 const ENDED_MAX: usize = 16;
-/// How long a check without requests is kept.
+/// How long the mgr keeps a check after the last request of its client.
 const IDLE: Duration = Duration::from_secs(120);
-/// How long a page waits for more findings.
+/// How long a page request waits for further findings before the mgr answers with the findings so far.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Number of findings that wait in the channel.
+/// Capacity of the channel between a check and its page requests, in messages.
 const WAITING: usize = 256;
 
-/// The checks that are kept.
+/// The checks that run or have ended recently. The key is the random number of the check.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     runs: Mutex<HashMap<u64, Arc<Run>>>,
@@ -50,7 +50,7 @@ struct Run {
     task: JoinHandle<()>,
 }
 
-/// The part of a check that was already sent.
+/// The receiving end of a check: its channel of messages, and the last page that the mgr sent.
 #[derive(Debug)]
 struct Taking {
     steps: mpsc::Receiver<Step>,
@@ -68,7 +68,7 @@ fn refused(why: &str) -> CheckReply {
 }
 
 impl Checks {
-    /// Answers one CHECK request.
+    /// Answers one CHECK request of the admin program: starts a check, or returns the next page of a running check.
     pub(crate) async fn call(&self, server: &Arc<NfsServer>, args: CheckArgs) -> CheckReply {
         let run = match args.run {
             0 => match self.start(server, args.repair) {
@@ -104,7 +104,8 @@ impl Checks {
     fn start(&self, server: &Arc<NfsServer>, repair: bool) -> Result<(u64, Arc<Run>), &'static str> {
         let mut runs = self.runs();
         runs.retain(|_, run| run.asked.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < IDLE);
-        // An ended check is kept in case its last page did not arrive.
+        // An ended check stays in the table, because its last page may not have reached the client. Too many ended
+        // checks are dropped.
         if runs.values().filter(|run| run.task.is_finished()).count() >= ENDED_MAX {
             runs.retain(|_, run| !run.task.is_finished());
         }
@@ -125,7 +126,7 @@ impl Checks {
     }
 }
 
-/// Collects steps until the page is full, the check has ended, or enough time has passed.
+/// Collects messages of the check until the page is full, the check has ended, or [`PATIENCE`] has passed.
 async fn gather(steps: &mut mpsc::Receiver<Step>, page: &mut CheckReply) {
     let until = Instant::now() + PATIENCE;
     while page.findings.len() < FINDINGS_MAX {
@@ -150,7 +151,7 @@ async fn gather(steps: &mut mpsc::Receiver<Step>, page: &mut CheckReply) {
     }
 }
 
-/// Adds paths to the findings of a page.
+/// Adds the paths of the files to the findings of a page.
 async fn name(server: &NfsServer, page: &mut CheckReply) {
     let unnamed = page.findings.iter().filter(|finding| finding.paths.is_empty());
     let files: Vec<FileId> = unnamed.filter_map(|finding| finding.inode.map(FileId)).collect();

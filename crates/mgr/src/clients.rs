@@ -1,4 +1,5 @@
-//! The durable records of clients that may reclaim after a restart, in the registry of the metadata store.
+//! Durable client records: the clients that may reclaim state after a restart of the mgr, in the registry of the
+//! metadata store.
 
 use bytes::Bytes;
 use meta::{Embedded, Namespace};
@@ -12,8 +13,9 @@ use xdr::{Malformed, Reader, Writer};
 const PREFIX: &[u8] = b"client/";
 const VERSION: u32 = 1;
 
-/// Records by client owner. The key of a record is the client id, because owners may be longer than keys. So an owner
-/// has two records while one replaces another, and after a crash at that time until the next replacement.
+/// The client records, by client owner. The key of a record is the client id, because an owner may be longer than a
+/// key. So an owner has two records while one replaces the other. A crash at this time leaves two records until the
+/// next replacement.
 #[derive(Debug)]
 pub(crate) struct Clients {
     namespace: Arc<Namespace<Embedded>>,
@@ -43,19 +45,20 @@ fn decode(value: Bytes) -> Result<ClientRecord, Malformed> {
     Ok(record)
 }
 
-/// Returns whether a registry record belongs to a client.
+/// Returns whether a registry key is that of a client record.
 pub(crate) fn is_record(key: &[u8]) -> bool {
     key.starts_with(PREFIX)
 }
 
-/// Checks the record of a client: returns why it cannot be read, or `None` for a record of another kind.
+/// Checks a client record: returns why the record cannot be decoded. Returns `None` if the key is not that of a client
+/// record.
 pub(crate) fn record(key: &[u8], value: Bytes) -> Option<Result<(), String>> {
     key.strip_prefix(PREFIX)?;
     Some(decode(value).map(drop).map_err(|e| e.to_string()))
 }
 
 impl Clients {
-    /// Loads the records that earlier starts left.
+    /// Loads the client records that earlier starts of the mgr have stored.
     pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
         let clients = Clients { namespace, owners: Mutex::default() };
         for record in clients.all()? {
@@ -64,7 +67,7 @@ impl Clients {
         Ok(clients)
     }
 
-    /// Returns all stored records. A damaged record is skipped: its client cannot reclaim.
+    /// Returns all stored client records. Skips a damaged record and logs an error: its client cannot reclaim.
     pub(crate) fn all(&self) -> Result<Vec<ClientRecord>, Status> {
         let records = self.namespace.registry_survey(PREFIX, 2 * CLIENTS_MAX)?;
         let whole = |(key, value): (Bytes, Option<Bytes>)| {
@@ -77,7 +80,7 @@ impl Clients {
         Ok(records.into_iter().filter_map(whole).collect())
     }
 
-    /// Stores a record durably, and removes all older ones of the same owner.
+    /// Stores a client record durably, and then removes all older records of the same owner.
     pub(crate) async fn put(&self, now: Timestamp, record: ClientRecord) -> Result<(), Status> {
         let ClientRecord { owner, clientid } = &record;
         self.namespace.registry_put(now, &key(*clientid), Some(&encode(&record))).await?;
@@ -90,14 +93,14 @@ impl Clients {
         self.remove(now, owner, older).await
     }
 
-    /// Removes every record of an owner, durably.
+    /// Removes every record of an owner durably.
     pub(crate) async fn forget(&self, now: Timestamp, owner: &Bytes) -> Result<(), Status> {
         let ids = self.owners().remove(owner).unwrap_or_default();
         self.remove(now, owner, ids).await
     }
 
-    /// Removes these records. A record that could not be removed stays known: as long as it is on the disk, its owner
-    /// may reclaim after a restart.
+    /// Removes the records with these client ids. If the store cannot remove a record, the record stays in the table in
+    /// memory. While such a record is on disk, its owner may reclaim after a restart.
     async fn remove(&self, now: Timestamp, owner: &Bytes, ids: Vec<u64>) -> Result<(), Status> {
         let mut outcome = Ok(());
         for id in ids {
@@ -127,7 +130,7 @@ mod tests {
         let format = meta::Format { fsid, now, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
         let namespace = Arc::new(Namespace::format(engine, format).await.unwrap());
         let record = |clientid| ClientRecord { owner: Bytes::from_static(b"me"), clientid };
-        // A crash came after the new record was stored, and before the old one was removed.
+        // The state after a crash: the new record is stored, and the old record is not removed yet.
         for clientid in [1, 2] {
             let value = encode(&record(clientid));
             namespace.registry_put(now, &key(clientid), Some(&value)).await.unwrap();

@@ -1,8 +1,7 @@
-//! The time of day, as the namespace and the NFS server take it.
+//! The time of day as a `Timestamp`, for the namespace and the NFS server.
 
 use types::Timestamp;
 
-/// Returns the present time.
 pub(crate) fn now() -> Timestamp {
     net::clock::now().into()
 }

@@ -1,5 +1,5 @@
-//! The cluster file: identity and secret of one file system, shared by its mgr and iods, and readable only by its
-//! owner.
+//! The cluster file: identity and secret of one file system. The mgr and all iods of the file system have a copy, which
+//! only its owner may read.
 
 use crate::error::{Error, io_error, random};
 use serde::{Deserialize, Serialize};
@@ -9,18 +9,18 @@ use std::path::Path;
 use types::{Fsid, StoreId};
 use wire::native::Key;
 
-/// The content of a cluster file. Its key is never printed.
+/// The content of a cluster file. Its `Debug` output does not show the key.
 #[derive(Clone, Debug)]
 pub struct ClusterFile {
-    /// The file system.
+    /// Identity of the file system.
     pub fsid: Fsid,
-    /// The secret under which capabilities and tickets are signed.
+    /// The secret with which the mgr signs capabilities and tickets.
     pub key: Key,
-    /// The metadata store of the file system, if the cluster file names it.
+    /// Identity of the metadata store of the file system; `None` in a cluster file that names no store.
     pub store: Option<StoreId>,
 }
 
-/// Largest cluster file read, in bytes.
+/// Largest size of a cluster file that Weir reads, in bytes.
 const SIZE_MAX: u64 = 4096;
 
 #[derive(Serialize, Deserialize)]
@@ -33,8 +33,8 @@ struct Text {
 }
 
 impl ClusterFile {
-    /// Creates a new file system identity with a new secret and writes it durably to `path`, which must not exist (mode
-    /// 0600).
+    /// Creates a new file system identity with a new random secret, and writes both durably to `path` with mode 0600.
+    /// The file must not exist.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let hint = "make its directory first";
         let (fsid, key) = (Fsid(*uuid::Uuid::new_v4().as_bytes()), random::<32>()?);
@@ -56,7 +56,7 @@ impl ClusterFile {
         Ok(ClusterFile { fsid, key: Key::new(key), store: None })
     }
 
-    /// Reads the file at `path`; refuses a file that users other than its owner can read.
+    /// Reads the cluster file at `path`. Refuses a file that users other than its owner may read.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let hint = "`weir mkfs` makes a cluster file; copy it to every host that runs a daemon of the file system";
         let failed = |e| io_error(path, "read the cluster file", hint, e);
@@ -69,7 +69,7 @@ impl ClusterFile {
             return Err(bad("too long for a cluster file"));
         }
         let text = std::fs::read_to_string(path).map_err(failed)?;
-        // Errors of the parser would quote the line, and with it the secret.
+        // Drop the error text of the parser: the text quotes the line, which may contain the secret.
         let text: Text = toml::from_str(&text)
             .map_err(|_| bad("not a cluster file: it must hold fsid = \"...\", key = \"...\", perhaps store = \"...\", and nothing else"))?;
         let fsid = text.fsid.parse().map_err(|e| bad(&format!("fsid: {e}")))?;
@@ -78,7 +78,7 @@ impl ClusterFile {
         Ok(ClusterFile { fsid, key: Key::new(key), store })
     }
 
-    /// Adds the metadata store of the file system to this cluster file at `path`, durably.
+    /// Adds the identity of the metadata store to this cluster file, and rewrites the file at `path` durably.
     pub fn name_store(&mut self, path: &Path, store: StoreId) -> Result<(), Error> {
         let hint = "another process removed it meanwhile";
         let failed = |e| io_error(path, "write the cluster file", hint, e);
@@ -89,7 +89,7 @@ impl ClusterFile {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".new");
         let new = path.with_file_name(name);
-        // An interrupted attempt may have left this file.
+        // An interrupted call may have left this temporary file.
         let _ = std::fs::remove_file(&new);
         let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The configuration file of a mgr: its settings, their defaults and their checks.
+//! Configuration file of a mgr: its settings, with their defaults and valid ranges.
 
 mod export;
 
@@ -14,96 +14,100 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use types::limits::{GATHER_BYTES, GATHER_BYTES_MAX};
 
-/// The port of NFS, where a mgr listens by default.
+/// The TCP port of NFS, on which a mgr listens by default.
 pub const PORT: u16 = 2049;
 
-/// Former names of keys, of the file and of its exports, still accepted for one release, with their new names.
+/// Deprecated keys of the configuration file and of its export tables, each with the new key. One release still accepts
+/// the deprecated keys.
 const FORMER_KEYS: [(&str, &str); 2] = [("gather_delay_ms", "mgr_gather_delay_ms"), ("layout", "kernel_layout")];
 
-/// The configuration of a mgr, as its TOML file holds it; unknown keys are errors.
+/// The configuration of a mgr, as its TOML file holds it. An unknown key in the file is an error.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The directory of the metadata, made by `weir mkfs`.
+    /// Directory of the metadata store, created by `weir mkfs`.
     pub dir: PathBuf,
-    /// The cluster file.
+    /// Path of the cluster file.
     pub cluster_file: PathBuf,
-    /// The addresses to listen on, each `host:port` or the path of a Unix socket.
+    /// The addresses on which the mgr listens, each `host:port` or the path of a Unix socket.
     #[serde(default = "default_listen")]
     pub listen: Vec<String>,
     /// The addresses of the iods, each `host:port` or the path of a Unix socket.
     pub iods: Vec<String>,
-    /// The lease: how long the mgr keeps the state of a silent client, in seconds.
+    /// The lease period in seconds: how long the mgr keeps the state of a client that does not renew its lease.
     #[serde(default = "default_lease")]
     pub lease_secs: u32,
-    /// Lifetime of a capability, or of a ticket for an iod, in seconds; clients renew them in time.
+    /// Lifetime of a capability, or of a ticket for an iod, in seconds. Clients renew both before they expire.
     #[serde(default = "default_capability")]
     pub capability_secs: u32,
-    /// Lifetime of the data servers' filehandles that kernel clients get with their layouts, in seconds; a kernel that
-    /// has a file open for longer gets new ones from the mgr.
+    /// Lifetime in seconds of the data servers' filehandles in the layouts of kernel clients. A kernel client that has
+    /// a file open for longer gets new filehandles from the mgr.
     #[serde(default = "default_data_handle")]
     pub data_handle_secs: u32,
     /// Stripe unit of new files whose directory sets none, as `1M` or `65536`.
     ///
-    /// 1 MiB is the payload of one request: every smaller file is one object on one iod, and one request moves it.
-    /// Larger units would leave iods idle in reads of a few MiB. Smaller units would send more requests for the same
-    /// bytes.
+    /// 1 MiB is the payload of one request: every smaller file is one object on one iod, and one request reads or
+    /// writes it. Larger units would leave iods idle in reads of a few MiB. Smaller units would need more requests for
+    /// the same bytes.
     #[serde(default = "default_stripe_unit")]
     pub stripe_unit: String,
-    /// Number of iods per new file whose directory sets none; 0 means all iods that are up.
+    /// Number of iods for each new file whose directory sets none; 0 means all iods that are up.
     #[serde(default)]
     pub stripe_count: u32,
-    /// Number of copies of new files, 1 or 2, whose directory sets none.
+    /// Number of copies of each new file whose directory sets none: 1 or 2.
     #[serde(default = "default_mirrors")]
     pub mirrors: u32,
-    /// The layout type offered to clients that do not speak the native data program, such as kernel clients.
+    /// The layout type that the mgr offers to clients that do not speak the native data program, such as kernel
+    /// clients.
     #[serde(default, alias = "layout")]
     pub kernel_layout: KernelLayout,
-    /// How long kernel clients wait for an unreachable iod, in seconds. After that their requests for its data return
-    /// EIO, and the mgr recalls layouts that use this iod.
+    /// How long kernel clients wait for an unreachable iod, in seconds. After this time, requests of kernel clients for
+    /// data on this iod fail with EIO. The mgr also recalls the layouts that use this iod.
     #[serde(default = "default_iod_wait")]
     pub iod_wait_secs: u32,
-    /// How long small writes through the mgr may wait in memory to be joined with others before they go to the iods, in
-    /// milliseconds; 0: no wait. A COMMIT does not wait.
+    /// How long the mgr holds small writes on the mgr path in memory to join them before it sends them to the iods, in
+    /// milliseconds. 0: not at all. A COMMIT sends the held bytes at once.
     #[serde(default = "default_gather_delay", alias = "gather_delay_ms")]
     pub mgr_gather_delay_ms: u32,
-    /// Memory for gathered writes in total, as `64M`; writes that do not fit are written at once.
+    /// Memory for all gathered writes together, as `64M`. The mgr sends writes that do not fit to the iods at once.
     #[serde(default = "default_gather_memory")]
     pub gather_memory: String,
-    /// Largest size of an inline file, as `4K`; `0`: none. The mgr keeps such a file with its metadata, without any
-    /// iod, until it grows or a client requests a layout to write it.
+    /// Largest size of an inline file, as `4K`; `0` disables inline files. The mgr stores the bytes of an inline file
+    /// with its metadata. The bytes move to iods when the file grows beyond this size, or when a client requests a
+    /// write layout.
     #[serde(default = "default_inline_max")]
     pub inline_max: String,
-    /// Kernel clients read and write files shorter than this through the mgr though they have a layout, as `64K`; `0`:
-    /// none. The default is the stripe unit of the file: one iod does not make a file of up to one unit faster.
+    /// File length below which kernel clients use the mgr path although they have a layout, as `64K`; `0`: always the
+    /// direct path. The default is the stripe unit of the file, because the direct path is no faster for a file on one
+    /// iod.
     #[serde(default)]
     pub mds_threshold: Option<String>,
-    /// How clients read and write files whose directories set nothing: settings of the policy, as
-    /// `write_threshold=32K,access=page`.
+    /// Policy settings for files whose directories set none, as `write_threshold=32K,access=page`.
     #[serde(default)]
     pub policy: Option<String>,
-    /// The exports that clients may mount; by default the root, for all clients.
+    /// The exports that clients may mount. The default is the root directory, for all clients.
     #[serde(default, rename = "export")]
     pub exports: Vec<Export>,
-    /// Whether the mgr accepts an older copy of the metadata store and moves it past every later state that the iods
-    /// know of. Not a setting of the file: it applies to one start.
+    /// Whether this start accepts an older copy of the metadata store, and moves it past every later state that the
+    /// iods have recorded. This is the option `--recover-old-store`, not a key of the file.
     #[serde(skip)]
     pub recover_old_store: bool,
 }
 
-/// The layout type that kernel clients are offered; a kernel uses only one layout type for a file system.
+/// The layout type that the mgr offers to kernel clients. A kernel uses only one layout type for a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KernelLayout {
-    /// The files layout (RFC 8881 §13): direct path to the iods.
+    /// The files layout type (RFC 8881 §13): the direct path to all iods of a file.
     #[default]
     Files,
-    /// The flexible files layout (RFC 8435): direct path to the one iod of a file; each new file is on one iod.
+    /// The flexible files layout type (RFC 8435): the direct path to the iod of a file. Each new file is on one iod.
     Flexfiles,
-    /// The flexible files layout with files on several iods, which kernels before 6.18 cannot read and write.
+    /// The flexible files layout type, with files striped over several iods. Kernels before 6.18 cannot read or write
+    /// such files.
     #[serde(rename = "flexfiles-striped")]
     FlexfilesStriped,
-    /// No layout: all data take the mgr path.
+    /// No layouts for kernel clients: all their data take the mgr path.
     None,
 }
 
@@ -137,14 +141,14 @@ fn default_data_handle() -> u32 {
     6 * 3600
 }
 
-/// A client that retries with doubling pauses, the first a tenth of a second, retries after 6.3 seconds. That is its
-/// last retry within ten seconds.
+/// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s sends its last retry
+/// within ten seconds after 6.3 s.
 fn default_iod_wait() -> u32 {
     6
 }
 
-/// About the time that an iod takes for a write: the delay is not noticeable, and writes that arrive meanwhile are
-/// joined.
+/// Returns the default of `mgr_gather_delay_ms`: 2 ms, about the time that an iod takes for a write. So the delay is
+/// not noticeable, and the mgr can join the writes that arrive in this time.
 fn default_gather_delay() -> u32 {
     2
 }
@@ -165,20 +169,21 @@ fn default_stripe_unit() -> String {
     "1M".to_owned()
 }
 
-/// Shortest and longest lease in seconds.
+/// Shortest and longest lease period, in seconds.
 const LEASE: std::ops::RangeInclusive<u32> = 1..=3600;
-/// Shortest and longest lifetime of a capability or of a data server's filehandle, in seconds.
+/// Shortest and longest lifetime of a capability, and of a data server's filehandle, in seconds.
 pub(crate) const RIGHT_SECS: std::ops::RangeInclusive<u32> = 5..=7 * 86400;
-/// Shortest and longest time that an iod may be unreachable, in seconds.
+/// Shortest and longest time for which kernel clients wait for an unreachable iod, in seconds.
 const IOD_WAIT: std::ops::RangeInclusive<u32> = 0..=86400;
-/// Shortest and longest wait of gathered writes, in milliseconds.
+/// Shortest and longest time for which the mgr holds gathered writes, in milliseconds.
 const GATHER_DELAY: std::ops::RangeInclusive<u32> = 0..=60_000;
-/// Largest limit for inline files: a write of some bytes writes the whole inline file.
+/// Largest valid `inline_max`, in bytes: each write to an inline file rewrites the whole file, so larger files would be
+/// slow.
 const INLINE_MAX: u64 = 16 << 10;
-/// Largest number of iods of one mgr; their numbers have 16 bits.
+/// Largest number of iods of one mgr. An iod number has 16 bits.
 const IODS_MAX: usize = 4096;
 
-/// A configuration whose values have been checked.
+/// A configuration with parsed and checked values.
 #[derive(Clone, Debug)]
 pub(crate) struct Checked {
     pub(crate) listen: Vec<Address>,
@@ -195,7 +200,7 @@ pub(crate) struct Checked {
 }
 
 impl Config {
-    /// A configuration with everything at its default.
+    /// Returns a configuration with these paths and iods, and the default for every other setting.
     pub fn new(dir: impl Into<PathBuf>, cluster_file: impl Into<PathBuf>, iods: Vec<String>) -> Self {
         Config {
             dir: dir.into(),
@@ -220,17 +225,19 @@ impl Config {
         }
     }
 
-    /// Reads and parses the file at `path`.
+    /// Reads and parses the configuration file at `path`.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let hint = "give the mgr's configuration file";
         let text = std::fs::read_to_string(path).map_err(|e| io_error(path, "read", hint, e))?;
         Config::parse(&text).map_err(|reason| Error::BadFile { path: path.to_owned(), reason })
     }
 
-    /// Parses TOML; the error is the parser's, which names line and key.
+    /// Parses the TOML text of a configuration. The error is the message of the TOML parser, which names the line and
+    /// the key.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
-        // The parser accepts the former name of a key without a trace, so look for it in the text.
+        // The TOML parser maps a deprecated key to the new key without any sign. So this loop searches the text for
+        // deprecated keys.
         for key in text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim()) {
             if let Some((old, new)) = FORMER_KEYS.iter().find(|(old, _)| *old == key) {
                 tracing::warn!(old, new, "deprecated key of the configuration");
@@ -239,7 +246,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Warns of deprecated names and values in policies.
+    /// Logs a warning for each deprecated name or value in the policies.
     fn warn_of_former_words(&self) {
         let texts = std::iter::once(&self.policy).chain(self.exports.iter().map(|export| &export.policy));
         let former = texts.flatten().flat_map(|text| former_words(text));
@@ -294,7 +301,8 @@ impl Config {
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} exports; one mgr has at most {EXPORTS_MAX}", self.exports.len()));
         }
-        // The mgr's own settings are those of an export of the root, whether or not one is configured.
+        // The mgr's own settings apply as those of an export of the root directory, even if no export of the root is
+        // configured.
         let everything = Export::default().check(self)?;
         let policy = everything.policy;
         let exports = match self.exports.is_empty() {

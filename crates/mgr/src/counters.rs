@@ -1,16 +1,16 @@
-//! Counters of the mgr's work apart from NFS operations.
+//! Counters of the mgr, apart from those of NFS operations.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
-        /// The counters as atomics, since the mgr started.
+        /// The counters as atomics. They count from the start of the mgr.
         #[derive(Debug, Default)]
         pub(crate) struct Counting {
             $($(#[$doc])* pub(crate) $field: AtomicU64),*
         }
 
-        /// A snapshot of the counters since the mgr started.
+        /// A snapshot of the counters. They count from the start of the mgr.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $field: u64),*
@@ -23,7 +23,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Returns every counter with its name, in a fixed order.
+            /// Returns the name and the value of every counter, in a fixed order.
             pub fn rows(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($field), self.$field)),*]
             }
@@ -32,96 +32,96 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Payload bytes that clients read through the mgr.
+    /// Payload bytes that clients have read on the mgr path.
     proxy_read_bytes,
-    /// Payload bytes that clients wrote through the mgr, gathered ones included.
+    /// Payload bytes that clients have written on the mgr path, including gathered writes.
     proxy_write_bytes,
-    /// READs that went to iods.
+    /// READs of clients for which the mgr read from iods.
     proxy_reads,
-    /// WRITEs of clients through the mgr, gathered ones included.
+    /// WRITEs of clients on the mgr path, including gathered writes.
     proxy_writes,
-    /// WRITEs to inline files.
+    /// WRITEs of clients to inline files.
     inline_writes,
-    /// READs of inline files.
+    /// READs of clients from inline files.
     inline_reads,
-    /// Inline files whose bytes moved to objects.
+    /// Inline files whose bytes the mgr has moved to objects on iods.
     inline_moves,
-    /// WRITEs that were held in memory for gathering.
+    /// WRITEs of clients that the mgr has held in memory for gathering.
     gathered_writes,
-    /// Payload bytes of held WRITEs.
+    /// Payload bytes of the WRITEs that the mgr has held in memory for gathering.
     gathered_bytes,
-    /// WRITEs that were adjacent to or overlapped held bytes.
+    /// WRITEs that the mgr has joined with gathered bytes, because the ranges were adjacent or overlapped.
     gathered_joined,
-    /// Times that held bytes went to the iods because a window was full.
+    /// Flushes of gathered bytes to the iods because a gathering window was full.
     gather_full,
-    /// Times that held bytes went to the iods because their delay had passed.
+    /// Flushes of gathered bytes to the iods because their delay had passed.
     gather_delay,
-    /// Times that held bytes went to the iods because of a COMMIT.
+    /// Flushes of gathered bytes to the iods because a client sent COMMIT.
     gather_commit,
-    /// Times that held bytes went to the iods because of a READ, a COPY or a SEEK.
+    /// Flushes of gathered bytes to the iods because a client sent READ, COPY or SEEK.
     gather_read,
-    /// Times that held bytes went to the iods because of an overlapping write that was not held, a truncation or a
-    /// hole.
+    /// Flushes of gathered bytes to the iods because of a truncation, a punched hole, or an overlapping write that the
+    /// mgr did not gather.
     gather_write,
-    /// Times that held bytes went to the iods because a client got a layout.
+    /// Flushes of gathered bytes to the iods because a client got a layout.
     gather_layout,
-    /// Times that held bytes went to the iods because a client closed the file, or returned a layout, a delegation or a
+    /// Flushes of gathered bytes to the iods because a client closed the file, or returned a layout, a delegation or a
     /// lock.
     gather_close,
-    /// Times that held bytes went to the iods because the mgr stopped.
+    /// Flushes of gathered bytes to the iods because the mgr stopped.
     gather_stop,
-    /// Times that held bytes could not be written and were given up, which COMMIT reported.
+    /// Flushes of gathered bytes that failed for good: the mgr has dropped the bytes, and COMMIT reports the error.
     gather_losses,
-    /// COMMITs that went to iods.
+    /// COMMITs of clients that the mgr has sent on to iods.
     proxy_commits,
-    /// Bytes that iods have copied between each other, or within themselves, without the mgr.
+    /// Bytes that iods have copied between each other, or within one iod, without the mgr.
     iod_copied_bytes,
-    /// Ranges for which iods have reserved space.
+    /// Ranges for which iods have reserved space (ALLOCATE).
     allocations,
-    /// Native layouts granted for reading.
+    /// Native layouts that the mgr has granted for reading.
     layouts_read,
-    /// Native layouts granted for reading and writing.
+    /// Native layouts that the mgr has granted for reading and writing.
     layouts_write,
-    /// Layouts revoked, with their holders fenced.
+    /// Layouts that the mgr has revoked. The mgr has fenced the clients that held them.
     layouts_revoked,
-    /// LAYOUTCOMMITs that changed something.
+    /// LAYOUTCOMMITs that have changed the size or a time of a file.
     layout_commits,
-    /// Operations at data servers whose failure clients reported.
+    /// Failed operations at data servers that clients have reported.
     layout_faults,
-    /// Device addresses sent to clients (GETDEVICEINFO).
+    /// Device addresses that the mgr has sent to clients (GETDEVICEINFO).
     devices_told,
-    /// Objects whose writes iods reported for clients that send no reports themselves.
+    /// Reports of iods (NEWS) about objects that clients wrote without a report to the mgr.
     news,
-    /// Questions of iods about the length of a file.
+    /// Questions of iods about the length of a file (LENGTHS).
     lengths_asked,
-    /// Questions of iods about the length of a file that the mgr did not answer, because it would have had to ask iods
-    /// itself. The clients then read through the mgr.
+    /// Questions of iods about the length of a file that the mgr could not answer, because it would have had to ask
+    /// other iods first. The clients then read on the mgr path.
     lengths_unknown,
-    /// Times that iods were asked for the end of a file.
+    /// Times that the mgr asked the iods of a file for the end of the file.
     size_queries,
-    /// Times that iods were asked how much space a file that may have holes uses.
+    /// Times that the mgr asked the iods how much space a file with possible holes uses.
     space_queries,
-    /// Files whose objects were truncated.
+    /// Files whose objects the mgr has truncated.
     truncates,
-    /// Files of which a read or write met bytes that are lost in every copy.
+    /// Files in which a read or write met bytes that every copy has lost.
     files_lost,
-    /// Copies of objects that were rebuilt from another copy.
+    /// Copies of objects that the mgr has rebuilt from another copy.
     copies_rebuilt,
-    /// Damaged blocks of a copy that were written again from another copy.
+    /// Damaged blocks of copies that the mgr has written again from another copy.
     blocks_healed,
-    /// Files whose objects were deleted from every iod.
+    /// Deleted files whose objects every iod has deleted.
     objects_swept,
-    /// Files whose objects could not be deleted yet, because an iod was down or failed.
+    /// Failed attempts to delete the objects of a deleted file, because an iod was down or failed.
     sweeps_postponed,
-    /// Files that got other objects.
+    /// Files whose bytes the mgr has moved to new objects.
     layouts_swapped,
-    /// Files whose unused objects were deleted from every iod.
+    /// Files whose unused objects every iod has deleted.
     unused_swept,
-    /// Objects that iods listed.
+    /// Objects that iods have listed for the orphan collection.
     objects_listed,
-    /// Objects deleted because their file was gone, although no deletion list named them.
+    /// Objects that the orphan collection has deleted, because their file was gone and no deletion list named them.
     objects_collected,
-    /// Objects without files that were kept, because there were too many of them to be plausible.
+    /// Objects without files that the orphan collection has kept, because there were too many of them to be plausible.
     objects_spared,
 }
 

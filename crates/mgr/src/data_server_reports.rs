@@ -1,4 +1,5 @@
-//! Reports of data servers: iods report the writes of kernel clients, and ask how long files are (NEWS and LENGTHS).
+//! Reports of data servers: iods report the writes of kernel clients (NEWS), and ask for the lengths of files
+//! (LENGTHS).
 
 use crate::clock::now;
 use crate::counters::add;
@@ -12,7 +13,8 @@ use tokio::task::JoinSet;
 use types::{Generation, ObjectId, Status};
 use wire::native::{FileLength, Length, LengthQuestion, LengthsArgs, NewsArgs, Rights, STORE_OBJECT};
 
-/// Starts the tasks that process the reports and questions of an iod until it is gone.
+/// Starts two tasks that process the write reports and the length questions of an iod. The tasks end when the link to
+/// the iod ends.
 pub(crate) fn listen(volume: &Arc<Volume>, number: u16, link: &Arc<Link>) -> JoinSet<()> {
     let mut listener = JoinSet::new();
     task::spawn_in(&mut listener, follow(volume.clone(), number, link.clone()));
@@ -20,17 +22,17 @@ pub(crate) fn listen(volume: &Arc<Volume>, number: u16, link: &Arc<Link>) -> Joi
     listener
 }
 
-/// Requests the reports of one iod until it is gone.
+/// Requests and records the write reports of one iod, until the link to the iod ends.
 async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     let mut known = 0;
     loop {
         let cap = link.capability(STORE_OBJECT, Generation(0), Rights::ADMIN);
         let Ok(news) = link.news(&NewsArgs { cap, known }).await else { return };
-        // Record all reports at once, so that they share a flush of the metadata.
+        // Record all reports of a reply concurrently, so that they share one flush of the metadata store.
         let heard = join_all(news.written.iter().map(|object| volume.written_at(*object, number))).await;
         add(&volume.counters.news, heard.len() as u64);
         if let Some(error) = heard.into_iter().find_map(Result::err) {
-            // The iod repeats the reports in its next answer.
+            // `known` stays unchanged, so the iod sends the same reports again in its next reply.
             tracing::warn!(number, "cannot record the write reports of an iod yet: {error}");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
@@ -39,7 +41,7 @@ async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     }
 }
 
-/// Answers the questions of one iod about file lengths until it is gone.
+/// Answers the questions of one iod about file lengths, until the link to the iod ends.
 async fn tell_lengths(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     let mut answers = Vec::new();
     loop {
@@ -54,11 +56,12 @@ async fn tell_lengths(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
 }
 
 impl Volume {
-    /// Returns the length of a file and the least length of its object on an iod, if the mgr knows them. It knows them
-    /// if no client has a layout to write the file, all earlier writers have reported, and no truncation is in
-    /// progress. The function does not wait, because other requests may wait for the iod that asks.
+    /// Returns the length of a file and the smallest valid length of its object on an iod; `None` if the mgr does not
+    /// know them. The mgr knows them if no client has a write layout, all earlier writers have reported, and no
+    /// truncation is in progress. The function does not block, because other requests may wait for the iod that asks.
     ///
-    /// The length is read last: a write after the other checks is concurrent with the question.
+    /// The function reads the length after all checks. So a write after the checks is concurrent with the question of
+    /// the iod.
     fn known_length(&self, object: ObjectId, iod: u16) -> Option<FileLength> {
         let file = object.file;
         if self.grants.written(file) || self.notes.is_untold(file) || self.notes.cut(file).is_some() {
@@ -73,23 +76,25 @@ impl Volume {
         Some(FileLength { file: info.attrs.size, least: least.unwrap_or(0) })
     }
 
-    /// Records that a client without reports of its own has written the object of a file on this iod durably.
+    /// Records that a kernel client has durably written the object of a file on this iod, without its own report to the
+    /// mgr.
     async fn written_at(&self, object: ObjectId, number: u16) -> Result<(), Status> {
         let file = object.file;
         let outcome = async {
-            // The lock excludes truncations, so that the length of the object is read when none is in progress.
+            // The shared lock excludes truncations, so that the mgr does not read the length of the object during a
+            // truncation.
             let _shared = self.shared(file).await?;
             let info = self.namespace.info(file)?;
-            // Bytes of an object that was replaced are no bytes of the file.
+            // If a move has replaced the object, its bytes do not belong to the file any more.
             let current = |objects: &Opened<'_>| objects.object() == object;
             let Some(objects) = self.objects(&info)?.filter(current) else { return Ok(()) };
             let end = objects.end_at(number).await?;
-            // With root's credentials: the writer's permissions were checked when it got its layout.
+            // Use root's credentials: the mgr checked the permissions of the client when it granted the layout.
             let root = types::Cred::root();
             self.namespace.set_size(&root, now(), file, end, None).await.map(drop)
         };
         match outcome.await {
-            // The file is gone, so no client can read it.
+            // The file was deleted, so no client can read its size.
             Err(Status::Stale) => Ok(()),
             other => other,
         }

@@ -1,8 +1,8 @@
-//! Devices of kernel clients' layouts (GETDEVICEINFO): which iods a device id names, for as long as this mgr runs.
+//! Devices of kernel clients' layouts (GETDEVICEINFO): which iods a device id stands for.
 //!
-//! An id is derived from the addresses that it stands for and from the write verifiers of the iods there. So its
-//! meaning never changes, and the next mgr derives the same id. A client that reaches no server of a device avoids the
-//! device for minutes. So when an iod has restarted, layouts name another device.
+//! The mgr derives a device id from the addresses of its iods and from their write verifiers. So the meaning of an id
+//! never changes, and a restarted mgr derives the same id. A kernel client that reaches no server of a device avoids
+//! this device for minutes. So after a restart of an iod, layouts name a new device.
 
 use bytes::Bytes;
 use layout::NetAddress;
@@ -12,32 +12,33 @@ use std::sync::{Mutex, PoisonError};
 use types::Verifier;
 use wire::native::Key;
 
-/// Largest number of devices known at a time. A client that asks for a forgotten device takes the mgr path.
+/// Largest number of devices that the mgr keeps in memory. A client that asks for a dropped device takes the mgr path.
 const DEVICES_MAX: usize = 4096;
 
-/// An iod as a data server.
+/// An iod in its role as an NFS data server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DataServer {
-    /// The write verifier of the iod, unique to this run.
+    /// The write verifier of the iod. It changes with every restart of the iod.
     pub(crate) run: Verifier,
     /// The addresses at which the iod serves NFS.
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
-/// Returns an address as device addresses carry it.
+/// Returns a socket address as the `netaddr4` that device addresses contain (RFC 8881 §3.3.9).
 pub(crate) fn net_address(address: SocketAddr) -> NetAddress {
     NetAddress::tcp(address.ip(), address.is_ipv6(), address.port())
 }
 
-/// The devices that layouts have named.
+/// The devices that granted layouts have named.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
-    /// Layout type and address body of each device.
+    /// For each device id: the layout type and the encoded address body.
     addresses: Mutex<HashMap<[u8; 16], (u32, Bytes)>>,
 }
 
 impl Devices {
-    /// Adds a device of this layout type with this address body, which runs of iods serve; returns its id.
+    /// Adds a device with this layout type and address body, and returns its id. `runs` are the write verifiers of the
+    /// device's iods.
     pub(crate) fn add(&self, kind: u32, body: Bytes, runs: &[Verifier], key: &Key) -> [u8; 16] {
         let runs: Vec<u8> = runs.iter().flat_map(|run| run.0).collect();
         let id = key.derived_id(&[&kind.to_be_bytes(), &body[..], &runs].concat());
@@ -49,7 +50,7 @@ impl Devices {
         id
     }
 
-    /// Returns the address body of a device of this layout type.
+    /// Returns the address body of a device, if a device with this id and this layout type exists.
     pub(crate) fn address(&self, id: [u8; 16], kind: u32) -> Option<Bytes> {
         let addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         addresses.get(&id).filter(|(of, _)| *of == kind).map(|(_, body)| body.clone())

@@ -1,8 +1,8 @@
-//! Dumps of the metadata store: consistent snapshots, taken while the mgr serves clients.
+//! Online dumps of the metadata store: consistent snapshots that the mgr takes while it serves clients.
 //!
-//! A dump is a task that reads one snapshot of the store and sends its bytes through a bounded channel. When the
-//! snapshot is taken, the mgr leaves a new mark with the iods. From then on a store that is restored from the dump is
-//! detected as an older copy.
+//! A task reads one snapshot of the store and sends its bytes through a bounded channel. After the snapshot is taken,
+//! the mgr stores a new mark, a random number, in its own store and on the iods. The dump does not contain this mark.
+//! So the iods detect a store that is restored from the dump as an older copy.
 
 use crate::volume::Volume;
 use bytes::Bytes;
@@ -14,28 +14,29 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use wire::admin::{DUMP_PAGE_MAX, DumpArgs, DumpReply};
 
-/// Number of parts that wait in the channel.
+/// Capacity of the channel between the dump task and the DUMP requests, in parts.
 const WAITING: usize = 4;
-/// How long a dump waits for a request of its next page. Meanwhile it keeps the pages of its snapshot on the disk.
+/// How long a dump waits for the request of its next page. Until then, the metadata store cannot reuse the disk pages
+/// of the snapshot.
 const IDLE: Duration = Duration::from_secs(120);
-/// Estimated number of records per file: two of its inode and a name.
+/// Estimated number of store records for each file: two records of the inode, and one of a name.
 const RECORDS_PER_FILE: u64 = 3;
 
-// The last part has the end of the dump after a block.
+// The last page holds a full block and the end mark of the dump.
 const _: () = assert!(meta::dump::BLOCK_MAX + 64 < DUMP_PAGE_MAX);
 
-/// The running dump, if there is one.
+/// The running dump; `None` if no dump runs.
 #[derive(Debug, Default)]
 pub(crate) struct Dumps(Mutex<Option<Run>>);
 
-/// A running dump. Dropping this value drops the receiver of the parts, which ends the dump.
+/// A running dump. Dropping this value closes the channel, which ends the dump task.
 #[derive(Debug)]
 struct Run {
     number: u64,
     parts: mpsc::Receiver<DumpPart>,
     task: JoinHandle<Result<(), DumpError>>,
     total: u64,
-    /// The last page sent.
+    /// The last page that the mgr sent, for a repeated request of the client.
     last: DumpReply,
 }
 
@@ -44,11 +45,11 @@ fn refused(why: impl Into<String>) -> DumpReply {
 }
 
 impl Dumps {
-    /// Answers one DUMP request.
+    /// Answers one DUMP request: starts a dump, or returns a page of the running dump.
     pub(crate) async fn call(&self, volume: &Arc<Volume>, args: DumpArgs) -> DumpReply {
         let mut running = self.0.lock().await;
         if args.run == 0 {
-            // A dump whose requester is gone must not block other dumps: a new dump replaces it.
+            // A new dump replaces a running one: a client that stopped asking for pages must not block other dumps.
             *running = None;
             let run = match begin(volume).await {
                 Ok(run) => running.insert(run),
@@ -64,7 +65,7 @@ impl Dumps {
     }
 }
 
-/// Takes a snapshot of the store and leaves a new mark with the iods.
+/// Starts the dump task, waits for its snapshot, and stores a new mark (a random number) on the iods.
 async fn begin(volume: &Arc<Volume>) -> Result<Run, String> {
     let cannot = |what: &'static str| move |e| format!("{what}: {e}");
     let number = getrandom::u64().map_err(|e| e.to_string())?.max(1);
@@ -86,7 +87,7 @@ async fn begin(volume: &Arc<Volume>) -> Result<Run, String> {
     Ok(Run { number, parts, task, total, last: DumpReply::default() })
 }
 
-/// Returns why a dump ended early, `None` if it is complete.
+/// Waits for the end of the dump task. Returns why the dump ended early; `None` if the dump is complete.
 async fn outcome(task: JoinHandle<Result<(), DumpError>>) -> Option<String> {
     match task.await {
         Ok(Ok(())) => None,
@@ -96,7 +97,7 @@ async fn outcome(task: JoinHandle<Result<(), DumpError>>) -> Option<String> {
 }
 
 impl Run {
-    /// Returns the next page, which has this number.
+    /// Returns the next page of the dump, with page number `page`.
     async fn next(&mut self, page: u32) -> DumpReply {
         let part = self.parts.recv().await;
         let mut reply = DumpReply { run: self.number, page, records: self.last.records, ..DumpReply::default() };

@@ -1,75 +1,75 @@
-//! Errors that keep a mgr from starting, with messages that say what to do.
+//! Errors of a start of the mgr, with messages that say what to do.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a mgr or its files could not be created, or why a mgr could not start.
+/// Why the mgr's files could not be created, or why a mgr could not start or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A directory or file does not exist.
     #[error("{path}: there is no such file or directory; {hint}")]
     Missing {
-        /// The path that was expected.
+        /// The path that does not exist.
         path: PathBuf,
-        /// What to do.
+        /// Advice for the user about the missing path.
         hint: &'static str,
     },
-    /// The path to be created exists already.
+    /// The path that the mgr was to create exists already.
     #[error("{path} exists already; {hint}")]
     Exists {
-        /// The existing path.
+        /// The path that exists already.
         path: PathBuf,
-        /// What to do.
+        /// Advice for the user about the existing path.
         hint: &'static str,
     },
-    /// The operating system returned an error.
+    /// The operating system returned an error for a file operation.
     #[error("{path}: cannot {action}: {source}")]
     Io {
         /// The path of the failed operation.
         path: PathBuf,
-        /// The failed operation.
+        /// The failed operation, as a verb phrase for the message.
         action: &'static str,
-        /// The error of the operating system.
+        /// The error that the operating system returned.
         source: io::Error,
     },
     /// A file has invalid content.
     #[error("{path}: {reason}")]
     BadFile {
-        /// The file.
+        /// The path of the file with the invalid content.
         path: PathBuf,
-        /// What is wrong with it and what to do.
+        /// What is wrong with the content of the file, and what the user must do.
         reason: String,
     },
-    /// A setting has an invalid value.
+    /// A setting in the configuration file has an invalid value.
     #[error("{name}: {reason}")]
     BadConfig {
-        /// The setting's name in the configuration file.
+        /// Name of the setting in the configuration file.
         name: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the value of the setting.
         reason: String,
     },
-    /// The metadata store cannot be used.
+    /// The metadata store cannot be opened.
     #[error(transparent)]
     Store(#[from] meta::StoreError),
-    /// The content of the metadata store cannot be used.
+    /// The namespace in the metadata store cannot be opened.
     #[error(transparent)]
     Namespace(#[from] meta::OpenError),
-    /// The metadata store failed while the mgr ran.
+    /// The metadata store failed while the mgr was running.
     #[error("{0}; no change that was reported as durable is lost: repair its disk, then start the mgr again")]
     StoreFailed(meta::engine::Broken),
-    /// Store and cluster file belong to different file systems.
+    /// The metadata store and the cluster file belong to different file systems.
     #[error(
         "the metadata store {store} is of file system {found}, but the cluster file {file} is of {expected}: give the \
          cluster file that this store was formatted with"
     )]
     ForeignStore {
-        /// The store.
+        /// Path of the metadata store.
         store: PathBuf,
-        /// File system of the store.
+        /// File system identity in the metadata store.
         found: types::Fsid,
-        /// The cluster file.
+        /// Path of the cluster file.
         file: PathBuf,
-        /// File system of the cluster file.
+        /// File system identity in the cluster file.
         expected: types::Fsid,
     },
     /// The cluster file names another metadata store.
@@ -78,41 +78,42 @@ pub enum Error {
          that store, or the cluster file of this one"
     )]
     OtherStore {
-        /// The store.
+        /// Path of the metadata store.
         store: PathBuf,
-        /// The identity of the store.
+        /// Identity of the metadata store.
         found: types::StoreId,
-        /// The cluster file.
+        /// Path of the cluster file.
         file: PathBuf,
-        /// The store that it names.
+        /// Identity of the metadata store that the cluster file names.
         expected: types::StoreId,
     },
-    /// An iod must not be used with this metadata store.
+    /// An iod belongs to another metadata store, or to a later state of this one. So the mgr must not use the iod.
     #[error("iod {address}: {refusal}")]
     IodRefused {
-        /// The address of the iod.
+        /// Address of the iod.
         address: String,
-        /// Why, and what to do.
+        /// Why the mgr must not use the iod, and what the user must do.
         refusal: crate::iods::Refusal,
     },
-    /// An older copy of the metadata store is accepted only when all its iods answer.
+    /// With `--recover-old-store`, an iod did not answer. The mgr accepts an older copy of the metadata store only when
+    /// all iods answer.
     #[error(
         "--recover-old-store needs every iod of the file system, and {iod} cannot be asked ({reason}); start it, or name it in \
          the configuration, then start the mgr again"
     )]
     RecoverUnreached {
-        /// The iod.
+        /// Identity or address of the iod.
         iod: String,
-        /// Why.
+        /// Why the iod did not answer.
         reason: String,
     },
-    /// The mgr cannot listen at an address.
+    /// The mgr cannot listen on an address.
     #[error(transparent)]
     Net(#[from] net::Error),
-    /// A start needs a little free space on the metadata disk.
+    /// The disk of the metadata store has too little free space for a start.
     #[error("no space left on the disk of the metadata store: nothing is lost; free space, then start the mgr again")]
     Full,
-    /// The metadata store failed while starting.
+    /// An operation on the metadata store failed during the start.
     #[error("the metadata store failed: {0}")]
     Metadata(types::Status),
     /// The operating system returned no random numbers.
@@ -120,7 +121,7 @@ pub enum Error {
     Random(getrandom::Error),
 }
 
-/// Returns the error of a file operation, with a hint for missing files.
+/// Returns the error of a file operation. `hint` says what to do if the file is missing.
 pub(crate) fn io_error(path: &std::path::Path, action: &'static str, hint: &'static str, source: io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::NotFound => Error::Missing { path: path.to_owned(), hint },
@@ -128,7 +129,7 @@ pub(crate) fn io_error(path: &std::path::Path, action: &'static str, hint: &'sta
     }
 }
 
-/// Returns `N` unpredictable random bytes.
+/// Returns `N` random bytes from the operating system, suitable for keys.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(Error::Random)?;

@@ -1,14 +1,16 @@
 //! Exports: the directories that clients may mount, which client sees which export, and the pseudo directories above
-//! exports that are not the root.
+//! exports (RFC 8881 §7.3).
 //!
-//! An export is identified by its directory. The mgr looks up the paths again whenever a client walks towards an
-//! export.
+//! The directory identifies an export. The mgr looks up the configured paths again whenever a client looks up a name on
+//! the path of an export. A [`Place`] says through which export a client has reached a file.
 //!
-//! A file belongs to the innermost export that contains it, whether or not the client sees that export, and to no
-//! other. [`Exports::enter`] checks this for every handle that a client sends; [`Exports::descend`] and
-//! [`Exports::ascend`] check it for every step. Nothing moves between exports, and no directory on the path of an
-//! export moves at all. So only a change of the configuration can put a file into another export. Directories are then
-//! checked by their parents, and handles of other files from before the change are refused.
+//! A file belongs to the innermost export that contains it, whether or not the client sees this export.
+//! [`Exports::enter`] checks this for every filehandle of a request, and [`Exports::descend`] and [`Exports::ascend`]
+//! check it for every LOOKUP step.
+//!
+//! No file moves from one export to another, and no directory on the path of an export moves. So only a change of the
+//! configuration can put a file into another export. After a change of the configuration, the mgr checks directories by
+//! their parents, and refuses older filehandles of other files.
 
 mod recorded;
 mod terms;
@@ -27,45 +29,45 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use types::{Attrs, Cred, DirEntry, FileId, FileKind, Fsid, Status};
 
-/// Largest number of exports of one mgr: a [`View`] has a bit for each.
+/// Largest number of exports of one mgr: a [`View`] has one bit for each export.
 pub(crate) const EXPORTS_MAX: usize = 64;
-/// First cookie of a pseudo directory: clients use the lower ones for other purposes (RFC 8881 §18.23).
+/// Lowest cookie of an entry in a pseudo directory. Cookies 0, 1 and 2 are reserved (RFC 8881 §18.23.3).
 const FIRST_COOKIE: u64 = 3;
 
-/// One export and the clients that it is for.
+/// One configured export: its path, its clients and its terms.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Rule {
-    /// The names on the path from the root to the export.
+    /// The names on the path from the root directory to the exported directory.
     pub(crate) path: Vec<Bytes>,
-    /// The networks whose clients may mount the export; empty: all clients.
+    /// The networks whose clients may mount the export; empty: all clients may.
     pub(crate) clients: Vec<IpNet>,
-    /// Whether clients on other hosts must use a source port that only the superuser there may use.
+    /// Whether clients on other hosts must use a source port below 1024, which only the superuser there may use.
     pub(crate) privileged_ports: bool,
     pub(crate) terms: Terms,
-    /// The layout policy of files whose directories set none.
+    /// Layout policy of new files whose directories set none.
     pub(crate) policy: Policy,
-    /// The part of the policy that clients receive: all settings that differ from the defaults.
+    /// The part of the policy that the mgr sends to clients: all settings that differ from the default policy.
     pub(crate) told: Settings,
-    /// The layout type that kernel clients are offered.
+    /// The layout type that the mgr offers to kernel clients of this export.
     pub(crate) kernel_layout: KernelLayout,
-    /// The file length below which kernel clients read and write at the mgr; `None`: the stripe unit of the file.
+    /// File length in bytes below which kernel clients use the mgr path; `None`: the stripe unit of the file.
     pub(crate) mds_threshold: Option<u64>,
 }
 
-/// The directories that the paths of the rules name at present.
+/// The directories to which the paths of the configured exports lead, as of the last lookup.
 #[derive(Debug, Default)]
 struct Found {
-    /// The directory of each rule.
+    /// The directory of each configured export; `None` if it does not exist.
     roots: Vec<Option<FileId>>,
-    /// By directory: the names that lead to exports, the directories that they name, and a bit set of the exports
-    /// behind them.
+    /// For each directory on the path of an export: the names that lead to exports. For each name: the directory of
+    /// this name, and a bit set of the exports at or below it.
     ways: HashMap<FileId, BTreeMap<Bytes, (FileId, u64)>>,
-    /// By directory: the names that are steps of an export's path, whether or not such a directory exists.
+    /// For each directory: the names that are components of an export's path, even if no such directory exists.
     steps: HashMap<FileId, HashSet<Bytes>>,
 }
 
 impl Found {
-    /// Returns the first rule for a directory among the rules that the caller sees.
+    /// Returns the index of the first configured export of the directory `root` that the caller sees.
     fn rule(&self, root: FileId, view: View) -> Option<u16> {
         let of_root = |n: &u16| self.roots[usize::from(*n)] == Some(root) && view.has(*n);
         (0..self.roots.len() as u16).find(of_root)
@@ -75,7 +77,7 @@ impl Found {
         self.roots.contains(&Some(dir))
     }
 
-    /// Returns whether a name is that of an export's directory, or of a directory above one.
+    /// Returns whether the entry `name` of `dir` is an exported directory, or a directory on the path to one.
     fn is_way(&self, (dir, name): (FileId, &[u8])) -> bool {
         self.ways.get(&dir).is_some_and(|names| names.contains_key(name))
     }
@@ -84,36 +86,36 @@ impl Found {
         self.steps.get(&dir).is_some_and(|names| names.contains(name))
     }
 
-    /// Returns whether a directory is above an export that the caller sees.
+    /// Returns whether `dir` is the root directory, or leads to an export that the caller sees.
     fn leads(&self, dir: FileId, view: View) -> bool {
         dir == FileId::ROOT || self.ways.get(&dir).is_some_and(|names| names.values().any(|(_, to)| to & view.0 != 0))
     }
 }
 
-/// The exports of a mgr.
+/// The configured exports of a mgr, and the directories that their paths lead to now.
 #[derive(Debug)]
 pub(crate) struct Exports {
     rules: Vec<Rule>,
-    /// The terms of pseudo directories, outside of all exports.
+    /// The terms that apply to pseudo directories, which belong to no export.
     outside: Rule,
-    /// Whether the root is the only export.
+    /// Whether the root directory is the only export.
     only_root: bool,
-    /// Whether all clients see all exports.
+    /// Whether all clients see all exports, so that the mgr need not check the peer.
     open: bool,
     namespace: Arc<Namespace<Embedded>>,
-    /// The recorded exports, as of the start of this mgr.
+    /// The record of exports in the metadata store, as of the start of this mgr.
     recorded: Recorded,
     found: RwLock<Found>,
-    /// Held from the first lookup until the result is stored: an older result must not replace a newer one.
+    /// Locked from the first lookup until `found` is updated, so that an older result does not replace a newer one.
     looking: Mutex<()>,
 }
 
 impl Exports {
-    /// Takes at least one rule and at most [`EXPORTS_MAX`], and records the exports before the mgr answers any client.
-    /// `is_new`: the store was never served before.
+    /// Creates the table of exports from 1 to [`EXPORTS_MAX`] configured exports. Records the exports in the store
+    /// before the mgr answers clients. `is_new`: no mgr has served the store before.
     ///
     /// # Errors
-    /// The metadata store failed.
+    /// The status with which the metadata store failed.
     pub(crate) async fn start(
         rules: Vec<Rule>,
         namespace: Arc<Namespace<Embedded>>,
@@ -156,7 +158,7 @@ impl Exports {
         self.found.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks up the paths of all rules again.
+    /// Looks up the paths of all configured exports in the namespace again.
     fn look(&self) {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Found::default();
@@ -178,27 +180,28 @@ impl Exports {
         *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// Returns the exports whose directory exists.
+    /// Returns the exports whose directories exist.
     fn rooted<'a>(&'a self, found: &Found) -> Vec<Rooted<'a>> {
         let all = self.rules.iter().zip(&found.roots);
         all.filter_map(|(rule, root)| Some((&rule.path[..], (*root)?))).collect()
     }
 
-    /// Looks up the exports again after a client looked up or created a name in this directory. This happens before the
-    /// mgr answers, because a new export may begin there.
+    /// Looks up the export paths again after a client looked up or created a name in `dir`. The caller does this before
+    /// the mgr replies, because `dir` may now contain the directory of a new export.
     pub(crate) fn passed(&self, dir: FileId) {
-        // Exports that exist keep their directories.
+        // Only an export whose directory does not exist yet can appear in `dir`, because existing exports never change
+        // their directories.
         let may_begin = |found: &Found| found.steps.contains_key(&dir) && found.roots.contains(&None);
         if !self.only_root && may_begin(&self.read()) {
             self.look();
         }
     }
 
-    /// Checks that an operation of a client does not move or remove the directory of an export or a directory above an
-    /// export, or move another file to such a name (`into`).
+    /// Checks that a client may move, remove or replace the entry `name`. The client may not if the entry is an
+    /// exported directory or lies on the path of one. With `into`, `name` is the target of a rename.
     ///
     /// # Errors
-    /// `XDev`, as on a mount point.
+    /// `XDev`, as for a mount point.
     pub(crate) fn may_move(&self, name: (FileId, &Bytes), into: bool) -> Result<(), Status> {
         let name = (name.0, &name.1[..]);
         if self.only_root || !self.read().is_step(name) {
@@ -209,8 +212,8 @@ impl Exports {
         if into || found.is_way(name) { Err(Status::XDev) } else { Ok(()) }
     }
 
-    /// Returns the root of the innermost export that contains a directory, whether or not the client sees it; `None`
-    /// outside of all exports.
+    /// Returns the root directory of the innermost export that contains `dir`, whether or not the client sees this
+    /// export. `None` if no export contains `dir`.
     fn innermost(&self, dir: FileId) -> Result<Option<FileId>, Status> {
         let mut at = dir;
         loop {
@@ -224,12 +227,12 @@ impl Exports {
         }
     }
 
-    /// Returns the place of a file that is reached now in a place: with the current epoch of the export.
+    /// Returns `place` with the current epoch of its export, for a file that a client has just reached by a lookup.
     pub(crate) fn reached_now(&self, place: Place) -> Place {
         Place { epoch: self.recorded.good_from(place.root), ..place }
     }
 
-    /// Returns the exports that a peer sees. A client that connects over the Unix socket of this host counts as
+    /// Returns the set of exports that a peer sees. A client that connects over the Unix socket of this host counts as
     /// 127.0.0.1.
     pub(crate) fn view(&self, peer: Seen) -> View {
         if self.open {
@@ -238,7 +241,7 @@ impl Exports {
         self.view_of(peer, |rule| peer.privileged || !rule.privileged_ports)
     }
 
-    /// Returns whether a peer would see an export if it used a privileged port.
+    /// Returns whether a peer would see at least one export if it used a source port below 1024.
     pub(crate) fn are_for_privileged_ports(&self, peer: Seen) -> bool {
         self.view_of(peer, |_| true) != View::NONE
     }
@@ -253,17 +256,17 @@ impl Exports {
         View(seen.fold(0, |bits, (n, _)| bits | 1 << n))
     }
 
-    /// Returns the rule of a place.
+    /// Returns the configured export ([`Rule`]) that a [`Place`] names.
     pub(crate) fn rule(&self, place: Place) -> &Rule {
         self.rules.get(usize::from(place.terms)).unwrap_or(&self.outside)
     }
 
-    /// Returns the rule of the export of the root; `None` if the caller does not see that export.
+    /// Returns the configured export of the root directory; `None` if the caller does not see this export.
     pub(crate) fn of_everything(&self, view: View) -> Option<&Rule> {
         self.read().rule(FileId::ROOT, view).map(|n| &self.rules[usize::from(n)])
     }
 
-    /// Returns the place of the root directory.
+    /// Returns the [`Place`] of the root directory, for a caller that sees the exports in `view`.
     pub(crate) fn root(&self, view: View) -> Place {
         if !self.only_root {
             self.look();
@@ -271,13 +274,14 @@ impl Exports {
         self.export(FileId::ROOT, view).unwrap_or(Place::OUTSIDE)
     }
 
-    /// Returns the place of an export's directory, if the caller sees the export.
+    /// Returns the [`Place`] of an exported directory; `None` if the caller does not see the export.
     fn export(&self, root: FileId, view: View) -> Option<Place> {
         let epoch = self.recorded.good_from(root);
         self.read().rule(root, view).map(|terms| Place { root, terms, epoch })
     }
 
-    /// See [`nfs::fs::FileSystem::descend`].
+    /// Implements [`nfs::fs::FileSystem::descend`]: returns the [`Place`] of `child`, an entry of a directory in
+    /// `place`.
     pub(crate) fn descend(&self, place: Place, view: View, child: FileId) -> Result<Place, Status> {
         if self.only_root || child == place.root || !self.read().is_root(child) {
             return Ok(self.reached_now(place));
@@ -289,8 +293,9 @@ impl Exports {
         }
     }
 
-    /// See [`nfs::fs::FileSystem::ascend`]: if `dir` is the root of an export, returns the export that contains its
-    /// parent. If the caller does not see that export, the parent is a pseudo directory.
+    /// Implements [`nfs::fs::FileSystem::ascend`]: returns the [`Place`] of the parent of `dir`. If `dir` is the root
+    /// of an export, this is the export around it. If no export is around it or the caller does not see this export,
+    /// the parent is a pseudo directory.
     pub(crate) fn ascend(&self, place: Place, view: View, dir: FileId) -> Result<Place, Status> {
         if dir != place.root || dir == FileId::ROOT {
             return Ok(self.reached_now(place));
@@ -300,11 +305,11 @@ impl Exports {
         Ok(above.unwrap_or(Place::OUTSIDE))
     }
 
-    /// Returns the place that a filehandle names, for the caller that sent the handle.
+    /// Returns the [`Place`] that a filehandle names, for the client that sent the filehandle.
     ///
     /// # Errors
-    /// `Access` if the caller does not see the export; `Stale` if the export does not exist, or the file is in another
-    /// one.
+    /// `Access` if the client does not see the export. `Stale` if the export does not exist, or the file belongs to
+    /// another export now.
     pub(crate) fn enter(&self, named: Named, view: View) -> Result<Place, Status> {
         let Named { file, root, epoch } = named;
         if root == Place::OUTSIDE.root {
@@ -324,8 +329,8 @@ impl Exports {
         self.within(place, file, epoch)
     }
 
-    /// Checks that a file is still in the export of `place`, in which a client reached the file in this epoch. Returns
-    /// the place with this epoch.
+    /// Checks that a file still belongs to the export of `place`. `epoch` is the epoch in the client's filehandle.
+    /// Returns `place` with this epoch.
     fn within(&self, place: Place, file: FileId, epoch: u32) -> Result<Place, Status> {
         let place = Place { epoch, ..place };
         if self.only_root {
@@ -334,7 +339,7 @@ impl Exports {
         let is_there = match self.namespace.getattr(file).map(|attrs| attrs.kind) {
             Ok(FileKind::Directory) => self.innermost(file)? == Some(place.root),
             Ok(_) => self.recorded.good_from(place.root) <= epoch,
-            // The file is gone: the operation itself returns the error.
+            // The file does not exist: the operation of the client returns the error.
             Err(_) => true,
         };
         if is_there { Ok(place) } else { Err(Status::Stale) }
@@ -348,14 +353,14 @@ impl Exports {
         self.namespace.getattr(child)
     }
 
-    /// Lists the names in a pseudo directory.
+    /// Lists the entries of a pseudo directory that the client sees, after the cookie `after`.
     pub(crate) fn readdir(&self, view: View, dir: FileId, after: u64) -> Result<DirPage, Status> {
         self.look();
         let names = self.read().ways.get(&dir).cloned().unwrap_or_default();
         let mut entries = Vec::new();
         for (name, (child, to)) in names.into_iter().filter(|(_, (_, to))| to & view.0 != 0) {
-            // Each rule is behind only one name of a directory, so the cookie stays the same for as long as the mgr
-            // runs.
+            // An export is behind only one name of each directory. So the lowest export number behind a name is unique,
+            // and serves as the cookie of the name while the mgr runs.
             let cookie = FIRST_COOKIE + u64::from(to.trailing_zeros());
             if cookie > after {
                 entries.push(DirEntry { name, cookie, attrs: self.namespace.getattr(child)? });
@@ -365,21 +370,21 @@ impl Exports {
         Ok(DirPage { entries, eof: true })
     }
 
-    /// Returns the `fsid` attribute of a place: the id of the file system for the export of the root, and an id derived
-    /// from it for other exports.
+    /// Returns the `fsid` attribute of the files of an export. The export of the root directory has the id of the file
+    /// system. Every other export has an id derived from this id and the directory of the export.
     pub(crate) fn fsid(&self, fsid: Fsid, place: Place) -> Fsid {
         if place.root == FileId::ROOT {
             return fsid;
         }
         let mut id = fsid.0;
-        // The number is odd, so that no two directories share it. Pseudo directories have root number 0 and so an id of
-        // their own.
+        // `wrapping_mul` by an odd number maps different directories to different numbers. Pseudo directories have root
+        // number 0, and so an id of their own.
         let number = (place.root.0.wrapping_mul(2) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         id[8..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, with)| *byte ^= with);
         Fsid(id)
     }
 
-    /// Returns every rule with its path, for display.
+    /// Returns every configured export with its path as text, for display.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (String, &Rule)> {
         self.rules.iter().map(|rule| (shown(rule), rule))
     }

@@ -1,5 +1,5 @@
-//! The file system of the NFS server: it implements the server's trait and passes each call to the namespace or to
-//! [`Volume`].
+//! The file system of the NFS server: it implements the trait `nfs::fs::FileSystem` and passes each call to the
+//! namespace or to [`Volume`].
 
 use crate::backchannel::Backchannel;
 use crate::clock::now;
@@ -17,17 +17,16 @@ use types::{
     Attrs, ByteRange, Cred, FileId, FileKind, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier, limits,
 };
 
-/// The file system that the NFS server uses; clones share it.
+/// The file system that the NFS server of the mgr uses. Clones share one volume.
 #[derive(Clone, Debug)]
 pub struct Files(pub(crate) Arc<Volume>);
 
-/// The NFS server of a mgr.
 pub(crate) type NfsServer = Server<Files, Backchannel>;
 
-/// The access that every client has to a pseudo directory above an export.
+/// The ACCESS bits that every client has on a pseudo directory above an export.
 const ON_THE_WAY: u32 = access::READ | access::LOOKUP | access::EXECUTE;
 
-/// Number of free inodes to report: only space limits the number of files.
+/// Number of free inodes that the mgr reports (`files_free`): only free space limits the number of files.
 const FILES_FREE: u64 = 1 << 32;
 
 fn change(info: ChangeInfo) -> Change {
@@ -35,14 +34,14 @@ fn change(info: ChangeInfo) -> Change {
 }
 
 impl Files {
-    /// Returns the status of a failure in `dir`; `Symlink` if `dir` is a symbolic link.
+    /// Returns the status to report for a failure in `dir`: `Symlink` instead of `NotDir` if `dir` is a symbolic link.
     fn in_dir(&self, dir: FileId, status: Status) -> Status {
         let is_symlink = || self.0.namespace.getattr(dir).is_ok_and(|a| a.kind == FileKind::Symlink);
         if status == Status::NotDir && is_symlink() { Status::Symlink } else { status }
     }
 
-    /// As [`Self::in_dir`], for a failed creation of this name. If the name exists, waits until its file is durable:
-    /// the client relies on it.
+    /// Returns the status to report for a failed creation of `name` in `dir`. If the name exists, first waits until its
+    /// file is durable, because the client relies on this file after `Exist`.
     async fn in_the_way(&self, dir: FileId, name: &[u8], status: Status) -> Status {
         match status {
             Status::Exist => self.0.notes.found_in_the_way(dir, name).await.err().unwrap_or(status),
@@ -51,10 +50,10 @@ impl Files {
     }
 }
 
-/// Returns the ACCESS bits of these permissions.
+/// Returns the ACCESS bits for these permissions (RFC 8881 §18.1).
 fn access_bits(rights: meta::Rights, kind: FileKind) -> u32 {
     let directory = kind == FileKind::Directory;
-    // Every caller that reaches a file may list its extended attributes, as on Linux.
+    // Every caller that can reach a file may list its extended attributes, as on Linux.
     let mut bits = access::XALIST;
     if rights.read {
         bits |= access::READ | access::XAREAD;
@@ -67,7 +66,7 @@ fn access_bits(rights: meta::Rights, kind: FileKind) -> u32 {
         (false, true) => bits |= access::EXECUTE,
         _ => {}
     }
-    // Names can be changed only in a directory that the caller may search.
+    // A caller can create or remove names only in a directory in which it may also search.
     if directory && rights.write && rights.execute {
         bits |= access::DELETE;
     }
@@ -156,7 +155,8 @@ impl FileSystem for Files {
                 Ok(after)
             }
             None if set.mtime.is_some() && self.0.grants.is_silent(file, ctx.client) => {
-                // Earlier unreported writes must not be found later, and taken for a change after this one.
+                // First record the size of earlier writes that the client has not reported. Otherwise the mgr would
+                // later take those writes for a change after this SETATTR.
                 self.0.attrs(ctx, file).await?;
                 self.0.set_attributes(ctx, file, &set, opened).await
             }
@@ -184,7 +184,7 @@ impl FileSystem for Files {
 
     async fn lookup_parent(&self, ctx: &Ctx, dir: FileId) -> Result<Attrs> {
         let root = Cred::root();
-        // Pseudo directories and roots of exports need no permission.
+        // Looking up the parent of a pseudo directory, or of the root of an export, needs no permission.
         let cred = if ctx.place.is_outside() || ctx.place.root == dir { &root } else { &ctx.cred };
         self.0.namespace.lookup_parent(cred, dir).map_err(|e| self.in_dir(dir, e))
     }
@@ -243,16 +243,17 @@ impl FileSystem for Files {
         };
         match made {
             Ok(made) => {
-                // A repeated exclusive create finds the file that it made.
+                // A repeated exclusive create finds the file that the first one created, and leaves the directory
+                // unchanged.
                 if made.created && made.dir.before != made.dir.after {
                     self.0.notes.made(made.file.attrs.id, unsynced.then_some(ctx.client));
                 } else if !(made.created && unsynced) {
-                    // The file's creator may not have waited for durability.
+                    // The file existed before this OPEN. Its creator may not have waited for durability, so wait now.
                     namespace.settle().await?;
                 }
                 Ok(Opened { attrs: made.file.attrs, created: made.created, change: change(made.dir) })
             }
-            // The name belongs to an inode that is no regular file: the caller decides what to do.
+            // The name belongs to something other than a regular file. The NFS server decides which error to return.
             Err(Status::IsDir | Status::Symlink | Status::WrongType) => {
                 let attrs = self.lookup(ctx, dir, name).await?;
                 let now = self.0.namespace.getattr(dir)?.change;
@@ -274,7 +275,7 @@ impl FileSystem for Files {
     }
 
     async fn rename(&self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes), how: Renaming) -> Result<Renamed> {
-        // With an exchange, each name is also a target.
+        // In an exchange, both names are sources and targets.
         self.0.exports.may_move(from, how == Renaming::Exchange)?;
         self.0.exports.may_move(to, true)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
@@ -399,7 +400,7 @@ impl FileSystem for Files {
     }
 
     async fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> Result<Bytes> {
-        // A ticket goes with the addresses; only clients that see an export need one.
+        // The device address comes with a ticket for the iod. A client that sees no export must not get a ticket.
         if ctx.view == View::NONE {
             return Err(Status::NoEnt);
         }
@@ -452,8 +453,8 @@ impl FileSystem for Files {
 
     async fn persist_client(&self, record: ClientRecord) -> Result<()> {
         match self.0.clients.put(now(), record).await {
-            // Without a record the client cannot reclaim after a restart, and gets an error then; without a session it
-            // could not even read.
+            // Accept a client whose record does not fit on the disk. The client can use the mgr, and only cannot
+            // reclaim after a restart. Without a session, the client could not even read.
             Err(Status::NoSpc) => {
                 tracing::warn!(
                     "the disk of the metadata store is full: the mgr cannot record a new client, which cannot reclaim its state after a restart"
@@ -473,7 +474,7 @@ impl FileSystem for Files {
     }
 }
 
-/// Returns the context of the mgr's own operations.
+/// Returns the context for operations that the mgr executes for itself, with root's credentials.
 pub(crate) fn own_ctx() -> Ctx {
     Ctx { cred: Cred::root(), now: now(), ..Ctx::default() }
 }

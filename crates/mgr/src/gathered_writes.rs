@@ -1,8 +1,10 @@
-//! Gathered writes: small writes of all files that wait in memory to be joined, limited in time and in bytes.
+//! Gathered writes: small writes that the mgr holds in memory to join them with adjacent writes before it sends them to
+//! the iods.
 //!
-//! The mgr answers a held write as an unstable write, with a verifier from before it was held. Held bytes that cannot
-//! be written are given up, which changes the verifier. So no COMMIT of their writers looks successful, and the next
-//! COMMIT of each of these writers fails.
+//! Limits in time and in bytes apply to the held writes of all files together. The mgr replies to a held write as to an
+//! unstable write, with the write verifier from before it held the write. If the mgr cannot write held bytes, it drops
+//! them and changes its verifier. So the clients that wrote them do not mistake their COMMIT for a success, and the
+//! next COMMIT of each of them fails.
 
 use layout::gather::{Gather, Part, Run};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,29 +15,28 @@ use tokio::time::Instant;
 use types::limits::GATHER_FAILED_MAX;
 use types::{FileId, Status};
 
-/// When held bytes that could not be written are tried again, unless a request needs them before.
+/// Time until the mgr tries again to write held bytes after a failed attempt, unless a request needs the bytes before.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The gathered writes of all files.
 #[derive(Debug)]
 pub(crate) struct GatheredWrites {
-    /// How long bytes wait; zero: nothing is held.
+    /// How long the mgr holds bytes; zero: the mgr holds no writes.
     delay: Duration,
-    /// Limit of the memory for all held bytes.
+    /// Limit of the memory for the held bytes of all files, in bytes.
     most: usize,
     begun: Instant,
     inner: Mutex<Inner>,
-    /// Notified when a file becomes due before all other files.
+    /// Notified when the file with the earliest due time changes.
     woken: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     files: BTreeMap<FileId, Held>,
-    /// The files ordered by due time.
+    /// The files, ordered by the time at which their held bytes are due.
     due: BTreeSet<(Duration, FileId)>,
     bytes: usize,
-    /// Files whose writes must not be held, with the number of [`Bar`] guards of each.
+    /// Files whose writes the mgr must not hold, each with the number of its [`Bar`] guards.
     barred: BTreeMap<FileId, u32>,
     failed: BTreeMap<FileId, Failed>,
 }
@@ -43,42 +44,43 @@ struct Inner {
 #[derive(Debug)]
 struct Held {
     gather: Gather,
-    /// The clients whose bytes are held.
+    /// Numbers of the clients that wrote the held bytes.
     writers: BTreeSet<u64>,
-    /// Locked while bytes are in flight to the iods.
+    /// Locked while bytes of the file are in flight to the iods.
     lane: Arc<tokio::sync::Mutex<()>>,
-    /// The due time under which the file is in `due`.
+    /// The due time of the file's entry in `Inner::due`.
     due: Option<Duration>,
     bytes: usize,
 }
 
-/// Held bytes of a file that could not be written.
+/// The loss of held bytes of a file that the mgr could not write.
 #[derive(Debug)]
 struct Failed {
     why: Status,
-    /// The clients that wrote these bytes and have not received the error yet.
+    /// Clients that wrote the lost bytes and have not received the error yet.
     untold: BTreeSet<u64>,
 }
 
-/// A write to be held.
+/// A small write that the mgr may hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Small<'a> {
     pub(crate) client: u64,
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
-    /// Length of the file's windows.
+    /// Length of the file's gathering windows, in bytes. The mgr joins small writes only within a window, an aligned
+    /// range of the file.
     pub(crate) window: u64,
 }
 
-/// The result of a write that is held.
+/// The result of [`GatheredWrites::take`] for a write that the mgr holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Taken {
     pub(crate) joined: bool,
-    /// Whether a window is full and should be written.
+    /// Whether a gathering window is full, so that the caller should flush it.
     pub(crate) full: bool,
 }
 
-/// The totals of all held writes.
+/// Totals of the held writes of all files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Standing {
     pub(crate) files: usize,
@@ -86,7 +88,7 @@ pub(crate) struct Standing {
 }
 
 impl GatheredWrites {
-    /// Creates an empty set.
+    /// Creates an empty table. `delay` is how long writes are held, and `most` limits their memory in bytes.
     pub(crate) fn new(delay: Duration, most: usize) -> Self {
         GatheredWrites { delay, most, begun: Instant::now(), inner: Mutex::default(), woken: Notify::new() }
     }
@@ -99,13 +101,13 @@ impl GatheredWrites {
         self.begun.elapsed()
     }
 
-    /// Returns whether a write of `len` bytes is small enough to be held.
+    /// Returns whether a write of `len` bytes is small enough for gathering: at most half a window.
     pub(crate) fn is_for(&self, len: usize, window: u64) -> bool {
         !self.delay.is_zero() && 2 * len as u64 <= window
     }
 
-    /// Holds a write; `None` when it has to be written at once. Calls `may` under the lock, while no bytes can arrive
-    /// or leave.
+    /// Holds a write in memory. Returns `None` if the caller must write the bytes to the iods at once. Calls `may`
+    /// under the lock, so that no other task adds or removes held bytes meanwhile.
     pub(crate) fn take(&self, file: FileId, small: Small<'_>, may: impl Fn() -> bool) -> Option<Taken> {
         let mut inner = self.inner();
         if !may() || inner.barred.contains_key(&file) || inner.failed.contains_key(&file) {
@@ -134,19 +136,20 @@ impl GatheredWrites {
         Some(Taken { joined, full })
     }
 
-    /// Prevents writes of a file from being held until the result is dropped. Bytes that are held already stay.
+    /// Prevents the mgr from holding writes of a file until the returned guard is dropped. Bytes that the mgr already
+    /// holds stay in memory.
     pub(crate) fn bar(&self, file: FileId) -> Bar<'_> {
         *self.inner().barred.entry(file).or_default() += 1;
         Bar { gathered: self, file }
     }
 
-    /// Returns whether a byte of this part is held, or in flight to the iods.
+    /// Returns whether bytes of this part of the file are held in memory, or are in flight to the iods.
     pub(crate) fn meets(&self, file: FileId, part: Part) -> bool {
         self.inner().files.get(&file).is_some_and(|held| held.gather.meets(part))
     }
 
-    /// Takes a part of a file out to be written, after earlier bytes in flight have arrived. `None` when nothing is
-    /// held.
+    /// Removes a part of the held bytes of a file, so that the caller can write them to the iods. First waits until
+    /// earlier bytes in flight have arrived. `None` if no bytes of this part are held.
     pub(crate) async fn leave(&self, file: FileId, part: Part) -> Option<Leaving<'_>> {
         let lane = {
             let inner = self.inner();
@@ -159,7 +162,8 @@ impl GatheredWrites {
         Some(Leaving { gathered: self, file, runs, outcome: None, _turn: turn })
     }
 
-    /// Returns up to `most` files that are due; each becomes due again after [`AGAIN`] if it is not written now.
+    /// Returns up to `most` files whose held bytes are due. If the caller does not write them now, they are due again
+    /// after [`AGAIN`].
     pub(crate) fn due(&self, most: usize) -> Vec<FileId> {
         let (now, mut inner) = (self.now(), self.inner());
         let due: Vec<_> = inner.due.iter().take_while(|(due, _)| *due <= now).take(most).copied().collect();
@@ -173,7 +177,7 @@ impl GatheredWrites {
         due.into_iter().map(|(_, file)| file).collect()
     }
 
-    /// Completes when a file may be due.
+    /// Completes when the held bytes of some file may be due.
     pub(crate) async fn wait(&self) {
         let first = self.inner().due.first().map(|(due, _)| self.begun + *due);
         let due = async {
@@ -204,7 +208,7 @@ impl GatheredWrites {
         }
     }
 
-    /// Returns the error of bytes that this client had written and that were lost, exactly once.
+    /// Returns the error for lost bytes that this client had written to the file. Returns each error once.
     pub(crate) fn tell(&self, file: FileId, client: u64) -> Option<Status> {
         let mut inner = self.inner();
         let failed = inner.failed.get_mut(&file)?;
@@ -215,7 +219,7 @@ impl GatheredWrites {
         why
     }
 
-    /// Returns the totals of the writes that are held now.
+    /// Returns the totals of the writes that the mgr holds now.
     pub(crate) fn standing(&self) -> Standing {
         let inner = self.inner();
         Standing { files: inner.files.len(), bytes: inner.bytes }
@@ -223,7 +227,7 @@ impl GatheredWrites {
 }
 
 impl Inner {
-    /// Updates the totals and the due time of a file; returns whether the file is now the first that is due.
+    /// Updates the totals and the due time of a file. Returns whether this file now has the earliest due time.
     fn update(&mut self, file: FileId) -> bool {
         let Some(held) = self.files.get_mut(&file) else { return false };
         let bytes = held.gather.weight();
@@ -245,7 +249,7 @@ impl Inner {
     fn fail(&mut self, file: FileId, why: Status) {
         let Some(held) = self.files.get(&file) else { return };
         let untold = held.writers.clone();
-        // Clients whose failures are dropped here notice the loss by the verifier.
+        // Drop the error of one file to limit the memory. Its clients notice the loss by the changed write verifier.
         if self.failed.len() >= GATHER_FAILED_MAX {
             self.failed.pop_first();
         }
@@ -255,7 +259,7 @@ impl Inner {
     }
 }
 
-/// Prevents writes of a file from being held ([`GatheredWrites::bar`]).
+/// Guard that prevents the mgr from holding writes of a file ([`GatheredWrites::bar`]).
 #[derive(Debug)]
 pub(crate) struct Bar<'a> {
     gathered: &'a GatheredWrites,
@@ -274,19 +278,20 @@ impl Drop for Bar<'_> {
     }
 }
 
-/// Bytes in flight to the iods. If it is dropped without an outcome, they are held again.
+/// Gathered bytes in flight to the iods. If this value is dropped without an outcome, the mgr holds the bytes again.
 #[derive(Debug)]
 pub(crate) struct Leaving<'a> {
     gathered: &'a GatheredWrites,
     file: FileId,
     pub(crate) runs: Vec<Run>,
     outcome: Option<Result<(), Status>>,
-    /// Dropped last, because then the next bytes of the file may be sent.
+    /// Guard of the file's `lane`. This is the last field, so that it is dropped last: the drop allows the next flush
+    /// of the file.
     _turn: OwnedMutexGuard<()>,
 }
 
 impl Leaving<'_> {
-    /// Records that the bytes have arrived, or are given up because of this error.
+    /// Records the outcome: the bytes have arrived at the iods, or the mgr drops them because of this error.
     pub(crate) fn end(mut self, outcome: Result<(), Status>) {
         self.outcome = Some(outcome);
     }

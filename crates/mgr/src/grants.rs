@@ -1,44 +1,45 @@
-//! The layouts that clients hold: which clients may write on the direct path, whether they reported the size, and which
-//! clients may read on it.
+//! The granted layouts: which clients may write or read a file on the direct path, and which writers have reported its
+//! size.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::FileId;
 
-/// The granted layouts. Lost with a restart of the mgr, as the layouts themselves are.
+/// The granted layouts, by file and client. The table is only in memory, because a restart of the mgr ends all layouts.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     files: Mutex<HashMap<FileId, HashMap<u64, Grant>>>,
-    /// The clients with a layout for reading, and whether that layout is of a kernel's kind.
+    /// For each file: the clients with a read layout, and whether this layout is of a type for kernel clients.
     readers: Mutex<HashMap<FileId, HashMap<u64, bool>>>,
 }
 
-/// The state of a client with a layout for writing.
+/// The state of a client with a write layout of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Grant {
-    /// Whether the client has reported, by LAYOUTCOMMIT since it got its layout, everything that it has written.
+    /// Whether the client has reported all its writes by LAYOUTCOMMIT since it got the layout.
     committed: bool,
-    /// Whether the client has a kernel's layout: it does not report bytes that a data server made durable at once.
+    /// Whether the layout is of a type for kernel clients. A kernel client does not report bytes that a data server has
+    /// made durable with the write itself.
     silent: bool,
-    /// Whether another client has truncated the file since this client got its layout: the truncation may have removed
+    /// Whether another client has truncated the file since this client got the layout. The truncation may have removed
     /// parts of a write in flight.
     cut: bool,
 }
 
 impl Grants {
-    /// Records that a client gets a layout for writing; `silent`: of a kernel's kind.
+    /// Records that the mgr grants a write layout to a client. `silent`: the layout is of a type for kernel clients.
     pub(crate) fn granted(&self, file: FileId, client: u64, silent: bool) {
         let mut map = self.map();
         let grant = map.entry(file).or_default().entry(client).or_default();
         *grant = Grant { committed: false, silent: grant.silent || silent, cut: grant.cut };
     }
 
-    /// Records that a client gets a layout for reading; `foreign`: of a kernel's kind.
+    /// Records that the mgr grants a read layout to a client. `foreign`: the layout is of a type for kernel clients.
     pub(crate) fn granted_read(&self, file: FileId, client: u64, foreign: bool) {
         *self.readers().entry(file).or_default().entry(client).or_default() |= foreign;
     }
 
-    /// Records that a client holds no layout for reading any more.
+    /// Records that a client no longer holds a read layout of the file.
     pub(crate) fn read_gone(&self, file: FileId, client: u64) {
         let mut map = self.readers();
         if let Some(clients) = map.get_mut(&file) {
@@ -49,40 +50,41 @@ impl Grants {
         }
     }
 
-    /// Returns whether no client uses the file on the direct path, except perhaps this client by a native layout.
-    /// Weir's clients themselves keep requests on one path from overtaking requests on the other.
+    /// Returns whether all requests for the file reach the mgr, except those of this client under a native layout. A
+    /// client of Weir itself keeps its requests on the direct path and on the mgr path in order.
     pub(crate) fn all_come_here(&self, file: FileId, client: u64) -> bool {
         let writes = self.map().get(&file).is_none_or(|all| all.iter().all(|(c, grant)| *c == client && !grant.silent));
         writes && self.readers().get(&file).is_none_or(|all| all.iter().all(|(c, foreign)| *c == client && !foreign))
     }
 
-    /// Returns whether this client may have extended the file without a report.
+    /// Returns whether this client holds a write layout of a type for kernel clients, under which it may extend the
+    /// file without a report.
     pub(crate) fn is_silent(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.silent)
     }
 
-    /// Records that this client truncates the file.
+    /// Records that this client truncates the file, for the grants of all other clients.
     pub(crate) fn cut_by(&self, file: FileId, client: u64) {
         let mut map = self.map();
         let others = map.get_mut(&file).into_iter().flatten().filter(|(other, _)| **other != client);
         others.for_each(|(_, grant)| grant.cut = true);
     }
 
-    /// Returns whether another client has truncated the file while this client held its layout. The truncation may then
-    /// have removed bytes that this client reports as written.
+    /// Returns whether another client has truncated the file since this client got its layout. The truncation may have
+    /// removed bytes that this client later reports as written.
     pub(crate) fn is_cut(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.cut)
     }
 
-    /// Records that a client has reported its writes.
+    /// Records that a client has reported all its writes under its write layout.
     pub(crate) fn committed(&self, file: FileId, client: u64) {
         if let Some(grant) = self.map().get_mut(&file).and_then(|clients| clients.get_mut(&client)) {
             grant.committed = true;
         }
     }
 
-    /// Records that a client holds no layout for writing any more; returns whether it may have written without a
-    /// report.
+    /// Records that a client no longer holds a write layout of the file. Returns whether the client may have written
+    /// without a report.
     pub(crate) fn gone(&self, file: FileId, client: u64) -> bool {
         let mut map = self.map();
         let Some(clients) = map.get_mut(&file) else { return false };
@@ -93,29 +95,29 @@ impl Grants {
         grant.is_some_and(|grant| !grant.committed)
     }
 
-    /// Returns whether this client may have written without a report. While it holds its layout it may write on.
+    /// Returns whether this client holds a write layout and may have written without a report.
     pub(crate) fn is_untold(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| !grant.committed)
     }
 
-    /// Returns whether a client other than this one may write.
+    /// Returns whether a client other than this one holds a write layout of the file.
     pub(crate) fn written_by_others(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).is_some_and(|clients| clients.keys().any(|c| *c != client))
     }
 
-    /// Returns whether the objects may hold bytes behind the known size that this client does not know of: other
-    /// clients may write, or this client has not reported its writes. A client reports its writes before it sets a
+    /// Returns whether the objects may hold bytes beyond the recorded size that this client does not know of. Another
+    /// client may write them, or this client has not reported its writes. A client reports its writes before it sets a
     /// size.
     pub(crate) fn may_hold_more(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).is_some_and(|clients| clients.iter().any(|(c, grant)| *c != client || !grant.committed))
     }
 
-    /// Returns whether any client has a layout of the file.
+    /// Returns whether any client holds a layout of the file.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
         self.written(file) || self.readers().contains_key(&file)
     }
 
-    /// Returns whether any client may write.
+    /// Returns whether any client holds a write layout of the file.
     pub(crate) fn written(&self, file: FileId) -> bool {
         self.map().contains_key(&file)
     }

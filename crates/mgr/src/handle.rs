@@ -1,30 +1,30 @@
-//! Filehandles: version, file system, inode number, the export of the file and its epoch, and an authenticator.
+//! Filehandles: inode number, file system, export and epoch of a file, signed with the key of the file system.
 //!
-//! A handle grants what its export allows, so clients must not be able to forge one.
+//! A filehandle gives access to the files of its export, so clients must not be able to forge one.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use types::{FileId, Fsid, Status};
 use wire::native::Key;
 
 const VERSION: u8 = 2;
-/// Largest epoch of a handle: it has three bytes.
+/// Largest epoch in a filehandle: the epoch has three bytes.
 pub(crate) const EPOCH_MAX: u32 = 0xff_ffff;
-/// Version and epoch of the exports, fsid, inode number, root directory of the export.
+/// Length of the signed part, in bytes: version and epoch, fsid, inode number, root directory of the export.
 const SIGNED_LEN: usize = 4 + 16 + 8 + 8;
 const LEN: usize = SIGNED_LEN + 16;
 const _: () = assert!(LEN <= types::limits::FILEHANDLE_MAX);
 
-/// The content of a handle.
+/// The content of a filehandle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(crate) file: FileId,
-    /// The root directory of the export through which the file was reached.
+    /// The root directory of the export through which the client reached the file.
     pub(crate) root: FileId,
-    /// The epoch of the exports at that time, at most [`EPOCH_MAX`].
+    /// The epoch of the export when the client reached the file, at most [`EPOCH_MAX`].
     pub(crate) epoch: u32,
 }
 
-/// Returns the handle of a file; see `docs/FORMATS.md`.
+/// Encodes and signs the filehandle of a file; `docs/FORMATS.md` describes the format.
 pub(crate) fn encode(key: &Key, fsid: Fsid, Named { file, root, epoch }: Named) -> Bytes {
     let mut handle = BytesMut::with_capacity(LEN);
     handle.put_u8(VERSION);
@@ -37,8 +37,10 @@ pub(crate) fn encode(key: &Key, fsid: Fsid, Named { file, root, epoch }: Named) 
     handle.freeze()
 }
 
-/// Returns the content of a handle: `BadHandle` for bytes that [`encode`] does not make, `Stale` for a handle of
-/// another file system.
+/// Decodes a filehandle and checks its signature.
+///
+/// # Errors
+/// `BadHandle` for bytes that [`encode`] does not make, and `Stale` for a filehandle of another file system.
 pub(crate) fn decode(key: &Key, fsid: Fsid, handle: &[u8]) -> Result<Named, Status> {
     let handle: &[u8; LEN] = handle.try_into().map_err(|_| Status::BadHandle)?;
     let (body, mac) = handle.split_at(SIGNED_LEN);

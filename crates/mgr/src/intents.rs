@@ -1,8 +1,9 @@
-//! Intents: durable notes of unfinished work on files (unreported sizes, truncations, fences), with a copy in memory.
+//! Intents: durable records of unfinished work on files (unreported sizes, truncations, fences), with a copy in memory.
 //!
-//! The mgr notes a file as written before any client can write bytes to its objects that its size does not cover. It
-//! forgets the note once no client writes the file and the size is known. So after a crash the files whose size may be
-//! wrong are exactly the noted files: no object of any other file reaches beyond the size of its file.
+//! Before a client can write bytes beyond the recorded size of a file, the mgr stores the intent `Written` for this
+//! file. The mgr removes the intent once no client writes the file and the namespace has the final size. So after a
+//! crash, only files with this intent may have a wrong size: no object of any other file reaches beyond the size of its
+//! file.
 
 use meta::schema::{Intent, Noted};
 use meta::{Embedded, Namespace};
@@ -13,73 +14,74 @@ use types::{Cred, FileId, Generation, Status};
 
 use crate::clock::now;
 
-/// Number of notes that one read of the namespace returns at most.
+/// Largest number of intents that one read of the namespace returns.
 const PAGE: usize = 4096;
 
-/// All notes of the mgr.
+/// All intents of the mgr: the records in the store, and their copy in memory.
 #[derive(Debug)]
 pub(crate) struct Intents {
     namespace: Arc<Namespace<Embedded>>,
     inner: Mutex<Inner>,
-    /// Held exclusively while notes are being forgotten, and shared while notes are made, so that new notes share
-    /// flushes too.
+    /// Locked exclusively while intents are removed from the store, and shared while intents are stored, so that
+    /// concurrent intents share a flush.
     forgetting: tokio::sync::RwLock<()>,
-    /// Notified when there is a note to forget.
+    /// Notified when an intent is complete and can be removed from the store.
     done: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     written: HashMap<FileId, Written>,
-    /// Files whose creator did not wait for durability, until a client begins to write them: neither the creation nor
-    /// the note may be durable yet.
+    /// Files whose creator did not wait for durability and that no client has begun to write. The creation and the
+    /// intent of such a file may not be durable yet.
     unsynced: HashMap<FileId, Unsynced>,
     cuts: HashMap<FileId, Cut>,
     fences: HashMap<FileId, Generation>,
-    /// Writes in progress: while a file has one, reports about its size are not complete.
+    /// For each file, the number of writes in progress. Until this number is 0, reports about the size of the file are
+    /// incomplete.
     writers: HashMap<FileId, u32>,
-    /// The last failure of each file: a write that failed, or a client that lost or returned its layout without a
-    /// report of its writes. Failures are numbered across all files, so that no number is used twice.
+    /// For each file, the number of its last failure: a failed write, or a client that lost or returned its layout
+    /// without a report of its writes. All files share one sequence of numbers, so that no number is used twice.
     failures: HashMap<FileId, u64>,
     /// Number of the last failure of any file.
     last_failure: u64,
-    /// Notes of finished work, to be forgotten.
+    /// Intents of completed work that the mgr has to remove from the store.
     done: Vec<Noted>,
 }
 
-/// A truncation that may not have reached every object.
+/// A truncation that some objects may not have executed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cut {
-    /// The namespace has this size, and a note of the truncation.
+    /// The namespace has this size in bytes, and the intent of the truncation.
     To(u64),
-    /// The task that requested the truncation ended before the namespace had answered.
+    /// The task that requested the truncation ended before the namespace confirmed or refused the intent.
     Perhaps,
 }
 
-/// Which clients wrote a file that is noted as written.
+/// For a file with the intent `Written`: which clients may have written it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Written {
-    /// Clients of this start of the mgr; some of them may still write.
+    /// The writers are clients of this start of the mgr. Some of them may still write.
     Now,
-    /// Clients that the mgr can no longer ask, and whose writes may still be in flight.
+    /// The mgr can no longer ask some writers for a report. Their writes may still be in flight.
     Before,
-    /// As `Before`, but every iod refuses the writes in flight, or will refuse them once the noted fence has reached
-    /// all iods.
+    /// The mgr can no longer ask some writers for a report. Every iod refuses their writes in flight, or will refuse
+    /// them once a pending fence has reached all iods.
     Fenced,
-    /// Clients that have all reported the bytes that they wrote, and no others: the mgr forgets the note next.
+    /// All writers have reported all bytes that they wrote. The mgr removes the intent next.
     Told,
 }
 
-/// A file whose creator did not wait for durability.
+/// A file whose creator did not wait until the creation was durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Unsynced {
-    /// The client that created the file.
+    /// Id of the client that created the file.
     maker: u64,
     /// Whether the creation is durable by now.
     settled: bool,
 }
 
-/// Numbers of notes by kind.
+/// Number of files for each kind of intent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) written: usize,
@@ -88,8 +90,8 @@ pub(crate) struct Counted {
     pub(crate) fences: usize,
 }
 
-/// A write in progress. A write that fails or is dropped may have changed some objects. The mgr then learns the size of
-/// the file from the iods again.
+/// Guard of a write in progress. If the write fails or the guard is dropped early, the write may have changed some
+/// objects. The mgr then asks the iods for the size of the file.
 #[derive(Debug)]
 pub(crate) struct Writing<'a> {
     notes: &'a Intents,
@@ -98,7 +100,7 @@ pub(crate) struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Marks the write as complete: the namespace knows of all of it.
+    /// Marks the write as complete: the namespace has the size after the write.
     pub(crate) fn done(mut self) {
         self.whole = true;
     }
@@ -123,7 +125,7 @@ impl Drop for Writing<'_> {
 }
 
 impl Inner {
-    /// Records a failure: a measurement that began earlier no longer counts.
+    /// Records a failure of the file, so that a size measurement that began earlier does not count.
     fn failed(&mut self, file: FileId) {
         if self.written.contains_key(&file) {
             self.last_failure += 1;
@@ -131,12 +133,12 @@ impl Inner {
         }
     }
 
-    /// Records that the size of the file covers everything written so far, unless iods may still execute writes of
-    /// clients that are not fenced yet. Returns whether the note can be removed. The note stays while a client writes
-    /// through the mgr or has a layout to write the file (`held`).
+    /// Records that the namespace has the size after all writes so far, unless iods may still execute writes of clients
+    /// that are not fenced. Returns whether the mgr can remove the intent. The intent stays while a write is in
+    /// progress, or while `held` returns that a client holds a write layout.
     ///
-    /// `held` is called under this lock, so that no client gets a layout in between without a note. A layout grant
-    /// counts as a write in progress until the layout is on record.
+    /// The function calls `held` under the lock of the intents, so that no client gets a layout without an intent at
+    /// the same time. A layout grant counts as a write in progress until the grant is recorded.
     fn known(&mut self, file: FileId, held: impl FnOnce() -> bool) -> bool {
         let goes_on = self.writers.contains_key(&file) || held();
         let fencing = self.fences.contains_key(&file);
@@ -154,7 +156,7 @@ impl Inner {
 }
 
 impl Intents {
-    /// Loads the notes that earlier starts of the mgr left.
+    /// Loads the intents that earlier starts of the mgr left in the store.
     pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
         let mut inner = Inner::default();
         let mut after = None;
@@ -178,8 +180,8 @@ impl Intents {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a new file, which the namespace noted as written in the same change. If the client `unsynced_by` does
-    /// not wait for durability, neither the file nor the note is durable yet.
+    /// Records a new file. The namespace has stored the intent `Written` in the same batch. If the client `unsynced_by`
+    /// does not wait for durability, neither the file nor the intent is durable yet.
     pub(crate) fn made(&self, file: FileId, unsynced_by: Option<u64>) {
         let mut inner = self.inner();
         inner.written.insert(file, Written::Now);
@@ -188,8 +190,8 @@ impl Intents {
         }
     }
 
-    /// Waits until the creation of a file is durable, before a client learns that the file exists. It waits only if
-    /// another client created the file and did not wait itself.
+    /// Waits until the creation of a file is durable, before `client` learns that the file exists. Waits only if
+    /// another client created the file and did not wait for durability itself.
     pub(crate) async fn found(&self, file: FileId, client: u64) -> Result<(), Status> {
         match self.inner().unsynced.get(&file) {
             Some(made) if !made.settled && made.maker != client => {}
@@ -198,7 +200,7 @@ impl Intents {
         self.settle(file).await
     }
 
-    /// Waits until all earlier changes are durable, among them the creation of this file.
+    /// Waits until all earlier changes are durable, including the creation of this file.
     pub(crate) async fn settle(&self, file: FileId) -> Result<(), Status> {
         self.namespace.settle().await?;
         if let Some(made) = self.inner().unsynced.get_mut(&file) {
@@ -207,13 +209,13 @@ impl Intents {
         Ok(())
     }
 
-    /// Returns whether it is certain that no client has begun to write the file since its creation: no iod has bytes of
-    /// it.
+    /// Returns whether no client can have begun to write the file since its creation, so that no iod has bytes of the
+    /// file.
     pub(crate) fn is_untouched(&self, file: FileId) -> bool {
         self.inner().unsynced.contains_key(&file)
     }
 
-    /// As [`Self::found`], for the file that already has a name, whichever client created it.
+    /// Waits until the creation of the file with this name is durable, whichever client created the file.
     pub(crate) async fn found_in_the_way(&self, dir: FileId, name: &[u8]) -> Result<(), Status> {
         if self.inner().unsynced.is_empty() {
             return Ok(());
@@ -222,13 +224,14 @@ impl Intents {
             Ok(found) if self.inner().unsynced.get(&found.id).is_some_and(|made| !made.settled) => {
                 self.settle(found.id).await
             }
-            // A later change took the name away; it follows the creation in the log and is durable.
+            // A later change has removed the name. This change follows the creation in the log, so the creation is
+            // durable.
             _ => Ok(()),
         }
     }
 
-    /// Notes durably that a client is about to write the file. The caller keeps the returned [`Writing`] until the
-    /// namespace knows of the write, or until the clients that may write are on record.
+    /// Stores the intent that a client is about to write the file, durably. The caller keeps the returned [`Writing`]
+    /// until the namespace has the new size, or until the layout grant is recorded.
     pub(crate) async fn writing(&self, file: FileId) -> Result<Writing<'_>, Status> {
         *self.inner().writers.entry(file).or_default() += 1;
         let writing = Writing { notes: self, file, whole: false };
@@ -246,7 +249,7 @@ impl Intents {
             let written = inner.written.get_mut(&file);
             let told = written.map(|written| match written {
                 Written::Told => *written = Written::Now,
-                // The mgr measures these files anyway, because other clients wrote them too.
+                // The state stays the same: the mgr measures the file in any case, because other clients wrote it too.
                 Written::Before | Written::Fenced | Written::Now => {}
             });
             told.is_some()
@@ -258,7 +261,7 @@ impl Intents {
         if noted(&mut self.inner()) {
             return Ok(());
         }
-        // This flush also makes all earlier changes durable, such as the creation of the file.
+        // The flush of this intent also makes all earlier changes durable, including the creation of the file.
         self.namespace.note(now(), Noted { file, intent: Intent::Written }).await?;
         let mut inner = self.inner();
         inner.unsynced.remove(&file);
@@ -268,8 +271,8 @@ impl Intents {
         Ok(())
     }
 
-    /// Records that a client has reported all that it wrote; `held` says whether another client has a layout to write
-    /// the file. If the mgr can no longer ask some of the writers, it measures the file anyway.
+    /// Records that a client has reported all its writes. `held` returns whether another client holds a write layout.
+    /// If the mgr cannot ask some of the writers, the intent stays until the mgr has measured the file.
     pub(crate) fn told(&self, file: FileId, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         let left = matches!(inner.written.get(&file), Some(Written::Before | Written::Fenced));
@@ -278,14 +281,14 @@ impl Intents {
         }
     }
 
-    /// Returns the last failure of the file; read it before the file is measured.
+    /// Returns the number of the file's last failure. The caller reads the number before it measures the file.
     pub(crate) fn last_failure(&self, file: FileId) -> Option<u64> {
         self.inner().failures.get(&file).copied()
     }
 
-    /// Records that all iods of the file were asked for its size after this [`Self::last_failure`]. The answers do not
-    /// count if another failure came in between, because some iod may have been asked too early. They do not count
-    /// either while writes are in flight that nothing refuses yet. In both cases the mgr measures the file again.
+    /// Records that all iods of the file have reported its size since the failure with number `failure`. The
+    /// measurement does not count if another failure followed, because the mgr may have asked some iod too early. Nor
+    /// does it count while unfenced writes may be in flight. In both cases the mgr measures the file again.
     pub(crate) fn measured(&self, file: FileId, failure: Option<u64>, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         if inner.failures.get(&file).copied() == failure && inner.known(file, held) {
@@ -293,20 +296,18 @@ impl Intents {
         }
     }
 
-    /// Records that a writer is gone while its writes may be in flight: the mgr fences the file and then measures it.
+    /// Records that a writer ended while its writes may be in flight. The mgr fences the file and then measures it.
     fn left(&self, file: FileId) {
         if let Some(written) = self.inner().written.get_mut(&file) {
             *written = Written::Before;
         }
     }
 
-    /// Records that a client has lost its layout to write the file (`revoked`), or has returned it, without a report of
-    /// its writes: the mgr measures the file. Writes of a client with a revoked layout may stay in flight until the
-    /// client is fenced.
+    /// Records that a client lost its write layout (`revoked`), or returned it, without a report of its writes. The mgr
+    /// then measures the file. Writes under a revoked layout may stay in flight until the mgr has fenced the file.
     ///
-    /// Called while the client still counts as a writer. Before the iods have answered, other clients may close the
-    /// file and the mgr may end. Without this call their reports would pass for complete, and the note would be
-    /// forgotten.
+    /// The caller calls this while the client still counts as a writer. Otherwise the reports of other clients would
+    /// count as complete, and the mgr would remove the intent without a measurement.
     pub(crate) fn abandoned(&self, file: FileId, revoked: bool) {
         let mut inner = self.inner();
         match inner.written.get_mut(&file) {
@@ -317,28 +318,28 @@ impl Intents {
         inner.failed(file);
     }
 
-    /// Records that an iod could not be asked for the size of the file: the mgr measures it later.
+    /// Records that the mgr could not ask an iod for the size of the file, and has to measure the file later.
     pub(crate) fn unknown(&self, file: FileId) {
         if let Some(written @ (Written::Now | Written::Told)) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
         }
     }
 
-    /// Returns whether writes of clients that can no longer be asked may be in flight without any fence to refuse them.
+    /// Returns whether unfenced writes may be in flight from clients that the mgr can no longer ask for a report.
     pub(crate) fn is_exposed(&self, file: FileId) -> bool {
         self.inner().written.get(&file) == Some(&Written::Before)
     }
 
-    /// Records that the writes in flight are refused: by the noted fence, or because no iod has bytes of the file.
-    /// Called by the holder of the file's lock, so that no write of this start is in flight.
+    /// Records that every iod will refuse the writes in flight, because of the stored fence, or because no iod has
+    /// bytes of the file. The caller holds the file's lock, so that no write of this start is in flight.
     pub(crate) fn covered(&self, file: FileId) {
         if let Some(written @ Written::Before) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
         }
     }
 
-    /// As [`Self::covered`], for a fence that was made after `failure`, if no failure followed. A write that fails
-    /// later may carry the new generation.
+    /// Does the same as [`Self::covered`] for a fence that the mgr made after the failure with number `failure`. Does
+    /// nothing if another failure followed, because a later write may carry the new generation.
     pub(crate) fn covered_since(&self, file: FileId, failure: Option<u64>) {
         let mut inner = self.inner();
         if failure.is_some()
@@ -349,7 +350,7 @@ impl Intents {
         }
     }
 
-    /// Loads the note that a repair of the namespace may have made for a file.
+    /// Loads the intent that a repair of the namespace may have stored for a file.
     pub(crate) fn look_again(&self, file: FileId) -> Result<(), Status> {
         if self.namespace.intents_of(file)?.contains(&Intent::Written) {
             self.inner().written.insert(file, Written::Before);
@@ -357,18 +358,19 @@ impl Intents {
         Ok(())
     }
 
-    /// Returns whether the objects may reach further than the reports of all clients that can be asked.
+    /// Returns whether the objects may reach beyond the reported size because of clients that the mgr can no longer
+    /// ask.
     pub(crate) fn is_left(&self, file: FileId) -> bool {
         matches!(self.inner().written.get(&file), Some(Written::Before | Written::Fenced))
     }
 
-    /// Returns whether a client has written, or may have written, without a complete report: the namespace may not know
-    /// the size.
+    /// Returns whether a client may have written the file without a complete report, so that the namespace may not have
+    /// the final size.
     pub(crate) fn is_untold(&self, file: FileId) -> bool {
         self.inner().written.get(&file).is_some_and(|written| *written != Written::Told)
     }
 
-    /// Returns the files that are noted as written and lack a complete report.
+    /// Returns the files with the intent `Written` that lack a complete report.
     pub(crate) fn untold(&self) -> Vec<FileId> {
         let inner = self.inner();
         let untold = inner.written.iter().filter(|(_, written)| **written != Written::Told);
@@ -377,7 +379,7 @@ impl Intents {
         files
     }
 
-    /// Returns the truncation of a file that may not have reached every object.
+    /// Returns the truncation of a file that some objects may not have executed yet.
     pub(crate) fn cut(&self, file: FileId) -> Option<Cut> {
         self.inner().cuts.get(&file).copied()
     }
@@ -389,14 +391,14 @@ impl Intents {
         files
     }
 
-    /// Records that the holder of the file's lock is about to note a truncation. Until the outcome is known, nothing
-    /// may make the file grow.
+    /// Records that the caller, which holds the file's lock, is about to store the intent of a truncation. Until the
+    /// outcome is recorded, no operation may extend the file.
     pub(crate) fn cutting(&self, file: FileId) {
         self.inner().cuts.insert(file, Cut::Perhaps);
     }
 
-    /// Records the outcome after [`Self::cutting`]: the namespace has noted a truncation to `size`; with `None`, it has
-    /// noted no truncation.
+    /// Records the outcome after [`Self::cutting`]: the namespace has stored an intent to truncate to `size`, or none
+    /// with `None`.
     pub(crate) fn cut_noted(&self, file: FileId, size: Option<u64>) {
         match size {
             Some(size) => self.inner().cuts.insert(file, Cut::To(size)),
@@ -404,34 +406,34 @@ impl Intents {
         };
     }
 
-    /// Forgets a finished truncation durably, because bytes written from now on must not be truncated again. Called by
-    /// the holder of the file's lock.
+    /// Removes the intent of a finished truncation durably, so that the next start of the mgr does not truncate bytes
+    /// written from now on. The caller holds the file's lock.
     pub(crate) async fn cut_done(&self, file: FileId, size: u64) -> Result<(), Status> {
         self.namespace.forget(now(), &[Noted { file, intent: Intent::Cut(size) }], true).await?;
         self.inner().cuts.remove(&file);
         Ok(())
     }
 
-    /// Records that the namespace has noted a fence.
+    /// Records that the namespace has stored the intent of a fence.
     pub(crate) fn fence_noted(&self, file: FileId, generation: Generation) {
         let mut inner = self.inner();
         let noted = inner.fences.entry(file).or_insert(generation);
         *noted = (*noted).max(generation);
     }
 
-    /// Returns whether some iod may not know of a fence of the file.
+    /// Returns whether some iod may not have executed a fence of the file.
     pub(crate) fn is_fencing(&self, file: FileId) -> bool {
         self.inner().fences.contains_key(&file)
     }
 
-    /// Returns every file with a fence that some iod may not know of.
+    /// Returns every file with a fence that some iod may not have executed.
     pub(crate) fn fences(&self) -> Vec<FileId> {
         let mut files: Vec<FileId> = self.inner().fences.keys().copied().collect();
         files.sort_unstable();
         files
     }
 
-    /// Records that every iod refuses capabilities of generations before this one.
+    /// Records that every iod of the file refuses capabilities of generations before this one.
     pub(crate) fn fence_done(&self, file: FileId, generation: Generation) {
         let mut inner = self.inner();
         if inner.fences.get(&file) == Some(&generation) {
@@ -441,7 +443,7 @@ impl Intents {
         }
     }
 
-    /// Drops every note about a file that has been deleted.
+    /// Drops all intents of a deleted file from memory. The namespace has removed them with the file.
     pub(crate) fn gone(&self, file: FileId) {
         let mut inner = self.inner();
         inner.written.remove(&file);
@@ -451,7 +453,7 @@ impl Intents {
         inner.fences.remove(&file);
     }
 
-    /// Returns the numbers of notes.
+    /// Returns the number of files for each kind of intent.
     pub(crate) fn counted(&self) -> Counted {
         let inner = self.inner();
         Counted {
@@ -462,13 +464,13 @@ impl Intents {
         }
     }
 
-    /// Completes when there is a note to forget.
+    /// Completes when an intent can be removed from the store.
     pub(crate) async fn something_done(&self) {
         self.done.notified().await;
     }
 
-    /// Forgets finished work. After a failure the notes stay in the namespace, and the next start of the mgr does the
-    /// work again.
+    /// Removes the intents of completed work from the store. If this fails, the intents stay in the store, and the next
+    /// start of the mgr repeats the work.
     pub(crate) async fn forget(&self) -> Result<(), Status> {
         let _alone = self.forgetting.write().await;
         let done = {
@@ -503,7 +505,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    /// The file of a metadata store, in memory.
+    /// A metadata store in memory instead of in a file.
     #[derive(Debug, Default)]
     struct Ram(Mutex<Vec<u8>>);
 
@@ -563,16 +565,17 @@ mod tests {
         notes.told(file, || false);
         notes.measured(file, early, || false);
         assert!(notes.is_left(file), "the iods were measured before the last write");
-        // Failures of other files do not matter.
+        // Failures of another file do not affect this file.
         let begun = notes.last_failure(file);
         notes.made(FileId(10), None);
         notes.abandoned(FileId(10), false);
-        // Other clients go on writing, and report.
+        // `true`: other clients continue to write and report their writes.
         notes.measured(file, begun, || true);
         assert!(!notes.is_left(file) && notes.is_untold(file));
         notes.told(file, || false);
         assert!(!notes.is_untold(file));
-        // The note and its failures are forgotten; a measurement from before does not count for the next note.
+        // After `forget`, the intent and the number of its failure are gone. A measurement from before does not count
+        // for the next intent.
         notes.abandoned(file, false);
         let begun = notes.last_failure(file);
         notes.measured(file, begun, || false);
@@ -603,7 +606,7 @@ mod tests {
         notes.fence_done(file, Generation(5));
         measure();
         assert!(!notes.is_left(file));
-        // A file that an earlier start of the mgr left has no failure number.
+        // A file with an intent from an earlier start of the mgr has no failure number.
         let earlier = FileId(10);
         notes.inner().written.insert(earlier, Written::Before);
         notes.covered_since(earlier, notes.last_failure(earlier));
@@ -653,7 +656,7 @@ mod tests {
         assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (3, 2));
     }
 
-    /// Every file that a mount creates is noted this way at its first write.
+    /// The mgr stores the intent `Written` at the first write to every file that a mount creates.
     #[tokio::test]
     async fn intents_that_are_recorded_at_the_same_time_share_a_flush() {
         let dir = tempfile::tempdir().unwrap();
@@ -701,7 +704,7 @@ mod tests {
         notes.covered(file);
         measure();
         assert!(notes.is_left(file) && !notes.is_exposed(file), "an iod may still execute the write");
-        // Another write fails in the meantime, under the new generation.
+        // Another write fails meanwhile. This write carries the new generation, so the fence does not refuse it.
         drop(notes.writing(file).await.unwrap());
         notes.fence_done(file, Generation(5));
         measure();
@@ -710,7 +713,7 @@ mod tests {
         notes.unknown(file);
         measure();
         assert!(!notes.is_left(file) && notes.untold().is_empty());
-        // A write that the client abandoned is in flight, though the client has reported everything.
+        // A write that its client has abandoned is still in flight, although the client has reported all its writes.
         notes.writing(file).await.unwrap().done();
         notes.fence_noted(file, Generation(6));
         notes.told(file, || false);

@@ -1,7 +1,7 @@
 //! The iods of the file system: their identities, their connections, and the choice of iods for a new file.
 //!
-//! Every iod that ever sent HELLO has a permanent number, kept in the registry of the metadata store; layout records
-//! name iods by number. One task for each configured address keeps trying to connect to its iod.
+//! Every iod that ever connected has a permanent number, stored in the registry of the metadata store. Layout records
+//! name iods by this number. One task for each configured address keeps connecting to the iod at this address.
 
 mod claiming;
 mod claims;
@@ -36,13 +36,14 @@ use tokio::time::Instant;
 use types::{FileId, Generation, IodId, Status, StoreId};
 use wire::native::StatsReply;
 
-/// Free bytes below which an iod gets no new files while other iods have more.
+/// Free space in bytes below which an iod gets no new files, as long as another iod has more.
 const LOW_SPACE: u64 = 64 << 20;
 
-/// How long a start waits for its iods. A slow iod must not keep clients from the other iods.
+/// Longest time for which a start of the mgr waits for its iods. A slow iod must not delay the clients of the other
+/// iods.
 const START: Duration = Duration::from_secs(5);
 
-/// All iods, known and configured.
+/// All iods of the file system: the registered ones and the configured addresses.
 #[derive(Debug)]
 pub(crate) struct Iods {
     namespace: Arc<Namespace<Embedded>>,
@@ -50,27 +51,28 @@ pub(crate) struct Iods {
     cluster: ClusterFile,
     counters: net::Counters,
     state: Mutex<State>,
-    /// How long an iod may be unreachable before it counts as lost.
+    /// How long an iod may be unreachable before it counts as lost (`iod_wait_secs`).
     patience: Duration,
     slots: Vec<Slot>,
-    /// Rises with every file that gets a layout, so that files begin on different iods.
+    /// Counter of files that got a layout, by which consecutive files begin on different iods.
     first: AtomicU64,
-    /// Incarnation of the next link: the epoch of this mgr in the high half, a counter in the low half.
+    /// Incarnation number of the next link: the epoch of this start of the mgr in the high 32 bits, a counter in the
+    /// low 32 bits.
     incarnation: AtomicU64,
     pub(crate) verifiers: Verifiers,
-    /// Rises whenever an iod connects.
+    /// Counter that the mgr increments whenever an iod connects.
     pub(crate) came_up: watch::Sender<u64>,
     claims: Claims,
-    /// The epoch of this start.
+    /// The epoch of this start of the mgr: the number of starts on this metadata store.
     epoch: u32,
-    /// See [`Iods::end_earlier_rights`].
+    /// Lowest epoch whose capabilities are still valid. See [`Iods::end_earlier_rights`].
     least_epoch: AtomicU32,
-    /// Number of slots that have been tried since the start.
+    /// Number of configured addresses that the mgr has tried since its start.
     asked: watch::Sender<usize>,
     refused: watch::Sender<Option<Refused>>,
 }
 
-/// An iod that must not be used with the metadata store, and the reason.
+/// An iod that must not be used with this metadata store, and the reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) address: String,
@@ -83,42 +85,42 @@ struct State {
     numbers: BTreeMap<IodId, u16>,
 }
 
-/// An iod that has a number.
+/// A registered iod, and the state of its connection.
 #[derive(Clone, Debug)]
 struct Member {
     registered: Registered,
     link: Option<Arc<Link>>,
-    /// Since when the iod is up or down.
+    /// When the iod connected or disconnected last.
     since: Instant,
     stats: StatsReply,
-    /// The mark that the iod keeps, once it has accepted a claim since the start.
+    /// The mark (random number) in the claim that the iod has accepted since the start of the mgr; `None` before that.
     claimed: Option<u64>,
 }
 
 impl Member {
-    /// Returns a member that has not connected since the start.
+    /// Returns the state of a registered iod that has not connected since the start of the mgr.
     fn away(registered: Registered) -> Self {
         Member { registered, link: None, since: Instant::now(), stats: StatsReply::default(), claimed: None }
     }
 }
 
-/// A configured address and the state of the connection to it.
+/// A configured address, and the state of the connection to the iod at this address.
 #[derive(Debug)]
 struct Slot {
     address: Address,
     standing: watch::Sender<Standing>,
-    /// Whether the address has been tried since the start.
+    /// Whether the mgr has tried the address since its start.
     asked: AtomicBool,
 }
 
-/// The state of a configured iod.
+/// The state of the connection to a configured iod.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// Not tried yet.
+    /// The mgr has not tried the address yet.
     New,
-    /// Connected, with its number.
+    /// The mgr is connected to the iod with this number.
     Up(u16),
-    /// Not reachable, or refused; retried forever.
+    /// The iod is unreachable or refused, for this reason. The mgr retries forever.
     Down(String),
 }
 
@@ -134,14 +136,15 @@ pub(crate) struct Report {
     pub(crate) stats: StatsReply,
 }
 
-/// Keeps the iods connected; stops when dropped.
+/// The tasks that keep the iods connected. Dropping this value stops them.
 #[derive(Debug)]
 pub(crate) struct Keeping {
     _tasks: JoinSet<()>,
 }
 
 impl Iods {
-    /// Loads the iods from the registry, none of them connected yet. `epoch` is larger than those of all earlier mgrs.
+    /// Loads the registered iods; none of them is connected yet. `epoch` must be larger than the epochs of all earlier
+    /// starts of the mgr.
     pub(crate) fn load(
         (namespace, kinds): (Arc<Namespace<Embedded>>, Arc<Kinds>),
         cluster: ClusterFile,
@@ -157,7 +160,8 @@ impl Iods {
             let member = Member::away(registered);
             state.members.insert(member.registered.number, member);
         }
-        // Until an iod has accepted a claim, this store may be an older copy, which must allocate no numbers.
+        // The metadata store may be an older copy, until an iod has accepted its claim. An older copy must not allocate
+        // inode numbers that a later state has used.
         namespace.hold_numbers(!state.members.is_empty());
         let slot = |address| Slot { address, standing: watch::channel(Standing::New).0, asked: AtomicBool::new(false) };
         Ok(Iods {
@@ -180,7 +184,8 @@ impl Iods {
         })
     }
 
-    /// Starts connecting to every configured iod; completes once each was tried once, or after [`START`].
+    /// Starts one task for each configured address, which connects to the iod at this address. Completes when each
+    /// address was tried once, or after [`START`].
     pub(crate) async fn keep(self: &Arc<Self>) -> Keeping {
         let mut tasks = JoinSet::new();
         for index in 0..self.slots.len() {
@@ -191,7 +196,7 @@ impl Iods {
         }
         let tried = async {
             for slot in &self.slots {
-                // This cannot fail: `self` keeps the sender.
+                // Waiting for `standing` cannot fail, because `self` owns the sender of this watch channel.
                 let _ = slot.standing.subscribe().wait_for(|standing| *standing != Standing::New).await;
             }
         };
@@ -201,7 +206,7 @@ impl Iods {
         Keeping { _tasks: tasks }
     }
 
-    /// Returns the number of a new link, larger than those of all earlier links.
+    /// Returns the incarnation number for a new link, larger than the numbers of all earlier links.
     fn next_incarnation(&self) -> u64 {
         self.incarnation.fetch_add(1, Relaxed)
     }
@@ -210,7 +215,7 @@ impl Iods {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the identity and the secret of the file system.
+    /// Returns the cluster file: the identity and the secret of the file system.
     pub(crate) fn cluster(&self) -> &ClusterFile {
         &self.cluster
     }
@@ -221,12 +226,12 @@ impl Iods {
         link.filter(|link| !link.is_closed()).ok_or(Status::Delay)
     }
 
-    /// Returns whether an iod has been down for longer than clients should wait for it.
+    /// Returns whether an iod has been down for longer than clients wait for it.
     pub(crate) fn is_lost(&self, number: u16) -> bool {
         self.state().members.get(&number).is_some_and(|member| self.has_lost(member))
     }
 
-    /// Returns the numbers of all iods that have been down for longer than clients should wait for them.
+    /// Returns the numbers of all lost iods: those that have been down for longer than clients wait for them.
     pub(crate) fn lost(&self) -> BTreeSet<u16> {
         let state = self.state();
         state.members.iter().filter(|(_, member)| self.has_lost(member)).map(|(number, _)| *number).collect()
@@ -241,12 +246,12 @@ impl Iods {
         Ok(self.namespace.info(file)?.generation)
     }
 
-    /// Returns every iod that was ever registered, by number.
+    /// Returns every iod that was ever registered, in the order of the numbers.
     pub(crate) fn all(&self) -> Vec<Registered> {
         self.state().members.values().map(|member| member.registered.clone()).collect()
     }
 
-    /// Returns the iods that are up, by number, with their links.
+    /// Returns the number and the link of every connected iod, in the order of the numbers.
     pub(crate) fn up(&self) -> Vec<(u16, Arc<Link>)> {
         let state = self.state();
         let up = state.members.iter().filter_map(|(number, member)| Some((*number, member.link.clone()?)));
@@ -258,7 +263,7 @@ impl Iods {
         self.state().members.keys().copied().collect()
     }
 
-    /// Returns the iod with this number; `Corrupt` for a number that was never allocated.
+    /// Returns the registered iod with this number; `Corrupt` if no iod was ever registered with it.
     pub(crate) fn registered(&self, number: u16) -> Result<Registered, Status> {
         self.state().members.get(&number).map(|m| m.registered.clone()).ok_or_else(|| {
             tracing::error!(number, "a layout names an iod that was never registered");
@@ -266,7 +271,7 @@ impl Iods {
         })
     }
 
-    /// Returns the iods with these numbers as data servers; `None` while one of them is down, or if one serves no NFS.
+    /// Returns the iods with these numbers as data servers; `None` if one of them is down or serves no NFS.
     pub(crate) fn data_servers(&self, numbers: &[u16]) -> Option<Vec<DataServer>> {
         let state = self.state();
         let of = |number: &u16| {
@@ -277,15 +282,15 @@ impl Iods {
         numbers.iter().map(of).collect()
     }
 
-    /// Returns the iod with this id, `None` if it was never registered.
+    /// Returns the registered iod with this identity; `None` if it was never registered.
     pub(crate) fn by_id(&self, id: IodId) -> Option<Registered> {
         let state = self.state();
         let number = state.numbers.get(&id)?;
         state.members.get(number).map(|m| m.registered.clone())
     }
 
-    /// Returns the numbers of the iods that new files may use: those that are up, without those that are almost full
-    /// while other iods have space.
+    /// Returns the numbers of the iods that new files may use: the connected iods with enough free space, or all
+    /// connected iods if none has enough.
     pub(crate) fn for_new_files(&self) -> Vec<u16> {
         let state = self.state();
         let up = state.members.values().filter(|m| m.link.as_ref().is_some_and(|l| !l.is_closed()));
@@ -294,12 +299,13 @@ impl Iods {
         if roomy.is_empty() { up.into_iter().map(|(n, _)| n).collect() } else { roomy }
     }
 
-    /// Returns a number that rises with every call, so that each new file begins on another iod.
+    /// Returns a number that grows by one with every call, so that consecutive files begin on different iods.
     pub(crate) fn next_first(&self) -> u64 {
         self.first.fetch_add(1, Relaxed)
     }
 
-    /// Returns the capacity of all disks of the iods and their free bytes; disks that several iods share count once.
+    /// Returns the capacity of all disks of the iods and their free space, in bytes. A disk that several iods share
+    /// counts once.
     pub(crate) fn capacity(&self) -> (u64, u64) {
         let state = self.state();
         let mut disks: BTreeMap<(String, u64), (u64, u64)> = BTreeMap::new();
@@ -315,7 +321,7 @@ impl Iods {
         disks.values().fold((0, 0), |(all, free), disk| (all.saturating_add(disk.0), free.saturating_add(disk.1)))
     }
 
-    /// Returns the state of every iod, whether configured or only registered.
+    /// Returns the state of every iod, whether its address is configured or it is only registered.
     pub(crate) fn report(&self) -> Vec<Report> {
         let state = self.state();
         let mut reports = Vec::new();
@@ -343,7 +349,7 @@ impl Iods {
     }
 }
 
-/// The counter in which an iod reports the device number of its store's disk.
+/// Name of the counter in which an iod reports the device number of the disk of its store.
 const DEVICE_COUNTER: &str = "store.device";
 
 fn report(address: String, member: Option<&Member>, problem: Option<String>) -> Report {

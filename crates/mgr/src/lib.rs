@@ -1,9 +1,9 @@
-//! The metadata server (mgr): it connects NFS, the namespace and layouts to the network, and does I/O on the iods for
-//! clients without layouts.
+//! The metadata server (mgr): it connects NFS, the namespace and layouts to the network, and reads and writes on the
+//! iods for clients without layouts.
 //!
-//! [`format()`] makes a file system, [`Mgr::start`] serves it.
+//! [`format()`] creates a file system, and [`Mgr::start`] serves it.
 
-// The cluster of the integration tests names this crate from outside.
+// The test module `cluster`, which the unit tests share with the integration tests, refers to this crate as `mgr`.
 #[cfg(test)]
 extern crate self as mgr;
 

@@ -1,8 +1,8 @@
-//! The Unix socket of the mgr for clients on the same host, and the check of which clients learn its path.
+//! The local socket hint: clients on the mgr's host learn the path of the mgr's Unix socket.
 //!
-//! A client connects by TCP and asks for the path (NEAR). It gets the path only if its connection is direct, because a
-//! proxy may be there for a reason, and if it sees the same exports over both. At the socket the kernel names the
-//! calling user ([`crate::caller`]).
+//! A client connects by TCP and asks for the path (NEAR). The mgr returns the path only if no proxy is in the
+//! connection, because a proxy may enforce a restriction. The client must also see the same exports over TCP and over
+//! the socket. At the socket, the kernel reports the user of the client process ([`crate::caller`]).
 
 use crate::caller::Seen;
 use crate::exports::Exports;
@@ -14,17 +14,18 @@ use std::path::Path;
 use wire::admin::{NearArgs, NearReply};
 use wire::native::Local;
 
-/// Name of the socket in the mgr's directory.
+/// Name of the Unix socket in the mgr's directory.
 const SOCKET: &str = "mgr.sock";
 
-/// The socket, and the number of this run of the mgr.
+/// The Unix socket of the mgr, and the random number of this run of the mgr.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LocalSocket {
     run: u64,
     local: Option<Local>,
 }
 
-/// Listens in the directory of a mgr, which no other process uses; if this fails, clients use TCP.
+/// Listens on the Unix socket in the directory of the mgr. No other process may use the directory. If listening fails,
+/// clients use TCP.
 pub(crate) async fn listen(dir: &Path, run: u64) -> (LocalSocket, Option<Listener>) {
     match bind(dir).await {
         Ok((local, listener)) => (LocalSocket { run, local: Some(local) }, Some(listener)),
@@ -41,18 +42,18 @@ async fn bind(dir: &Path) -> Result<(Local, Listener), String> {
     let path = path.to_str().ok_or("its path would not be UTF-8")?.to_owned();
     let address = Address::parse(&path, None).map_err(|e| e.to_string())?;
     let listener = Listener::bind(&address).await.map_err(|e| e.to_string())?;
-    // A user who may connect to a TCP port of this host may connect here too, if the directory's mode allows it.
+    // Let all users connect, as to a TCP port of this host. The mode of the directory may still restrict access.
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).map_err(|e| e.to_string())?;
     Ok((Local { host: host.trim().to_owned(), path }, listener))
 }
 
 impl LocalSocket {
-    /// Returns the answer to a client that connects from `peer`.
+    /// Returns the reply to NEAR for the client at the other end of `peer`.
     pub(crate) fn answer(&self, args: &NearArgs, peer: &Connection, exports: &Exports) -> NearReply {
         self.tell(args, peer.peer(), || exports.view(Seen::of(peer)) == exports.view(Seen::NEARBY))
     }
 
-    /// Returns the answer to an administrator, who needs no export.
+    /// Returns the reply to NEAR for an administrator, who need not see any export.
     pub(crate) fn answer_to_administer(&self, args: &NearArgs, seen: &Address) -> NearReply {
         self.tell(args, seen, || true)
     }
@@ -60,14 +61,14 @@ impl LocalSocket {
     fn tell(&self, args: &NearArgs, seen: &Address, may_know: impl FnOnce() -> bool) -> NearReply {
         let is_direct = place(seen).is_some_and(|seen| args.from.parse().ok().as_ref().and_then(place) == Some(seen));
         let local = self.local.clone().filter(|_| is_direct && may_know());
-        // With this number another process could pose as this mgr at the path of the socket, on a host where that path
-        // is another file.
+        // Reveal the run number only to clients of this host. On another host, a process could listen at the same path,
+        // and pose as this mgr with this number.
         let is_here = local.is_some() || matches!(seen, Address::Unix(_));
         NearReply { run: if is_here { self.run } else { 0 }, local }
     }
 }
 
-/// Returns address and port, the same for equivalent IPv4 and IPv6 addresses.
+/// Returns the IP address and the port. IPv4-mapped IPv6 addresses are converted to IPv4.
 fn place(address: &Address) -> Option<(IpAddr, u16)> {
     match address {
         Address::Tcp { host, port } => Some((host.parse::<IpAddr>().ok()?.to_canonical(), *port)),

@@ -1,11 +1,12 @@
-//! Locks of files: one shared or exclusive lock per file, so that a truncation excludes writes and size updates.
+//! File locks inside the mgr: one shared or exclusive lock for each file, by which a truncation excludes writes and
+//! size updates.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use types::FileId;
 
-/// The locks of all files; an unused lock takes no memory.
+/// The locks of all files. A lock that no task holds or waits for takes no memory.
 #[derive(Debug, Default)]
 pub(crate) struct FileLocks {
     files: Mutex<HashMap<FileId, Arc<RwLock<()>>>>,
@@ -16,7 +17,7 @@ enum Hold {
     Alone(#[allow(dead_code)] OwnedRwLockWriteGuard<()>),
 }
 
-/// Holds a file's lock until dropped.
+/// Guard that holds a file's lock until it is dropped.
 pub(crate) struct FileGuard<'a> {
     locks: &'a FileLocks,
     file: FileId,
@@ -24,14 +25,14 @@ pub(crate) struct FileGuard<'a> {
 }
 
 impl FileLocks {
-    /// Locks the file shared.
+    /// Waits for the shared lock of a file, and returns its guard.
     pub(crate) async fn shared(&self, file: FileId) -> FileGuard<'_> {
         let mut guard = FileGuard { locks: self, file, hold: None };
         guard.hold = Some(Hold::Shared(self.lock_of(file).read_owned().await));
         guard
     }
 
-    /// Locks the file exclusively.
+    /// Waits for the exclusive lock of a file, and returns its guard.
     pub(crate) async fn alone(&self, file: FileId) -> FileGuard<'_> {
         let mut guard = FileGuard { locks: self, file, hold: None };
         guard.hold = Some(Hold::Alone(self.lock_of(file).write_owned().await));
@@ -51,7 +52,8 @@ impl Drop for FileGuard<'_> {
     fn drop(&mut self) {
         self.hold = None;
         let mut map = self.locks.map();
-        // Every waiter and every holder has a clone.
+        // Every task that holds or waits for the lock has a clone of the `Arc`. A count of 1 means that only the table
+        // refers to the lock.
         if map.get(&self.file).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             map.remove(&self.file);
         }

@@ -1,5 +1,5 @@
-//! The files whose objects are being moved or removed: while objects move, no client gets a layout of the file, and at
-//! last no client may change it.
+//! Moves in progress: the files whose bytes the mgr is moving to new objects, or whose unused objects it is deleting.
+//! During a move, no client gets a layout of the file. In the last stage, no client may change the file.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -7,35 +7,34 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// The moves in progress.
+/// The moves in progress, by file.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     inner: Mutex<Inner>,
-    /// Number of files that got other objects since the start.
+    /// Number of files that the mgr has moved to new objects since its start.
     swapped: AtomicU64,
-    /// Notified when a move has ended: it may have left unused objects.
+    /// Notified when a move has ended, because the move may have left unused objects.
     pub(crate) ended: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     files: HashMap<FileId, Stage>,
-    /// Numbers of requests that are about to be granted a layout.
+    /// For each file: the number of layout grants in progress.
     granting: HashMap<FileId, u32>,
 }
 
-/// The stage of a move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// The unused objects of the file are being removed, which concerns no client.
+    /// The mgr deletes the unused objects of the file. Clients may use the file as usual.
     Removing,
-    /// The layouts of the file are being recalled, and no client gets another one.
+    /// The mgr recalls the layouts of the file, and grants no layout.
     Recalling,
-    /// As `Recalling`, and nothing may change the file.
+    /// The mgr grants no layout, and refuses all changes of the file.
     Closed,
 }
 
-/// Marks a file until dropped.
+/// Guard of a move: dropping it ends the move of the file.
 #[derive(Debug)]
 pub(crate) struct Moving<'a> {
     moves: &'a Moves,
@@ -47,7 +46,7 @@ impl Moves {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks a file as being moved. Fails with `Delay` if the file is marked already.
+    /// Begins a move of a file in this stage. Fails with `Delay` if the file is being moved already.
     pub(crate) fn begin(&self, file: FileId, stage: Stage) -> Result<Moving<'_>, Status> {
         let mut inner = self.inner();
         if inner.files.contains_key(&file) {
@@ -57,7 +56,8 @@ impl Moves {
         Ok(Moving { moves: self, file })
     }
 
-    /// Begins to grant a layout, which is on record when the result is dropped; `Delay` while no client may get one.
+    /// Begins a layout grant. The caller drops the returned guard when the grant is recorded. Fails with `Delay` while
+    /// a move forbids layout grants.
     pub(crate) fn granting(&self, file: FileId) -> Result<Granting<'_>, Status> {
         let mut inner = self.inner();
         if matches!(inner.files.get(&file), Some(Stage::Recalling | Stage::Closed)) {
@@ -67,31 +67,32 @@ impl Moves {
         Ok(Granting { moves: self, file })
     }
 
-    /// Returns whether a layout is about to be granted.
+    /// Returns whether a layout grant for the file is in progress.
     pub(crate) fn is_granting(&self, file: FileId) -> bool {
         self.inner().granting.contains_key(&file)
     }
 
-    /// Returns `Delay` while nothing may change the file. A request that changes the file fails with it at once. Other
-    /// requests that need the lock of the file wait for it: a client may have sent changes in front of them.
+    /// Returns `Delay` while a move forbids changes of the file. A request that changes the file then fails at once. A
+    /// request that only needs the file's lock waits for the lock, because earlier changes of its client may still be
+    /// in progress.
     pub(crate) fn check_changes(&self, file: FileId) -> Result<(), Status> {
         if self.inner().files.get(&file) == Some(&Stage::Closed) { Err(Status::Delay) } else { Ok(()) }
     }
 
-    /// Returns a number that rises whenever a file gets other objects: a reader that sees it unchanged has read objects
-    /// that were those of the file all the time.
+    /// Returns the number of finished moves of all files. If the number stays the same during a read, the read has used
+    /// the current objects of its file.
     pub(crate) fn swapped(&self) -> u64 {
         self.swapped.load(SeqCst)
     }
 }
 
 impl Moving<'_> {
-    /// Blocks all further changes of the file; changes that have begun may complete.
+    /// Enters the stage `Closed`: new changes of the file are refused, and changes in progress may complete.
     pub(crate) fn close(&self) {
         self.moves.inner().files.insert(self.file, Stage::Closed);
     }
 
-    /// Records that the file has got other objects.
+    /// Records that the file has its new objects.
     pub(crate) fn swapped(&self) {
         self.moves.swapped.fetch_add(1, SeqCst);
     }
@@ -100,14 +101,15 @@ impl Moving<'_> {
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
         let stage = self.moves.inner().files.remove(&self.file);
-        // The removal itself must not call for another pass: it would repeat without a pause while an iod is down.
+        // Do not notify after a deletion of unused objects. While an iod is down, the deletion job would otherwise try
+        // again without a pause.
         if stage != Some(Stage::Removing) {
             self.moves.ended.notify_one();
         }
     }
 }
 
-/// A layout that is about to be granted.
+/// Guard of a layout grant in progress.
 #[derive(Debug)]
 pub(crate) struct Granting<'a> {
     moves: &'a Moves,

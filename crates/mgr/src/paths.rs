@@ -1,24 +1,25 @@
-//! Paths of inodes, for messages to people about a file.
+//! Paths of inodes, for log messages and findings that name a file.
 //!
-//! The namespace maps directories to names, and not names to directories, so a search for a path reads all names. Only
-//! callers with something to report pay for this, once for many files. The search pauses so that other tasks can run.
+//! The namespace stores names by directory, and has no index from a file to its names. So a search for a path reads all
+//! names. Only callers that report a problem search for paths, for many files in one search. The search yields
+//! regularly, so that other tasks can run.
 
 use meta::{Embedded, Namespace};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use types::{FileId, Status};
 
-/// Number of names read before other tasks can run.
+/// Number of names that the search reads before it yields to other tasks.
 const PAGE: usize = 2048;
-/// Largest number of paths reported per file.
+/// Largest number of paths that the search returns for one file.
 const PATHS_MAX: usize = 8;
-/// Largest number of directories in a path; limits the damage of a cycle.
+/// Largest number of directories in a path. The limit ends the search if damaged directories form a cycle.
 const DEPTH_MAX: usize = 4096;
 
-/// Directories found so far: the parent and the name of each.
+/// The directories found so far: for each, its parent and its name there.
 type Known = HashMap<FileId, (FileId, Vec<u8>)>;
 
-/// Returns the paths of files from the root: `/` and names, as raw bytes. A file without a name has none; the root has
-/// the path `/`. At most eight paths per file are returned.
+/// Returns the paths of files from the root directory, as raw bytes that begin with `/`, at most eight for each file.
+/// Files without a name have no entry. The path of the root directory is `/`.
 pub(crate) async fn of(
     namespace: &Namespace<Embedded>,
     files: &[FileId],
@@ -47,7 +48,7 @@ pub(crate) async fn of(
     Ok(paths)
 }
 
-/// Returns the paths of one file for display, or its number if it has none.
+/// Returns the paths of one file as text, or its inode number if it has no name.
 pub(crate) async fn text(namespace: &Namespace<Embedded>, file: FileId) -> String {
     let found = of(namespace, &[file]).await.unwrap_or_default();
     match found.get(&file) {
@@ -59,12 +60,13 @@ pub(crate) async fn text(namespace: &Namespace<Embedded>, file: FileId) -> Strin
     }
 }
 
-/// Returns the path of one directory, empty for the root.
+/// Returns the path of a directory; empty for the root directory.
 pub(crate) async fn directory_of(namespace: &Namespace<Embedded>, dir: FileId) -> Result<Vec<u8>, Status> {
     directory(namespace, dir, &mut Known::new()).await
 }
 
-/// Returns the path of a directory, empty for the root. An ancestor that cannot be found is written as its number.
+/// Returns the path of a directory; empty for the root directory. If the parent of an ancestor is missing, the path
+/// begins with the inode number of this ancestor.
 async fn directory(namespace: &Namespace<Embedded>, dir: FileId, known: &mut Known) -> Result<Vec<u8>, Status> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut at = dir;
@@ -93,7 +95,8 @@ async fn directory(namespace: &Namespace<Embedded>, dir: FileId, known: &mut Kno
     Ok(names.into_iter().fold(Vec::new(), |path, name| [&path[..], b"/", &name].concat()))
 }
 
-/// Returns the parent of the directory `dir`, and its name there.
+/// Returns the parent of the directory `dir`, and the name of `dir` in it. Returns `None` if the parent is missing or
+/// damaged.
 async fn entry(namespace: &Namespace<Embedded>, dir: FileId) -> Result<Option<(FileId, Vec<u8>)>, Status> {
     let parent = match namespace.parent(dir) {
         Ok(parent) => parent,

@@ -1,7 +1,7 @@
-//! The mgr path: I/O on the objects of a file on behalf of clients without a layout.
+//! The mgr path: reads and writes on the objects of a file on behalf of clients without a layout.
 //!
-//! Every function works on one file: its layout record says which iods hold which bytes, and the pieces move in
-//! parallel.
+//! Every function works on the objects of one file. The layout record of the file says which iods hold which bytes.
+//! Requests to several iods run in parallel.
 
 mod copy;
 mod data;
@@ -35,31 +35,31 @@ use wire::native::{Capability, Procedure, Rights};
 pub(crate) use write::Written;
 use xdr::{Segments, Xdr};
 
-/// How often a request is repeated after newer fences.
+/// Largest number of times that the mgr repeats a request because of a newer fence.
 const OVERTAKEN_MAX: usize = 8;
 
-/// The objects of one file, ready for requests.
+/// The objects of one striped file, for requests on the mgr path.
 #[derive(Debug)]
 pub(crate) struct Objects<'a> {
     pub(crate) iods: &'a Iods,
     pub(crate) known: Known,
     pub(crate) record: Record,
     pub(crate) distribution: Distribution,
-    /// See [`Objects::is_damaged`].
+    /// Whether a request met a copy with lost or damaged bytes ([`Objects::is_damaged`]).
     damaged: AtomicBool,
-    /// See [`Objects::suspects`].
+    /// The damaged ranges that requests met ([`Objects::suspects`]).
     suspects: Mutex<Vec<Suspect>>,
 }
 
 impl<'a> Objects<'a> {
-    /// Returns the objects that a record names.
+    /// Returns the objects that a layout record names.
     pub(crate) fn new(iods: &'a Iods, known: Known, record: Record) -> Result<Self, BadGeometry> {
         let distribution = record.distribution()?;
         let (damaged, suspects) = (AtomicBool::new(false), Mutex::default());
         Ok(Objects { iods, known, record, distribution, damaged, suspects })
     }
 
-    /// Returns whether a request met a copy that has lost or damaged bytes.
+    /// Returns whether a request through this [`Objects`] has met a copy with lost or damaged bytes.
     pub(crate) fn is_damaged(&self) -> bool {
         self.damaged.load(Relaxed)
     }
@@ -68,7 +68,7 @@ impl<'a> Objects<'a> {
         self.damaged.fetch_or(damage, Relaxed);
     }
 
-    /// Returns the smallest length of an object that has lost no bytes.
+    /// Returns the smallest length that an object has if it has lost no bytes.
     pub(crate) fn least(&self, index: usize) -> u64 {
         let column = self.column(index);
         let whole = self.distribution.object_size(self.known.whole, column);
@@ -77,17 +77,17 @@ impl<'a> Objects<'a> {
         if place.index == column { whole.max(place.offset + 1) } else { whole }
     }
 
-    /// Returns the object that each iod of the file has.
+    /// Returns the id of the file's objects: inode number and stream. All iods of the file use the same id.
     pub(crate) fn object(&self) -> ObjectId {
         self.record.object(self.known.file)
     }
 
-    /// Returns the link to the iod that holds object `index`; `Delay` while the iod is down.
+    /// Returns the link to the iod that holds the object with this index; `Delay` while the iod is down.
     fn link(&self, index: usize) -> Result<Arc<Link>, Status> {
         self.iods.link(self.iod(index))
     }
 
-    /// Returns whether an iod that holds bytes of `range` counts as lost; with `None`, any iod of the file.
+    /// Returns whether an iod that holds bytes of `range` is lost. `None` stands for any iod of the file.
     pub(crate) fn lost_in(&self, range: Option<ByteRange>) -> bool {
         let lost = self.iods.lost();
         let is_lost = |index| lost.contains(&self.iod(index));
@@ -101,7 +101,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// Returns the number of bytes in a range before the first byte that is on a lost iod.
+    /// Returns the number of bytes in `range` before the first byte that is on a lost iod.
     pub(crate) fn before_lost(&self, range: ByteRange) -> u64 {
         let lost = self.iods.lost();
         let requests = plan(&self.distribution, &[range], RequestLimits::default());
@@ -110,17 +110,16 @@ impl<'a> Objects<'a> {
         first.map_or(range.len, |first| first - range.offset)
     }
 
-    /// Returns the mgr's capability for the object on this iod.
+    /// Returns a capability of the mgr for the file's object on this iod.
     fn capability(&self, link: &Link, rights: Rights) -> Capability {
         link.capability(self.object(), self.known.generation, rights)
     }
 
     /// Calls a procedure that changes no bytes of an object.
     ///
-    /// If the file was fenced since its generation was read, the call is repeated with the newer generation: no fence
-    /// is meant for the mgr itself. Calls that change bytes are not repeated. They may be for a client whose right was
-    /// just revoked, while another client already has the right. So that client receives `Delay` and has to send its
-    /// request again.
+    /// If the iod refuses the call because of a newer fence, the mgr repeats the call with the newer generation: no
+    /// fence is meant for the mgr itself. Calls that change bytes are not repeated, because the fence may be meant for
+    /// the client of the request. The client gets `Delay`, and has to send its request again.
     async fn ask<A: Xdr, R: Xdr>(
         &self,
         link: &Link,
@@ -143,8 +142,8 @@ impl<'a> Objects<'a> {
         Err(Status::Delay)
     }
 
-    /// Asks the copies of an object one after the other, and returns the first success; the first error if no copy
-    /// answers.
+    /// Asks the copies of an object one after the other. Returns the first success, or the first error if every copy
+    /// fails.
     async fn any_copy<T, W: Future<Output = Result<T, Status>>>(
         &self,
         column: usize,
@@ -164,7 +163,7 @@ impl<'a> Objects<'a> {
         outcome.unwrap_or(Err(Status::ServerFault))
     }
 
-    /// Runs `work` for all objects at once; returns the first failure, after all are done.
+    /// Runs `work` for all objects concurrently and waits for all of them. Returns the first failure, if any.
     async fn each<T, W: Future<Output = Result<T, Status>>>(
         &self,
         work: impl Fn(usize) -> W,
@@ -173,7 +172,7 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// Returns the bytes of a file that has a size but no objects.
+/// Returns zeros for a range of a file that has no objects.
 pub(crate) fn zeros(range: ByteRange) -> Segments {
     data::assemble(range, Vec::new())
 }

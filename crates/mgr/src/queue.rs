@@ -1,22 +1,22 @@
-//! The queue delay: how long requests wait before the mgr executes them.
+//! The queue delay of the mgr: how long requests wait before the mgr executes them.
 //!
-//! Clients receive it, so that they send small writes elsewhere while it is long.
+//! The mgr reports the delay to clients. While it is long, clients send small writes to the iods instead of the mgr.
 
 use std::time::Duration;
 
-/// A new sample changes an average by one part in this many.
+/// Weight of the moving average: a new sample changes the average by a quarter of the difference.
 const WEIGHT: u32 = 4;
-/// Age at which a sample no longer counts.
+/// Age at which the last sample of an average no longer counts.
 const OLD: Duration = Duration::from_secs(1);
-/// Interval of the measurements of how long a new task waits for a thread. Each one wakes one more thread, which finds
-/// no work if no request waits.
+/// Shortest interval between two probe tasks, which measure how long a new task waits for a thread. Each probe wakes
+/// one more thread, needlessly if no request waits.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A moving average.
+/// A moving average of durations.
 #[derive(Clone, Copy, Debug, Default)]
 struct Average {
     value: Duration,
-    /// Time of the last sample, on a clock with any origin.
+    /// Time of the last sample, since an arbitrary origin.
     at: Option<Duration>,
 }
 
@@ -32,19 +32,20 @@ impl Average {
     }
 }
 
-/// The waits of requests: from when they are read until they are executed, and before that until a thread reads them.
-/// No request can measure the second wait; a probe task that waits for a thread as requests do measures it.
+/// The waiting times of requests. `read` is the time from when a thread reads a request until the mgr executes it.
+/// `unread` is the time before a thread reads it. No request can measure the second time, so a probe task measures how
+/// long it waits for a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     read: Average,
     unread: Average,
-    /// Time of the last measurement of the second wait.
+    /// When the last probe task was started.
     looked: Option<Duration>,
 }
 
 impl Queue {
-    /// Records the wait of a request that is about to be executed. Returns whether the wait of unread requests should
-    /// be measured now.
+    /// Records how long a request has waited since a thread read it. Returns whether the caller should start a probe
+    /// task now.
     pub(crate) fn waited(&mut self, now: Duration, wait: Duration) -> bool {
         self.read.add(now, wait.min(OLD * 60));
         let due = self.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK);
@@ -54,12 +55,12 @@ impl Queue {
         due
     }
 
-    /// Records how long a probe task waited for a thread.
+    /// Records how long a probe task has waited for a thread.
     pub(crate) fn looked(&mut self, now: Duration, wait: Duration) {
         self.unread.add(now, wait.min(OLD * 60));
     }
 
-    /// Returns how long requests wait at present.
+    /// Returns how long a request waits now, from both averages.
     pub(crate) fn delay(&self, now: Duration) -> Duration {
         self.read.at(now) + self.unread.at(now)
     }
@@ -84,7 +85,7 @@ mod tests {
         }
         let long = queue.delay(ms(206));
         assert!(long > ms(19) && long <= ms(20), "{long:?}");
-        // One request without a wait changes little.
+        // One request without a wait changes the average only a little.
         queue.waited(ms(207), Duration::ZERO);
         assert!(queue.delay(ms(207)) >= ms(14));
         queue.looked(ms(208), ms(3));

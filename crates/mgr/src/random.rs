@@ -1,17 +1,20 @@
-//! A buffer of random numbers for requests: one call of the system returns many, because each call costs as much as the
-//! rest of a request.
+//! A buffer of random numbers for requests. One system call fills it with many numbers, because a system call for each
+//! request would cost as much as the rest of the request.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Number of random numbers per call of the system.
+/// Number of random numbers that one system call returns.
 const MANY: usize = 64;
 
-/// Random numbers from the system, none used twice.
+/// Buffered random numbers from the operating system. No number is returned twice.
 #[derive(Debug, Default)]
 pub(crate) struct Random(Mutex<Vec<u64>>);
 
 impl Random {
-    /// Returns the next number.
+    /// Returns the next random number.
+    ///
+    /// # Errors
+    /// The operating system returned no random numbers.
     pub(crate) fn next(&self) -> Result<u64, getrandom::Error> {
         let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if numbers.is_empty() {

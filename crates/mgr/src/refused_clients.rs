@@ -1,5 +1,5 @@
-//! Log messages about clients that are refused for their NFS version or their port: the client itself sees only a
-//! failed mount.
+//! Log messages about clients that the mgr refuses for their NFS version or their source port. The client itself shows
+//! only a failed mount.
 
 use net::Address;
 use std::sync::{Mutex, PoisonError};
@@ -8,26 +8,30 @@ use tokio::time::Instant;
 use wire::nfs4::compound::ArgsHeader;
 use xdr::{Reader, Xdr};
 
-/// Least time between two messages of a kind: automounters retry forever, and an attacker could fill the disk.
+/// Shortest time between two messages for the same reason. Automounters retry forever, and an attacker could fill the
+/// disk with messages.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A request that is refused.
+/// Why the mgr refuses a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
-    /// Version 2 or 3, or one that does not exist (RFC 5531 §9: PROG_MISMATCH).
+    /// The request has NFS version 2 or 3, or a version that does not exist. The mgr answers PROG_MISMATCH (RFC 5531
+    /// §9).
     Version(u32),
-    /// A minor version of version 4 (RFC 8881 §16.2: NFS4ERR_MINOR_VERS_MISMATCH).
+    /// The request has a minor version of NFSv4 that the mgr does not support. The mgr answers
+    /// NFS4ERR_MINOR_VERS_MISMATCH (RFC 8881 §16.2).
     Minor(u32),
-    /// A request from a port above 1023 of another host (`privileged_ports`).
+    /// The request comes from a source port above 1023 of another host, and the export requires a privileged port
+    /// (`privileged_ports`).
     Port,
 }
 
-/// When versions, minor versions, and ports were last logged.
+/// For each of the three reasons: when the mgr last logged a message.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedClients([Mutex<Option<Instant>>; 3]);
 
 impl Asked {
-    /// Returns the minor version of a COMPOUND, if it is not supported.
+    /// Returns the minor version of a COMPOUND request, if the mgr does not support it.
     pub(crate) fn by(mut compound: Reader) -> Option<Asked> {
         let minor = ArgsHeader::decode(&mut compound).ok()?.minorversion;
         (!matches!(minor, 1 | 2)).then_some(Asked::Minor(minor))
@@ -35,7 +39,8 @@ impl Asked {
 }
 
 impl RefusedClients {
-    /// Logs this refusal, unless one of the same kind was logged a moment ago.
+    /// Logs the refusal of a request from `peer`, unless the mgr has logged one for the same reason within the last ten
+    /// seconds.
     pub(crate) fn say(&self, asked: Asked, peer: &Address, now: Instant) {
         if !self.is_time(asked, now) {
             return;

@@ -1,8 +1,8 @@
-//! Rights: which capabilities and data servers' filehandles may still be valid, so that a change of permissions can end
-//! them.
+//! Rights on the direct path: the capabilities and data servers' filehandles that the mgr has granted and that may
+//! still be valid.
 //!
-//! A right is a capability or the filehandle of a data server. It is valid until it expires, even if its layout was
-//! returned long before.
+//! By this table the mgr ends rights when a change of permissions takes them away. A right is valid until it expires,
+//! even if the client returned the layout long before.
 
 use crate::volume::Volume;
 use meta::Changed;
@@ -12,33 +12,34 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, FileId, FileKind, SetAttrs, Status};
 
-/// Largest number of files in the table of rights. When the table is full, files that are not in it count as used by
-/// many users.
+/// Largest number of files in the table of rights. When the table is full, the mgr clears it, and files without an
+/// entry count as used by many users.
 const FILES_MAX: usize = 1 << 19;
 
 /// Which users have rights to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
-    /// Only processes of this user.
+    /// Only processes of the user with this id have rights to the file.
     One(u32),
-    /// Several users.
+    /// Processes of several users have rights to the file.
     Many,
 }
 
-/// Rights to a file that were granted since they were last ended.
+/// The rights to a file that the mgr has granted since it last ended rights to the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Out {
     who: Who,
-    /// Unix seconds: all these rights have expired by then.
+    /// When all these rights have expired, in Unix seconds.
     until: u64,
 }
 
 /// The rights that this start of the mgr has granted.
 #[derive(Debug)]
 pub(crate) struct Rights {
-    /// Files from this number on were created since the start: no earlier right to them exists.
+    /// Lowest inode number that was unallocated at the start. Earlier starts granted no rights to files from this
+    /// number on.
     first: FileId,
-    /// Unix seconds: all rights that were granted before the start have expired by this time.
+    /// When all rights that earlier starts granted have expired, in Unix seconds.
     earlier_until: AtomicU64,
     given: Mutex<Given>,
 }
@@ -46,25 +47,25 @@ pub(crate) struct Rights {
 #[derive(Debug, Default)]
 struct Given {
     files: HashMap<FileId, Out>,
-    /// Unix seconds: until this time, files that are not in the table may have valid rights, because the full table was
-    /// cleared.
+    /// Until this time, in Unix seconds, files without an entry may have valid rights, because the mgr cleared the full
+    /// table.
     forgotten_until: u64,
-    /// The length of the table at which expired rights are removed.
+    /// Number of entries at which the mgr next removes expired rights from the table.
     look_at: usize,
 }
 
 /// The rights that the mgr has to end when a user loses the permission to use a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ToEnd {
-    /// All rights of earlier starts, because the mgr does not know which exist.
+    /// Whether to end the rights of earlier starts to all files, because the mgr does not know which of them exist.
     earlier: bool,
-    /// All rights to the file.
+    /// Whether to end all rights to the file.
     file: bool,
 }
 
 impl Rights {
-    /// Creates the table. `next` is the first file number that was not allocated at the start; earlier rights may last
-    /// until `earlier_until` (Unix seconds).
+    /// Creates an empty table. `next` is the lowest unallocated inode number at the start. Rights of earlier starts may
+    /// be valid until `earlier_until`, in Unix seconds.
     pub(crate) fn new(next: FileId, earlier_until: u64) -> Self {
         Rights { first: next, earlier_until: AtomicU64::new(earlier_until), given: Mutex::default() }
     }
@@ -73,7 +74,7 @@ impl Rights {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a process of this user gets a right to a file until `until` (Unix seconds).
+    /// Records that the mgr grants a process of the user `uid` a right to a file until `until`, in Unix seconds.
     pub(crate) fn give(&self, file: FileId, uid: u32, now: u64, until: u64) {
         let mut given = self.given();
         if given.files.len() >= given.look_at.max(1024) && !given.files.contains_key(&file) {
@@ -86,18 +87,18 @@ impl Rights {
         }
     }
 
-    /// Records that all rights to a file were ended.
+    /// Records that the mgr has ended all rights to a file.
     fn ended(&self, file: FileId) {
         self.given().files.remove(&file);
     }
 
-    /// Records that all rights of earlier starts were ended.
+    /// Records that the mgr has ended all rights of earlier starts.
     pub(crate) fn earlier_ended(&self) {
         self.earlier_until.store(0, Relaxed);
     }
 
-    /// Returns the rights that the mgr has to end when a file changes from `before` to `after`, at `now` (Unix
-    /// seconds).
+    /// Returns which rights the mgr has to end when a file's attributes change from `before` to `after`. `now` is in
+    /// Unix seconds.
     fn to_end(&self, before: &Attrs, after: &Attrs, now: u64) -> ToEnd {
         let earlier = before.id < self.first && self.earlier_until.load(Relaxed) > now;
         let given = self.given();
@@ -113,7 +114,7 @@ impl Rights {
 }
 
 impl Given {
-    /// Drops expired rights, and everything if that does not free enough space.
+    /// Removes expired rights from the table. Clears the table if it is still full.
     fn make_room(&mut self, now: u64) {
         self.files.retain(|_, out| out.until > now);
         if self.files.len() >= FILES_MAX {
@@ -125,8 +126,9 @@ impl Given {
     }
 }
 
-/// Returns whether a change of mode or owner takes a permission from users with rights. The superuser needs no
-/// permission. A user who owns the file before and after can grant back any permission.
+/// Returns whether a change of mode or owner takes a permission from users with rights. The superuser never loses a
+/// permission. Nor does a user who owns the file before and after the change, because the owner can restore any
+/// permission.
 fn is_taken(before: &Attrs, after: &Attrs, who: Who) -> bool {
     let owners = (before.uid, before.gid) != (after.uid, after.gid);
     let bits = before.mode & !after.mode & 0o777 != 0;
@@ -138,7 +140,7 @@ fn is_taken(before: &Attrs, after: &Attrs, who: Who) -> bool {
 }
 
 impl Volume {
-    /// Sets attributes other than the size, and ends the rights at iods that the change takes away.
+    /// Sets attributes other than the size. Then makes the iods refuse the rights that the change takes away.
     pub(crate) async fn set_attributes(
         &self,
         ctx: &Ctx,
@@ -151,8 +153,9 @@ impl Volume {
         Ok(after)
     }
 
-    /// Ends rights after a change of a file: users who lost the permission to read or write it are refused by all iods
-    /// when this returns. An iod that cannot be reached refuses them as soon as it can be reached.
+    /// Ends rights after a change of a file's attributes. When this function returns, the iods refuse users who have
+    /// lost the permission to read or write the file. An iod that is down refuses them before it serves any client
+    /// again.
     pub(crate) async fn end_rights(&self, ctx: &Ctx, before: &Attrs, after: &Attrs) -> Result<(), Status> {
         let who = |attrs: &Attrs| (attrs.mode, attrs.uid, attrs.gid);
         if before.kind != FileKind::Regular || who(before) == who(after) {
@@ -167,10 +170,11 @@ impl Volume {
     }
 
     async fn end_rights_to(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
-        // Before the fence: rights that are granted meanwhile have the new generation, and must stay recorded.
+        // Clear the entry before the fence: rights that the mgr grants during the fence have the new generation, and
+        // their entry must stay.
         self.rights.ended(file);
         match self.outdate(ctx, file).await {
-            // The file is gone: no right to it can be used.
+            // The file was deleted, so no right to the file can be used.
             Err(Status::Stale) => Ok(()),
             outdated => outdated,
         }
@@ -208,7 +212,8 @@ mod tests {
     #[test]
     fn a_change_revokes_rights_only_of_users_who_lose_a_permission() {
         let owner = attrs(0o644, 5, 50);
-        // (after, for root, for the owner, for another user, for many users)
+        // Each row: the attributes after the change, and whether the change takes a right from root, the owner, another
+        // user, and many users.
         for (after, taken) in [
             (attrs(0o664, 5, 50), [false; 4]),
             (attrs(0o4755, 5, 50), [false; 4]),
@@ -255,7 +260,7 @@ mod tests {
         (0..FILES_MAX as u64 + 2000).for_each(|n| rights.give(FileId(1 << 32 | n), 7, 10, 500 + n % 2));
         assert!(rights.given().files.len() < FILES_MAX);
         assert!(rights.to_end(&before, &after, 500).file && !rights.to_end(&before, &after, 501).file);
-        // Expired rights make space by themselves.
+        // Expired rights are removed without clearing the table.
         let rights = Rights::new(FILE, 0);
         (0..FILES_MAX as u64 * 2).for_each(|n| rights.give(FileId(1 << 32 | n), 7, n, n + 500));
         assert!(!rights.to_end(&before, &after, FILES_MAX as u64 * 2).file);

@@ -1,4 +1,4 @@
-//! Start and stop of a mgr and of its background tasks.
+//! Start and stop of a mgr with its background jobs.
 
 use crate::backchannel::Backchannel;
 use crate::background;
@@ -36,17 +36,17 @@ use types::{FileId, Fsid, Status};
 use wire::admin::{CheckArgs, CheckReply};
 use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_MDS;
 
-/// How long a stop waits for requests that outlived their connections.
+/// Time for which a stop waits for requests whose connections have ended, and for the flush of gathered writes.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// The metadata server.
+/// The metadata server. Its functions start a mgr in this process.
 #[derive(Debug)]
 pub struct Mgr;
 
-/// A running mgr; dropping it stops it at once.
+/// A running mgr. Dropping it stops the mgr at once, without a flush of gathered writes.
 pub struct Running {
     network: net::rpc::Server,
-    /// Number of listening addresses that come from the configuration.
+    /// Number of listening addresses from the configuration. The address of the local Unix socket follows them.
     listening: usize,
     gateway: Arc<Gateway>,
     namespace: Arc<Namespace<Embedded>>,
@@ -63,28 +63,28 @@ async fn bind(addresses: &[Address]) -> Result<Vec<Listener>, Error> {
 }
 
 impl Mgr {
-    /// Starts a mgr in tasks of the current tokio runtime. When this completes, every iod was tried once or is slow to
-    /// answer; unreachable iods are retried forever.
+    /// Starts a mgr in tasks of the current tokio runtime. Waits until the mgr has tried each iod once, but not longer
+    /// than a few seconds for slow iods. The mgr then retries unreachable iods forever.
     pub async fn start(config: Config) -> Result<Running, Error> {
         let checked = config.check()?;
-        // Bind before anything else starts: if a port is taken, there is nothing to undo.
+        // Bind before everything else: if an address is in use, there is nothing to undo.
         let listeners = bind(&checked.listen).await?;
         Self::start_at(config, listeners).await
     }
 
-    /// As [`Self::start`], with listeners of the caller instead of the configured addresses.
+    /// Starts a mgr like [`Self::start`], on listeners of the caller instead of the configured addresses.
     pub async fn start_at(config: Config, listeners: Vec<Listener>) -> Result<Running, Error> {
         let cluster = ClusterFile::load(&config.cluster_file)?;
         let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
-        // No other process uses the directory while the store is open.
+        // While the store is open, no other process uses the directory, so the socket path is free.
         let local_socket = local_socket_hint::listen(&config.dir, u64::from_be_bytes(random()?)).await;
         let boot = store::boot().unwrap_or(u64::from_be_bytes(random()?));
         Self::start_near(&config, cluster, (namespace, boot), Arc::default(), listeners, local_socket).await
     }
 
-    /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used.
-    /// `boot` changes whenever the machine has lost power. This function does not block, and does no I/O except through
-    /// [`net`] and the store.
+    /// Starts a mgr like [`Self::start`], on the metadata store that the caller has opened. Does not use the paths in
+    /// `config`. `boot` must change whenever the machine may have lost power. This function does not block, and does no
+    /// I/O except through [`net`] and the store.
     pub async fn start_on(
         config: &Config,
         cluster: ClusterFile,
@@ -95,7 +95,7 @@ impl Mgr {
         Self::start_near(config, cluster, (namespace, boot), Arc::default(), listeners, Default::default()).await
     }
 
-    /// As [`Self::start`], with other kinds of files.
+    /// Starts a mgr like [`Self::start`], with the stored kinds of the caller.
     #[cfg(test)]
     pub(crate) async fn start_with(config: &Config, kinds: Kinds) -> Result<Running, Error> {
         let listeners = bind(&config.check()?.listen).await?;
@@ -176,7 +176,6 @@ impl Mgr {
     }
 }
 
-/// Returns the configuration of the NFS server.
 fn server_config(fsid: Fsid, epoch: u32, lease_secs: u32) -> server::Config {
     let lease = Duration::from_secs(lease_secs.into());
     server::Config {
@@ -186,12 +185,13 @@ fn server_config(fsid: Fsid, epoch: u32, lease_secs: u32) -> server::Config {
     }
 }
 
-/// Returns the rights that earlier starts may have granted, with the longest lifetime that any configuration allows.
+/// Returns the table of rights at a start. Rights of earlier starts may have the longest lifetime that any
+/// configuration allows.
 fn earlier_rights(namespace: &Namespace<Embedded>) -> Result<Rights, Status> {
     Ok(Rights::new(namespace.next_id()?, unix_now() + u64::from(*RIGHT_SECS.end())))
 }
 
-/// Starts the exports. If they have changed, ends the rights that clients got at earlier starts.
+/// Starts the exports. If their terms have changed since the last start, ends the rights that clients got before.
 async fn start_exports(
     rules: Vec<Rule>,
     namespace: &Arc<Namespace<Embedded>>,
@@ -209,7 +209,8 @@ async fn start_exports(
     Ok(exports)
 }
 
-/// Counts this start and connects the iods. Fails if another store, or a later state of this store, uses one of them.
+/// Begins the epoch of this start and connects the iods. Fails if another store, or a later state of this store, has
+/// used one of the iods.
 async fn keep_iods(
     config: &Config,
     checked: &Checked,
@@ -240,38 +241,40 @@ async fn keep_iods(
 }
 
 impl Running {
-    /// Returns the addresses where the mgr listens, in the order of the configuration, with the actual ports.
+    /// Returns the addresses on which the mgr listens, with the actual ports, in the order of the configuration.
     pub fn addresses(&self) -> &[Address] {
         &self.network.addresses()[..self.listening]
     }
 
-    /// Returns the Unix socket for clients of this host, if there is one.
+    /// Returns the path of the Unix socket for clients on this host; `None` if the mgr could not create it.
     pub fn nearby(&self) -> Option<&Address> {
         self.network.addresses().get(self.listening)
     }
 
-    /// Returns the entry for clients in this process.
+    /// Returns the entry through which clients in this process connect; `None` if the mgr has no listening address.
     pub fn door(&self) -> Option<Door> {
         self.network.door()
     }
 
-    /// Returns the counters of the mgr's work apart from NFS operations.
+    /// Returns the counters of the mgr, apart from those of NFS operations.
     pub fn counters(&self) -> Counters {
         self.gateway.server.fs().0.counters.snapshot()
     }
 
-    /// Returns the served file system, for use in this process. It must not outlive [`Self::stop`].
+    /// Returns the file system that the mgr serves, for use in this process. The caller must drop it before
+    /// [`Self::stop`].
     pub fn files(&self) -> Files {
         self.gateway.server.fs().clone()
     }
 
-    /// Returns everything that `weir status` shows.
+    /// Returns the status that `weir status` shows.
     pub fn status(&self) -> wire::admin::Status {
         status::of(&self.gateway)
     }
 
-    /// Completes only when the mgr cannot go on: its store failed, or is an older copy. The caller must end the process
-    /// at once, because the mgr answers only with errors from then on. A new start finds every durable change.
+    /// Completes only when the mgr cannot continue, because its store failed or is an older copy. From then on the mgr
+    /// answers requests only with errors, so the caller must end the process at once. The next start has every durable
+    /// change.
     pub async fn failed(&self) -> Error {
         let volume = &self.gateway.server.fs().0;
         tokio::select! {
@@ -280,7 +283,8 @@ impl Running {
         }
     }
 
-    /// Checks for damage, and repairs it if `repair` is set; returns the last page with the findings of all pages.
+    /// Runs a check like `weir fsck`, with repairs if `repair` is set. Returns the last page of the check, with the
+    /// findings of all pages.
     pub fn check(&self, repair: bool) -> impl Future<Output = CheckReply> + Send + use<> {
         let gateway = self.gateway.clone();
         async move {
@@ -297,36 +301,36 @@ impl Running {
         }
     }
 
-    /// Moves the bytes of a file to objects on these iods (their numbers, in the order of the file's objects, those of
-    /// the first copy first), and waits until the file has these objects. The file must have objects, as many as there
-    /// are iods, and no iod may be named twice (`Inval`). The new objects are of the next stream, so they may be on the
-    /// same iods.
+    /// Moves the bytes of a file to new objects on the iods with these numbers, and waits until the move is complete.
+    /// `iods` is in the order of the objects, first those of the first copy. The file must have as many objects as
+    /// there are iods, and no iod may occur twice (`Inval`). The new objects are of the next stream, so they may be on
+    /// the same iods as the old ones.
     ///
-    /// Reads go on. Writes and truncations wait from when all clients have returned their layouts until all bytes are
-    /// copied: programs see a slow write, of as many seconds as the copy takes.
+    /// Reads continue during the move. Writes and truncations wait while the mgr copies the bytes, after all clients
+    /// have returned their layouts. A program sees a write that takes as long as the copy.
     ///
-    /// After an error the file has its old objects, except if the store failed; then it has its old or its new ones.
-    /// `Delay`: an iod is down, a client did not return its layout in time, or objects of an earlier move are not
-    /// removed yet. `Exist`: an object of the next stream exists, because the store was recovered from an older copy.
-    /// The objects that the file does not use are removed in the background, one lease period later.
+    /// After an error, the file has its old objects. Only if the store failed, it may have the new objects instead.
+    /// `Delay`: an iod is down, a client did not return its layout in time, or unused objects of an earlier move still
+    /// exist. `Exist`: an object of the next stream exists, because the store was recovered from an older copy. A
+    /// background job deletes the unused objects one lease period later.
     ///
-    /// The future must not be dropped before it ends, unless the mgr stops then. The next start of the mgr finishes or
-    /// undoes the move.
+    /// The caller must not drop the future before it completes, unless the mgr stops then. The next start of the mgr
+    /// completes or undoes the move.
     pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) -> impl Future<Output = Result<(), Status>> + Send + use<> {
         let gateway = self.gateway.clone();
         async move { swap_layout::run(&gateway.server, file, &iods).await }
     }
 
-    /// Stops the mgr: finishes requests in progress, closes connections, makes the store durable and closes it.
+    /// Stops the mgr: completes requests in progress, closes connections, makes the store durable and closes it.
     pub async fn stop(self) {
         let Running { network, gateway, namespace, _keeping, mut background, .. } = self;
         network.shutdown().await;
-        // While the iods are still connected: writes in flight complete, and none follow.
+        // Flush gathered writes while the iods are still connected. The network is shut down, so no new writes arrive.
         if tokio::time::timeout(STOP_GRACE, gateway.server.fs().0.let_all_go()).await.is_err() {
             tracing::warn!("the iods did not take all gathered writes before the mgr stopped");
         }
         background.shutdown().await;
-        // Spares the next start the work on finished notes.
+        // Remove completed intents, so that the next start need not repeat their work.
         if let Err(e) = gateway.server.fs().0.notes.forget().await {
             tracing::error!("cannot remove finished intents: {e}");
         }
@@ -334,7 +338,7 @@ impl Running {
         if let Err(e) = namespace.settle().await {
             tracing::error!("the metadata store failed while stopping: {e}");
         }
-        // Requests that outlived their connections still hold the store.
+        // Wait for requests whose connections have ended: such a request still has a reference to the store.
         let alone = async {
             while Arc::strong_count(&namespace) > 1 {
                 tokio::time::sleep(Duration::from_millis(5)).await;

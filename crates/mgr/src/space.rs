@@ -1,7 +1,8 @@
-//! A cache of the space that files with holes use, as the iods last reported it, with the time of the next question.
+//! A cache of the allocated space of files with holes, as the iods last reported it. The cache also decides when to ask
+//! the iods again.
 //!
-//! Nothing here is stored durably. A forgotten answer is asked again; so the number of answers is limited, and the
-//! number of files is not.
+//! The cache is only in memory. For a dropped entry, the mgr asks the iods again. So the number of entries is limited,
+//! whatever the number of files.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,27 +12,28 @@ use tokio::time::Instant;
 use types::FileId;
 use types::limits::SPACE_KNOWN_MAX;
 
-/// How long an answer is used: clients write to the iods without a report to the mgr.
+/// How long the mgr uses a reported value. It may become stale, because clients write to the iods without a report to
+/// the mgr.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long a caller waits for an answer.
+/// How long a caller waits for a query to the iods that another caller has sent.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a caller waits after other callers got no answer. So a directory of files on a silent iod can still be
-/// listed.
+/// How long a caller waits for a query after earlier callers waited in vain. So a directory of files on an iod that
+/// does not answer can still be listed.
 const PATIENCE_LOST: Duration = Duration::from_millis(20);
-/// How long after a failure the iods are asked for the same file again.
+/// Time after a failed query until the mgr asks the iods for the same file again.
 const REST: Duration = Duration::from_secs(5);
-/// Age at which a question counts as lost.
+/// Age at which a query without a reply counts as lost.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 
-/// Largest number of questions in flight: they accumulate when iods are silent.
+/// Largest number of queries in flight. Queries accumulate while iods do not answer.
 const ASKING_MAX: usize = 1024;
 
-/// The answers for all files, shared by many tasks.
+/// The reported values for all files, shared by many tasks.
 #[derive(Debug)]
 pub(crate) struct Space {
     begun: Instant,
     known: Mutex<Known>,
-    /// Notified whenever a question is answered.
+    /// Notified whenever a query ends.
     pub(crate) answered: Notify,
 }
 
@@ -46,56 +48,60 @@ impl Space {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what the caller should do to learn the space of a file in the state of this `change`.
+    /// Returns what the caller must do to get the allocated space of a file. `change` is the current change attribute
+    /// of the file.
     pub(crate) fn next(&self, file: FileId, change: u64) -> Next {
         self.known().next(file, change, self.begun.elapsed())
     }
 
-    /// Records the answer for a file in the state of this `change`; `None` if the iods could not answer.
+    /// Records the result of a query for a file. `change` is the change attribute from before the query. `used` is
+    /// `None` if the iods did not answer.
     pub(crate) fn learnt(&self, file: FileId, change: u64, used: Option<u64>) {
         self.known().learnt(file, change, used, self.begun.elapsed());
         self.answered.notify_waiters();
     }
 }
 
-/// What a caller that needs the space of a file should do.
+/// What a caller that needs the allocated space of a file must do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// Use this value, if there is one.
+    /// The caller must use this allocated space, in bytes; `None` if no value is known.
     Tell(Option<u64>),
-    /// Ask the iods, and report the answer.
+    /// The caller must query the iods, and record the result with [`Space::learnt`].
     Ask,
-    /// Another caller has asked the iods: wait for the answer for this long.
+    /// The caller must wait for at most this long, because another caller has queried the iods.
     Wait(Duration),
 }
 
-/// The state of one file.
+/// The cache entry of one file.
 #[derive(Clone, Copy, Debug, Default)]
 struct One {
     last: Option<Answer>,
-    /// When the iods were asked, while their answer is missing.
+    /// When the query in flight was sent; `None` if no query is in flight.
     asked: Option<Duration>,
-    /// When the iods failed to answer.
+    /// When the last query failed; `None` if the last query succeeded.
     failed: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     used: u64,
-    /// The change attribute of the file before the question.
+    /// The change attribute of the file before the query.
     change: u64,
     at: Duration,
 }
 
-/// The answers behind the lock. Every method takes the current time as an argument, so that tests choose it.
+/// The content of the cache, behind the lock. Every method takes the current time as an argument, so that tests can
+/// choose the time.
 #[derive(Debug, Default)]
 struct Known {
-    /// Two generations: the files that were asked for last, and the ones before.
+    /// The entries in two generations. `young` has the files that callers asked for last, and `old` the files before
+    /// them.
     young: BTreeMap<FileId, One>,
     old: BTreeMap<FileId, One>,
-    /// Number of questions in flight.
+    /// Number of queries in flight.
     asking: usize,
-    /// When a caller last waited without an answer.
+    /// When a caller last waited in vain for a query.
     silence: Option<Duration>,
 }
 
@@ -149,7 +155,7 @@ mod tests {
 
     const FILE: FileId = FileId(7);
 
-    /// One event of a history.
+    /// One event in a history of the cache.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Look,
@@ -170,17 +176,16 @@ mod tests {
         Step::Pass(REST),
     ];
 
-    /// Checks every short history. At most one question is in flight. None follows a failure or silence sooner than
-    /// after a rest. The value returned is the last answer, and while the iods answer it is never that of an older
-    /// state.
+    /// Checks every history of six events. At most one query is in flight for the file. No query follows sooner than
+    /// [`REST`] after a failure. The returned value is always the last reported one. While the iods answer, it is never
+    /// older than the last change of the file.
     #[test]
     fn iods_are_asked_only_when_needed_and_the_answer_includes_all_known_space() {
         const LEN: u32 = 6;
         for number in 0..STEPS.len().pow(LEN) {
             let mut known = Known::default();
             let (mut now, mut change, mut rest) = (Duration::from_secs(100), 1, number);
-            // The question to the iods that awaits its answer: when it was asked, and the change attribute of the file
-            // then.
+            // The query in flight: when it was sent, and the change attribute of the file then.
             let mut question: Option<(Duration, u64)> = None;
             let mut last: Option<(u64, u64, Duration)> = None;
             let mut failed: Option<Duration> = None;
@@ -191,7 +196,7 @@ mod tests {
                     (Step::Pass(time), _) => now += time,
                     (Step::Change, _) => change += 1,
                     (Step::Answer, Some((_, of))) => {
-                        // Each answer is a different number.
+                        // The test reports a different value with each reply.
                         let used = now.as_millis() as u64;
                         known.learnt(FILE, of, Some(used), now);
                         (question, last, failed) = (None, Some((used, of, now)), None);

@@ -7,10 +7,10 @@ use nfs::exports::Squash;
 use types::FileId;
 use wire::admin::{Group, Status};
 
-/// Largest number of list entries that are counted; a longer list shows this length.
+/// Largest number of list entries that the status counts. For a longer list, the status shows this number.
 const LISTED: usize = 10_000;
 
-/// Returns the status of the mgr and its iods.
+/// Returns the status of the mgr and of its iods.
 pub(crate) fn of(gateway: &Gateway) -> Status {
     let volume = &gateway.server.fs().0;
     let mut groups = vec![mgr(gateway)];
@@ -27,7 +27,7 @@ pub(crate) fn of(gateway: &Gateway) -> Status {
     Status { groups }
 }
 
-/// Returns the status that every client may see: that a mgr runs, and its version.
+/// Returns the status that every client may see, even one that sees no export: the state and the version of the mgr.
 pub(crate) fn for_strangers() -> Status {
     let mut group = Group::new("mgr");
     group.text("state", "up");
@@ -35,8 +35,8 @@ pub(crate) fn for_strangers() -> Status {
     Status { groups: vec![group] }
 }
 
-/// Returns where the objects of a file are: a group for the file, and one for each object. Empty for a file without
-/// objects.
+/// Returns where the objects of a file are: one group for the file, and one for each object. Returns no groups for a
+/// file without objects.
 pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
     let volume = &gateway.server.fs().0;
     let objects = volume.namespace.info(file).and_then(|info| volume.objects(&info));
@@ -153,7 +153,7 @@ fn operations(gateway: &Gateway) -> Group {
     group
 }
 
-/// Returns the state of gathered writes.
+/// Returns the group of gathered writes: the number of files with held bytes, and the number of held bytes.
 fn gathering(gateway: &Gateway) -> Group {
     let standing = gateway.server.fs().0.gathered.standing();
     let mut group = Group::new("gathering");
@@ -162,7 +162,7 @@ fn gathering(gateway: &Gateway) -> Group {
     group
 }
 
-/// Returns the amount of unfinished work on files.
+/// Returns the group of unfinished work: orphans, deletions, intents and repairs.
 fn work(gateway: &Gateway) -> Group {
     let volume = &gateway.server.fs().0;
     let notes = volume.notes.counted();

@@ -1,4 +1,4 @@
-//! The metadata store in the mgr's directory: its creation, and its opening with a separate error for each mistake.
+//! The metadata store in the mgr's directory: creates and opens it, with a separate error for each mistake of the user.
 
 use crate::backup;
 use crate::clock::now;
@@ -13,26 +13,28 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{FileId, Status, StoreId};
 
-/// Name of the store in the mgr's directory.
+/// Name of the file of the metadata store in the mgr's directory.
 pub(crate) const STORE: &str = "meta.redb";
-/// Registry key of the store's identity, if it differs from that of its log: in a restored store.
+/// Registry key of the identity of the store. Only a restored store has this record: its identity differs from that of
+/// its log.
 const IDENTITY: &[u8] = b"mgr/store";
-/// Registry key of the number below which objects without files are kept: a recovered store does not know their files.
+/// Registry key of the inode number below which the mgr deletes no object without a file. Only a recovered older copy
+/// has this record, because it does not have all files of the later state.
 const KEEP: &[u8] = b"mgr/keep";
-/// Registry key of the number of starts.
+/// Registry key of the epoch: the number of starts of the mgr on this store.
 const EPOCH: &[u8] = b"mgr/epoch";
-/// How long a start waits for the previous mgr to release the store: the kernel may need time to clean up a killed
+/// How long a start waits until another process closes the store. The kernel may need time to clean up a killed
 /// process.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
-/// Interval of the checks for the release.
+/// Interval at which a start tries again to open the store.
 const IN_USE_PAUSE: Duration = Duration::from_millis(50);
 
 fn store_path(dir: &Path) -> PathBuf {
     dir.join(STORE)
 }
 
-/// Restricts the mgr's directory and its files to their owner; other users can only pass through the directory to the
-/// socket in it.
+/// Restricts the modes of the mgr's directory and of the files in it to the owner. Other users may only search the
+/// directory, to reach the Unix socket in it.
 pub(crate) fn narrow(dir: &Path) {
     use net::files::{FILE, WAY};
     let files = [STORE, backup::LOG, backup::RESTORING, backup::RESTORING_LOG];
@@ -40,11 +42,11 @@ pub(crate) fn narrow(dir: &Path) {
     net::files::narrow(dir, &all);
 }
 
-/// Makes an empty file system in `dir`, and the directory if it does not exist; the root belongs to the directory's
-/// owner.
+/// Creates an empty file system in `dir`, and the directory if it is missing. The root directory of the file system
+/// gets the owner of `dir`.
 ///
 /// # Errors
-/// Fails if a store exists already, or if the directory cannot be written.
+/// Fails if `dir` contains a store already, or if the directory cannot be written.
 pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error> {
     let io = |action| move |e| io_error(dir, action, "make the directory above it first", e);
     match net::files::make_way(dir) {
@@ -67,13 +69,13 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error>
         root_gid: owner.gid(),
     };
     Namespace::format(engine, format).await?;
-    // Change the mode only now that `dir` holds a store: before, it may be a directory of other programs.
+    // Change the modes only now that `dir` contains a store. Before, it may be a directory of other programs.
     narrow(dir);
     tracing::info!(store = %path.display(), fsid = %cluster.fsid, "formatted");
     Ok(StoreId(id))
 }
 
-/// Opens the store in `dir`, which must belong to the cluster file's file system.
+/// Opens the metadata store in `dir`, and checks that it belongs to the file system of the cluster file.
 pub(crate) async fn open(
     dir: &Path,
     cluster: &ClusterFile,
@@ -102,7 +104,7 @@ pub(crate) async fn open(
     Ok(Arc::new(namespace))
 }
 
-/// Returns the identity of the metadata store, which its copies share.
+/// Returns the identity of the metadata store. All copies of a store have the same identity.
 pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Status> {
     match namespace.registry(IDENTITY)? {
         None => Ok(namespace.identity()),
@@ -110,12 +112,12 @@ pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Statu
     }
 }
 
-/// Records the identity of the store durably, if its log has another one.
+/// Records the identity of a restored store durably. Its log has another identity.
 pub(crate) async fn name(namespace: &Namespace<Embedded>, store: StoreId) -> Result<(), Status> {
     namespace.registry_put(now(), IDENTITY, Some(&Bytes::copy_from_slice(&store.0))).await
 }
 
-/// Returns the number below which objects without files are kept for `weir fsck` to list.
+/// Returns the inode number below which the mgr deletes no object without a file. `weir fsck` lists such objects.
 pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Status> {
     match namespace.registry(KEEP)? {
         None => Ok(FileId(0)),
@@ -123,13 +125,13 @@ pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Stat
     }
 }
 
-/// Records durably that objects without files below this number are kept from now on.
+/// Records durably that the mgr deletes no object without a file below this inode number from now on.
 pub(crate) async fn keep_unknown_below(namespace: &Namespace<Embedded>, first: FileId) -> Result<(), Status> {
     let value = Bytes::copy_from_slice(&first.0.to_be_bytes());
     namespace.registry_put(now(), KEEP, Some(&value)).await
 }
 
-/// Opens the engine, as soon as no other process has it open.
+/// Opens the storage engine, and waits if another process has the store open.
 async fn engine(path: &Path) -> Result<Embedded, Error> {
     let until = Instant::now() + IN_USE_WAIT;
     let mut said = false;
@@ -147,7 +149,7 @@ async fn engine(path: &Path) -> Result<Embedded, Error> {
     }
 }
 
-/// Runs `work` on a blocking thread: an opening may have to repair the store, which takes time.
+/// Runs `work` on a blocking thread, because opening a store may have to repair it, which takes time.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, meta::StoreError> + Send + 'static,
 ) -> Result<T, Error> {
@@ -157,7 +159,7 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Raises the recorded epoch to `least`, durably, so that the next start has a larger one.
+/// Raises the recorded epoch to at least `least`, durably, so that the next start has a larger epoch.
 pub(crate) async fn raise_epoch(namespace: &Namespace<Embedded>, least: u32) -> Result<(), Status> {
     if last_epoch(namespace)? >= least {
         return Ok(());
@@ -172,7 +174,8 @@ fn last_epoch(namespace: &Namespace<Embedded>) -> Result<u32, Status> {
     }
 }
 
-/// Counts this start durably and begins its epoch, which is larger than those of all earlier starts and never 0.
+/// Records the start of the mgr durably, and returns its epoch, which is larger than the epochs of all earlier starts
+/// and never 0.
 pub(crate) async fn next_epoch(namespace: &Namespace<Embedded>) -> Result<u32, Error> {
     let last = last_epoch(namespace).map_err(Error::Metadata)?;
     let epoch = last.checked_add(1).ok_or(Error::Metadata(Status::Corrupt))?;
@@ -187,8 +190,9 @@ pub(crate) async fn next_epoch(namespace: &Namespace<Embedded>) -> Result<u32, E
     }
 }
 
-/// Returns the number of this boot of the host (`/proc/sys/kernel/random/boot_id`). While it is the same, no written
-/// file data is lost, even if processes were killed. `None` if the number cannot be read.
+/// Returns a number derived from the boot id of the host (`/proc/sys/kernel/random/boot_id`). While the number stays
+/// the same, the host has lost no written file data, even if processes were killed. Returns `None` if the boot id
+/// cannot be read.
 pub(crate) fn boot() -> Option<u64> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).collect();

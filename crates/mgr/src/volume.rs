@@ -1,4 +1,5 @@
-//! A volume: the namespace, the iods and the layouts, combined for the NFS server.
+//! The volume of a mgr: the namespace, the iods and the layouts, which together implement the operations of the NFS
+//! server's file system.
 
 mod damaged;
 mod data;
@@ -47,9 +48,11 @@ use xdr::Xdr;
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub(crate) namespace: Arc<Namespace<Embedded>>,
-    /// Changes once the host has lost power: changes that were answered and not durable before that may be lost.
+    /// A number that changes when the host may have lost power. Changes that were not durable before the power failure
+    /// may be lost.
     pub(crate) boot: u64,
-    /// Objects without files are kept below this number: an older copy of the store may not know their files.
+    /// Inode number below which the mgr deletes no object without a file, because a recovered older copy of the store
+    /// may not have this file.
     pub(crate) kept_below: FileId,
     pub(crate) iods: Arc<Iods>,
     pub(crate) kinds: Arc<Kinds>,
@@ -58,25 +61,25 @@ pub(crate) struct Volume {
     pub(crate) notes: Intents,
     pub(crate) scrubs: Scrubs,
     pub(crate) locks: FileLocks,
-    /// Locked while the bytes of an inline file move to its objects.
+    /// For each file, a lock that a task holds while it moves the bytes of the inline file to objects.
     pub(crate) moving: FileLocks,
-    /// Files whose objects are being moved or removed.
+    /// Files whose objects the mgr is moving or deleting.
     pub(crate) moves: Moves,
     /// Largest size of an inline file, in bytes.
     pub(crate) inline_max: u64,
-    /// The space that files with holes use.
+    /// Cache of the allocated space of files with holes.
     pub(crate) space: Space,
-    /// Gathered writes that wait in memory.
+    /// Small writes that the mgr holds in memory.
     pub(crate) gathered: GatheredWrites,
     pub(crate) counters: Counting,
     /// The layout policy of files whose directory and export set none.
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
-    /// How long rights on the direct path last.
+    /// Lifetimes of the rights on the direct path.
     pub(crate) lifetimes: Lifetimes,
     /// The rights on the direct path that may still be valid.
     pub(crate) rights: Rights,
-    /// How long requests wait before the mgr executes them.
+    /// Measures how long requests wait before the mgr executes them.
     pub(crate) queue: Arc<Mutex<Queue>>,
     /// When this mgr started.
     pub(crate) begun: Instant,
@@ -84,17 +87,18 @@ pub(crate) struct Volume {
     pub(crate) exports: Exports,
     pub(crate) devices: Devices,
     pub(crate) native: NativeClients,
-    /// Files in which lost or damaged bytes were found.
+    /// Files in which requests found lost or damaged bytes.
     pub(crate) damaged: Damaged,
-    /// Notified when a file's objects are to be deleted.
+    /// Notified when a file is added to the list of files whose objects must be deleted.
     pub(crate) doomed: Notify,
-    /// Whether files may exist that have neither a name nor an open, from before the start or after a failed deletion.
+    /// Whether there may be files without a name that no client has open, from before the start or after a failed
+    /// deletion.
     pub(crate) orphans_left: AtomicBool,
 }
 
 impl Volume {
-    /// Returns the layout of a new file in `dir`; while too few iods are up, a record of the policy that chooses them
-    /// at first use.
+    /// Returns the layout record of a new file in `dir`. While too few iods are up, the record contains the policy
+    /// instead. The mgr then chooses the iods at the first use of the file.
     pub(crate) fn layout_in(&self, place: Place, dir: FileId) -> Result<Layout, Status> {
         let xattrs = self.namespace.effective_xattrs(dir, layout::policy::PREFIX.as_bytes())?;
         let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
@@ -110,7 +114,7 @@ impl Volume {
         }
     }
 
-    /// Returns the namespace in the mode that the client asked for: waiting for the disk, or not.
+    /// Returns the namespace in the mode that the client requested: changes wait until they are durable, or do not.
     pub(crate) fn names(&self, ctx: &Ctx) -> Namespace<Embedded> {
         if ctx.soon { self.namespace.soon() } else { self.namespace.waiting() }
     }
@@ -119,7 +123,7 @@ impl Volume {
         self.kinds.make(&self.iods, policy)
     }
 
-    /// Returns the state of a regular file; `IsDir`, `Symlink` or `WrongType` for other inodes.
+    /// Returns the state of a regular file. Fails with `IsDir`, `Symlink` or `WrongType` for other inodes.
     pub(crate) fn regular(&self, file: FileId) -> Result<FileInfo, Status> {
         let info = self.namespace.info(file)?;
         match info.attrs.kind {
@@ -130,29 +134,30 @@ impl Volume {
         }
     }
 
-    /// Returns the objects of a file; `None` while its bytes are with its metadata.
+    /// Returns the objects of a file; `None` while the bytes of the file are inline in its metadata.
     pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Opened<'_>>, Status> {
         self.stored(info.into(), info.layout.as_ref())
     }
 
-    /// As [`Self::objects`], for a file that is `known` and has this layout.
+    /// Returns the objects that `layout` names; `None` if the layout does not name the final objects of the file.
     pub(crate) fn stored(&self, known: Known, layout: Option<&Layout>) -> Result<Option<Opened<'_>>, Status> {
         let layout = layout.filter(|layout| layout.is_final());
         layout.map(|layout| self.kinds.open(&self.iods, known, layout)).transpose()
     }
 
-    /// Returns the objects that a file has or will have, if they are decided.
+    /// Returns the objects that a file has, or will have when its inline bytes move; `None` if the mgr has not chosen
+    /// them yet.
     pub(crate) fn objects_to_be(&self, info: &FileInfo) -> Result<Option<Opened<'_>>, Status> {
         let known = Known::nothing(info.attrs.id, info.generation);
         self.decided(info)?.map(|layout| self.kinds.open(&self.iods, known, &layout)).transpose()
     }
 
-    /// Returns whether the bytes of a file are in its objects, and not with its metadata.
+    /// Returns whether the bytes of a file are in objects, and not inline in its metadata.
     pub(crate) fn is_in_objects(&self, info: &FileInfo) -> bool {
         info.layout.as_ref().is_some_and(Layout::is_final)
     }
 
-    /// Returns the objects of a file for use; moves inline bytes to them first.
+    /// Returns the objects of a file. If the bytes of the file are inline, first moves them to the objects.
     pub(crate) async fn objects_now(&self, now: Timestamp, info: &FileInfo) -> Result<Opened<'_>, Status> {
         if let Some(objects) = self.objects(info)? {
             return Ok(objects);

@@ -1,4 +1,5 @@
-//! The mgr with real iods in one process: I/O on both paths, layouts, failures, restarts, and the mgr's port.
+//! The mgr with real iods in one process: I/O on the direct path and the mgr path, layouts, failures, restarts, and the
+//! mgr's port.
 
 #[path = "volume/allocate.rs"]
 mod allocate;

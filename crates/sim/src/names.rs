@@ -262,7 +262,7 @@ impl Parts {
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // If the mgr executed a request before it died, or lost the effect of a request in a power loss, this event must
+        // If the mgr executed a request before it died, or lost the effect of a request in a power loss, the event must
         // precede every request to the restarted mgr. One power loss may lose the changes of several files.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));

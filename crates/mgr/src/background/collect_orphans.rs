@@ -1,16 +1,21 @@
-//! Collection of orphaned objects: a background task that deletes objects that no file uses.
+//! Orphan collection: a background job that deletes objects that no file uses.
 //!
-//! A write that was in flight while its file was removed or moved can create an object again, which no list of the
-//! namespace names. It cannot be mistaken for another file's object: inode numbers are never reused. So the mgr lists
-//! all objects of each iod from time to time, slowly, and removes those that no file uses.
+//! A write in flight may reach an iod after the mgr has deleted or moved the file. The iod then creates the object
+//! again, and no record of the namespace names this object. The object cannot belong to another file, because inode
+//! numbers are never reused. So the mgr periodically lists all objects of each iod and deletes the objects that no file
+//! uses.
 //!
-//! Such writes are rare. Many objects without files are a sign of another problem, such as damage that hides records of
-//! the namespace. Then they may be the last copy of a user's data, and are left for `weir fsck` to show.
+//! Late writes of this kind are rare. Many objects without files are a sign of another problem, such as damage that
+//! hides inode records. The objects may then be the last copy of a user's data. So the mgr keeps them, and `weir fsck`
+//! reports them.
 //!
-//! The mgr claims every stream of a file id below its counter, because file ids are never reused: all objects of a gone
-//! file go, whatever their stream. Of a file that exists, it claims the objects of streams below that of the layout
-//! record: a late write has created them again after a move. Objects of later streams stay. The mgr claims no object
-//! whose head cannot be read, is that of something else, or has a newer version.
+//! Which objects the mgr may delete:
+//!
+//! - If the file does not exist, and its inode number was allocated: the objects of all its streams.
+//! - If the file exists: the objects of streams older than the stream in the layout record. A late write has created
+//!   them after a move.
+//! - Never an object of a newer stream, and never an object whose header is unreadable, has a newer version, or names
+//!   another object.
 
 use super::{Context, Job};
 use crate::counters::add;
@@ -25,25 +30,26 @@ use tokio::time::Instant;
 use types::{FileId, ObjectId, Status};
 use wire::native::{HeadState, ListEntry};
 
-/// Interval between two passes over an iod that stays up.
+/// Interval between two passes over an iod that stays connected.
 const EVERY: Duration = Duration::from_secs(6 * 3600);
-/// Interval of the checks whether an iod is due.
+/// Interval at which the job checks whether a pass over some iod is due.
 const LOOK: Duration = Duration::from_secs(2);
-/// Objects listed per request.
+/// Largest number of objects that one list request returns.
 const PAGE: u32 = 256;
-/// Seconds of rest for each second of listing.
+/// Seconds for which the job sleeps for each second that it has spent on listing, to leave the iod to clients.
 const REST: u32 = 9;
-/// If one iod has more objects without files than this, the result is not trusted.
+/// Largest number of objects without a file that the job deletes from one iod in one pass. If there are more, the job
+/// deletes none and logs a warning.
 const STRAYS_MAX: usize = 64;
-/// Shortest rest.
+/// Shortest sleep between two list requests.
 const REST_MIN: Duration = Duration::from_millis(5);
 
-/// The collection: from each iod when it has come up and the grace period is over, and again every few hours.
+/// The job: it makes a pass over each iod that has connected, once the grace period is over, and again every six hours.
 pub(super) struct CollectOrphans {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
-    /// Per iod: the link of the last pass, and its time.
+    /// For each iod number: the link (connections) to the iod that the last pass used, and when this pass ended.
     walked: HashMap<u16, (Arc<Link>, Instant)>,
 }
 
@@ -57,7 +63,7 @@ impl Job for CollectOrphans {
 
     async fn due(&mut self) {
         tokio::select! {
-            // This cannot fail: `volume` keeps the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
@@ -66,7 +72,7 @@ impl Job for CollectOrphans {
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
         let CollectOrphans { volume, server, walked, .. } = self;
-        // Returning clients may still write under capabilities from before the restart.
+        // During the grace period, clients may still write with capabilities from before the restart.
         if server.inspect(|state| state.in_grace()) {
             return Ok(());
         }
@@ -89,7 +95,8 @@ impl Job for CollectOrphans {
     }
 }
 
-/// Lists all objects of an iod once, then removes those without files if the result is plausible.
+/// Lists all objects of an iod once, and then deletes those that no file uses. Deletes none if there are too many of
+/// them to be plausible.
 async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
     let strays = strays(volume, link).await?;
     let damaged = volume.namespace.standing().counters.corrupt;
@@ -100,7 +107,7 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
         return Ok(());
     }
     for (next, entry) in strays {
-        // Check again: the file may have changed since the object was listed.
+        // Check the object again: the file may have changed after the object was listed.
         if is_stray(volume, next, &entry)? {
             objects::remove(link, &entry).await?;
             add(&volume.counters.objects_collected, 1);
@@ -110,14 +117,15 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
     Ok(())
 }
 
-/// Returns the objects of an iod that belong to no file, each with the first inode number that was free before it was
-/// listed. Stops soon after [`STRAYS_MAX`].
+/// Returns the objects of an iod that no file uses. Each comes with the lowest inode number that was unallocated before
+/// the object was listed. Stops soon after [`STRAYS_MAX`] objects.
 async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>, Status> {
     let (mut after, mut left): (Option<ObjectId>, u64) = (None, 0);
     let mut strays = Vec::new();
     loop {
         let begun = Instant::now();
-        // Read before the list: an object from this number on may belong to a file created since.
+        // Read the next inode number before the list: an object with this number or a higher one may belong to a file
+        // created since.
         let next = volume.namespace.next_id()?;
         let page = objects::list(link, after, PAGE).await?;
         add(&volume.counters.objects_listed, page.entries.len() as u64);
@@ -142,28 +150,28 @@ async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>
     Ok(strays)
 }
 
-/// Returns whether no file uses an object, so that the mgr may delete the object. `next` is the first inode number that
-/// was free before the object was listed.
+/// Returns whether no file uses an object, so that the mgr may delete the object. `next` is the lowest inode number
+/// that was unallocated before the object was listed.
 fn is_stray(volume: &Volume, next: FileId, entry: &ListEntry) -> Result<bool, Status> {
     let file = entry.object.file;
     let is_ours = entry.head == HeadState::Own && file >= volume.kept_below;
     Ok(is_ours && (is_of_no_file(volume, next, file)? || is_replaced(volume, entry.object)?))
 }
 
-/// Returns whether an object is of an earlier stream than those that its file uses, and on no deletion list. Streams
-/// only rise, so no layout will name the object again.
+/// Returns whether the object belongs to an older stream than the layout record of its file names, and the file has no
+/// record of unused objects. Stream numbers only grow, so no later layout names the object.
 fn is_replaced(volume: &Volume, object: ObjectId) -> Result<bool, Status> {
     let info = match volume.namespace.info(object.file) {
         Err(Status::Stale | Status::Corrupt) => return Ok(false),
         info => info?,
     };
-    // `Volume::objects` has logged a record that cannot be used.
+    // `Volume::objects` logs a layout record that it cannot use.
     let Ok(Some(used)) = volume.objects(&info) else { return Ok(false) };
     Ok(object.stream < used.object().stream && volume.namespace.unused_of(object.file)?.is_none())
 }
 
-/// Returns whether the objects of `file` belong to no file and are in no deletion list. `next` is from before they were
-/// listed.
+/// Returns whether `file` does not exist and no deletion list names its objects. `next` is the lowest inode number that
+/// was unallocated before the objects were listed.
 pub(crate) fn is_of_no_file(volume: &Volume, next: FileId, file: FileId) -> Result<bool, Status> {
     if file >= next {
         return Ok(false);

@@ -1,5 +1,5 @@
-//! Deletion of the objects of deleted files: a background task that works from a durable list until every iod has
-//! deleted them.
+//! Deletion of objects of deleted files: a background job that works through a durable list. A file stays on the list
+//! until every iod has deleted its objects.
 
 use super::{Context, Job};
 use crate::clock::now;
@@ -13,18 +13,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use types::{FileId, Status};
 
-/// Number of files worked on at a time.
+/// Number of files whose objects the job deletes at a time.
 const AT_ONCE: usize = 32;
-/// Number of files that one read of the list returns at most.
+/// Largest number of files that one read of the deletion list returns.
 const PAGE: usize = 256;
-/// Time until the next pass after a failure, if no iod comes up.
+/// Time until the job tries again after an iod was down or failed, unless an iod connects before.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The deletion of objects.
 pub(super) struct DeleteObjects {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// Whether some files of the list still had objects after the last pass.
+    /// Whether some files of the deletion list still had objects after the last pass.
     left: bool,
 }
 
@@ -39,7 +38,7 @@ impl Job for DeleteObjects {
         tokio::select! {
             biased;
             () = self.volume.doomed.notified() => {}
-            // This cannot fail: `volume` keeps the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN), if self.left => {}
         }
@@ -57,14 +56,15 @@ impl Job for DeleteObjects {
     }
 }
 
-/// Tries every file of the list once; returns whether any is left.
+/// Tries to delete the objects of every file of the deletion list once. Returns whether some file still has objects.
 async fn walk(volume: &Volume) -> Result<bool, Status> {
     let mut after = FileId(0);
     let mut left = false;
     loop {
         let page = volume.namespace.doomed(after, PAGE)?;
         let Some(last) = page.last() else { return Ok(left) };
-        // A removal that is not durable yet may be undone by a power failure: then the file must still have its bytes.
+        // Wait until the removals of these files are durable. A power failure may undo a removal that is not durable,
+        // and the file must then still have its bytes.
         volume.namespace.settle().await?;
         after = last.id;
         let count = page.len();
@@ -78,7 +78,7 @@ async fn walk(volume: &Volume) -> Result<bool, Status> {
     }
 }
 
-/// Deletes the objects of one file; returns the file if all are deleted.
+/// Deletes the objects of one file. Returns the file if every iod has deleted its objects.
 async fn end(volume: &Volume, doomed: Doomed) -> Option<FileId> {
     let known = Known::nothing(doomed.id, doomed.generation);
     let objects = volume.kinds.open(&volume.iods, known, &doomed.layout);

@@ -1,8 +1,8 @@
-//! Deletion of unused objects: a background task that removes the objects that layout swaps leave on the iods.
+//! Deletion of unused objects: a background job that deletes the objects that a layout swap has left on the iods.
 //!
-//! Unused objects stay for one lease period after the task has first seen their record. A client that lost its layout
-//! may not know that yet. While the object exists, it refuses the client's requests, because it is fenced. A missing
-//! object would read as zeros.
+//! The objects stay for one lease period after the job has first read their record. A client may not have noticed yet
+//! that it lost its old layout. As long as the old object exists, it is fenced, and so the iod refuses the requests of
+//! this client. A missing object would read as zeros.
 
 use super::{Context, Job};
 use crate::clock::now;
@@ -18,20 +18,19 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use types::{FileId, Generation, Status};
 
-/// Number of records that one read of the list returns at most.
+/// Largest number of records that one read of the list of unused objects returns.
 const PAGE: usize = 256;
-/// Time until the next pass after a failure, if no iod comes up and no move ends.
+/// Time until the job tries again after a failure, unless an iod connects or a move ends before.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// When the task has first seen each record.
+/// For each record of unused objects: when the job first read the record.
 type Seen = HashMap<(FileId, Generation), Instant>;
 
-/// The deletion of unused objects.
 pub(super) struct DeleteUnused {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
     seen: Seen,
-    /// When to try again to remove the objects that the last pass could not remove.
+    /// When the job tries again to delete the objects that its last pass left. `None`: the last pass left none.
     next: Option<Instant>,
 }
 
@@ -53,7 +52,7 @@ impl Job for DeleteUnused {
         tokio::select! {
             biased;
             () = self.volume.moves.ended.notified() => {}
-            // This cannot fail: `volume` keeps the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = due => {}
         }
@@ -71,7 +70,8 @@ impl Job for DeleteUnused {
     }
 }
 
-/// Tries every record once; returns when to try the rest, if any is left.
+/// Tries to delete the objects of every record once. Returns when the job must try again, or `None` if no record is
+/// left.
 async fn walk(volume: &Volume, seen: &mut Seen) -> Result<Option<Instant>, Status> {
     let lease = Duration::from_secs(volume.lease_secs.into());
     let (mut after, mut next, mut still) = (FileId(0), None::<Instant>, Seen::new());
@@ -80,7 +80,8 @@ async fn walk(volume: &Volume, seen: &mut Seen) -> Result<Option<Instant>, Statu
         let Some(last) = page.last() else { break };
         after = last.file;
         for unused in page {
-            // An older copy of the store does not know which of the objects have the bytes.
+            // After `weir mgr --recover-old-store`, an older copy of the store does not say which objects have the
+            // bytes of this file. So the job deletes none of them.
             if unused.file < volume.kept_below {
                 continue;
             }
@@ -99,19 +100,20 @@ async fn walk(volume: &Volume, seen: &mut Seen) -> Result<Option<Instant>, Statu
     Ok(next)
 }
 
-/// Deletes unused objects and forgets them; returns `false` if they have to wait.
+/// Deletes the unused objects of a record, and then the record. Returns `false` if the objects cannot be deleted yet.
 async fn remove(volume: &Volume, unused: &Unused) -> Result<bool, Status> {
-    // While a swap of the file runs, these may be its new objects.
+    // While a move of the file runs, the unused objects may be the new objects of this move.
     let Ok(_removing) = volume.moves.begin(unused.file, Stage::Removing) else { return Ok(false) };
     if volume.namespace.unused_of(unused.file)?.as_ref() != Some(unused) {
         return Ok(true);
     }
-    // A power failure may undo a swap that is not durable yet: then the file must still have its bytes.
+    // A power failure may undo a swap that is not durable. The old objects must then still have the bytes of the file.
     volume.namespace.settle().await?;
     let known = Known::nothing(unused.file, unused.generation);
     let objects = volume.kinds.open(&volume.iods, known, &unused.layout);
     let removed = match objects {
-        // No later layout of the file names these objects: a late write must not create one again.
+        // No later layout of the file names these objects. So the iods keep tombstones, and a late write cannot create
+        // an object again.
         Ok(objects) if is_retired(volume, &*objects)? => objects.remove().await,
         Ok(objects) => objects.remove_unused().await,
         Err(e) => Err(e),
@@ -125,9 +127,9 @@ async fn remove(volume: &Volume, unused: &Unused) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Returns whether no layout of the file will ever name these unused objects: the file is deleted, or its objects are
-/// of a later stream. Clients may still have rights to such objects. All other unused objects are the new objects of an
-/// unfinished move, to which only the mgr ever had rights.
+/// Returns whether no layout of the file will ever name these unused objects. This holds if the file is deleted, or if
+/// the objects belong to an older stream than the objects of the file. Clients may still have rights to such objects.
+/// All other unused objects are the new objects of an unfinished move, to which only the mgr has rights.
 fn is_retired(volume: &Volume, unused: &dyn Stored) -> Result<bool, Status> {
     let info = match volume.namespace.info(unused.known().file) {
         Err(Status::Stale) => return Ok(true),

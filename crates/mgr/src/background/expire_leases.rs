@@ -1,4 +1,5 @@
-//! The background job that expires leases, and frees orphans after the grace period.
+//! Lease expiry: a background job that ends the state of clients whose leases have expired. After the grace period, the
+//! job also frees orphans.
 
 use super::{Context, Job};
 use crate::clock::now;
@@ -8,15 +9,14 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use types::{FileId, Status};
 
-/// Interval of the checks for expired leases.
+/// Interval at which the job checks for expired leases.
 const TICK: Duration = Duration::from_millis(500);
-/// Number of orphans that one read returns at most.
+/// Largest number of orphans that one read of the orphan list returns.
 const ORPHANS: usize = 256;
 
-/// The background job that expires leases, and frees orphans after the grace period.
 pub(super) struct ExpireLeases {
     server: Arc<NfsServer>,
-    /// Whether the next pass is the first.
+    /// Whether the job has not made a pass yet. The first pass does not wait.
     first: bool,
 }
 
@@ -48,8 +48,7 @@ impl Job for ExpireLeases {
     }
 }
 
-/// Frees every file that has no name and that no client has open: its removal or last close was interrupted at an
-/// earlier start.
+/// Frees every orphan that no client has open. A crash interrupted the removal or the last close of such a file.
 async fn reap_orphans(server: &NfsServer) -> Result<(), Status> {
     let mut after = FileId(0);
     loop {

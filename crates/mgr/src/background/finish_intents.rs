@@ -1,5 +1,5 @@
-//! Completion of noted work: a background task that learns unreported sizes and finishes truncations and fences on
-//! every iod.
+//! Completion of intents: a background job that measures unreported file sizes, and repeats truncations and fences
+//! until every iod has executed them.
 
 use super::{Context, Job};
 use crate::fs::NfsServer;
@@ -11,16 +11,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use types::{FileId, Status};
 
-/// Interval of the passes over the notes, if no iod comes up.
+/// Interval between two passes over the intents, unless an iod connects before.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Largest number of files for which the mgr remembers that it has logged a failure.
+/// Largest number of files for which the mgr remembers that it has logged a failure, so that it logs each failure once.
 const TOLD_MAX: usize = 4096;
-/// Number of files measured at a time: each may have to be fenced, which takes a flush on each of its iods.
+/// Number of files whose size the mgr measures at a time. The mgr may have to fence each file first, which takes a
+/// flush on each of its iods.
 const AT_ONCE: usize = 16;
-/// How long finished notes are collected, so that many are forgotten together.
+/// How long the mgr collects completed intents, so that it removes many of them from the store in one batch.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// The removal of notes of finished work.
+/// The job that removes completed intents from the metadata store.
 pub(super) struct ForgetIntents(Arc<Volume>);
 
 impl Job for ForgetIntents {
@@ -44,12 +45,12 @@ impl Job for ForgetIntents {
     }
 }
 
-/// The completion of noted work.
+/// The job that completes intents.
 pub(super) struct FinishIntents {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
-    /// Files whose failure has already been logged.
+    /// Files for which the mgr has already logged a failure.
     told: HashSet<FileId>,
 }
 
@@ -63,7 +64,7 @@ impl Job for FinishIntents {
 
     async fn due(&mut self) {
         tokio::select! {
-            // This cannot fail: `volume` keeps the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN) => {}
         }
@@ -78,13 +79,13 @@ impl Job for FinishIntents {
         for file in volume.notes.fences() {
             log(told, file, "fence the objects of the file", volume.finish_fence(file).await);
         }
-        // Until the grace period is over, earlier writers may return and report.
+        // During the grace period, clients that wrote before the restart may come back and report their sizes.
         if !server.inspect(|state| state.in_grace()) {
             let measure = |file| {
                 let (server, volume) = (&*server, &*volume);
                 async move {
-                    // A client with a layout to write may write on, and reports its size; other clients must not see
-                    // that size before.
+                    // A client with a write layout may still write, and reports the size itself. Other clients must not
+                    // see a size before this report.
                     let may_tell = in_use(server, file) || volume.grants.written(file);
                     let outcome = if may_tell { Ok(()) } else { volume.measure_for_good(file).await };
                     (file, outcome)
@@ -99,12 +100,13 @@ impl Job for FinishIntents {
     }
 }
 
-/// Returns whether a client may be writing the file or return to it.
+/// Returns whether a client has the file open or holds a layout of the file.
 pub(crate) fn in_use(server: &NfsServer, file: FileId) -> bool {
     server.inspect(|state| state.is_open(file) || !state.layout_holders(file).is_empty())
 }
 
-/// Logs a failure once per file, unless an iod is only down.
+/// Logs a failure once for each file. A failure with `Delay` means that an iod is down, and is logged only at the debug
+/// level.
 fn log(told: &mut HashSet<FileId>, file: FileId, what: &str, result: Result<(), Status>) {
     match result {
         Ok(()) => drop(told.remove(&file)),

@@ -1,4 +1,5 @@
-//! The flush of gathered writes: a background task that writes held bytes to the iods when their delay has passed.
+//! The flush of gathered writes: a background job that sends gathered bytes from the memory of the mgr to the iods when
+//! their delay has passed.
 
 use super::{Context, Job};
 use crate::volume::Volume;
@@ -10,13 +11,12 @@ use layout::gather::Part;
 use std::sync::Arc;
 use types::Status;
 
-/// Largest number of files that are flushed at a time because their delay has passed.
+/// Largest number of files that the job flushes at a time.
 const AT_ONCE: usize = 256;
 
-/// The flush of gathered writes.
 pub(super) struct FlushGathered {
     volume: Arc<Volume>,
-    /// The flushes in progress.
+    /// The flushes in flight, one for each file.
     going: FuturesUnordered<BoxFuture<'static, Result<(), Status>>>,
 }
 

@@ -1,7 +1,8 @@
-//! Marks for the iods: a background task that leaves a new mark every ten minutes while files change, and after the
-//! clock of this host was set.
+//! Marks: random numbers that the mgr stores on every iod. This background job stores a new mark every ten minutes
+//! while files change, and after a step of this host's clock.
 //!
-//! An iod refuses a store that lacks its mark. It uses the clock to check whether a right has expired.
+//! An iod refuses a metadata store that does not have the mark of the iod in its records. With each mark, the iod also
+//! gets the time of this host, by which the iod checks whether a capability has expired.
 
 use super::{Context, Job};
 use crate::volume::Volume;
@@ -11,28 +12,30 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::Status;
 
-/// Interval of the checks whether a new mark is due.
+/// Interval at which the job checks whether a new mark is due.
 const LOOK: Duration = Duration::from_secs(10);
-/// Clock step of this host, in seconds, after which iods get the time again: far less than the lifetime of rights.
+/// Clock step of this host, in seconds, after which the mgr sends its time to the iods again. Far less than the
+/// lifetime of a capability.
 const CLOCK_OFF: u64 = 10;
-/// Number of [`LOOK`] intervals between new marks while files change: an older copy of the store than this can be
-/// detected.
+/// Number of [`LOOK`] intervals between new marks while files change. The iods detect a copy of the store that is older
+/// than the last mark.
 const EVERY: u32 = 60;
 
-/// The job that leaves marks with the iods.
 pub(super) struct LeaveMarks {
     volume: Arc<Volume>,
     begun: Instant,
-    /// Number of checks since the last mark.
+    /// Number of checks since the job stored the last mark.
     looks: u32,
-    /// Number of batches that the store had at the last mark.
+    /// Number of committed batches of the metadata store when the job stored the last mark.
     batches: Option<u64>,
-    /// The start of the job, by the clock of this host at the last mark.
+    /// The start time of the job in Unix seconds, computed from the clock of this host when the job stored the last
+    /// mark.
     told: u64,
 }
 
 impl LeaveMarks {
-    /// Returns the start of the job by the current clock: constant unless the clock is set.
+    /// Returns the start time of the job in Unix seconds, computed from the current clock. The result changes only if
+    /// the clock of this host is set.
     fn beginning(&self) -> u64 {
         unix_now().saturating_sub(self.begun.elapsed().as_secs())
     }

@@ -1,4 +1,5 @@
-//! The reports of data servers: a background task that listens to every iod that comes up.
+//! Write reports of data servers: a background job that starts listener tasks for every iod that connects and serves
+//! NFS.
 
 use super::{Context, Job};
 use crate::data_server_reports::listen;
@@ -10,11 +11,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use types::Status;
 
-/// The listeners.
 pub(super) struct ListenToDataServers {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// Per iod: the link of its listener, and the tasks of the listener.
+    /// For each iod number: the link (connections) to the iod, and the tasks that listen on it.
     listening: HashMap<u16, (Arc<Link>, JoinSet<()>)>,
 }
 
@@ -27,7 +27,7 @@ impl Job for ListenToDataServers {
     }
 
     async fn due(&mut self) {
-        // This cannot fail: `volume` keeps the sender.
+        // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
         let _ = self.came_up.changed().await;
     }
 

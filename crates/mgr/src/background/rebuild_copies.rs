@@ -1,7 +1,7 @@
-//! The rebuilder: a background task that restores lost copies of objects from another copy.
+//! The rebuilder: a background job that restores lost copies of objects from another copy.
 //!
-//! It works on files in which a read met a lost copy. When an iod has come up, it checks all files with copies on that
-//! iod, which may have lost some while it was down.
+//! The job works on files in which a read met a lost copy. When an iod connects, the job also checks all files with
+//! copies on this iod. The iod may have lost some of them while it was down.
 
 use super::{Context, Job};
 use crate::iods::Link;
@@ -17,28 +17,27 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use types::{FileId, Status};
 
-/// Number of inodes that one read of the namespace returns at most.
+/// Largest number of inodes that one read of the namespace returns.
 const PAGE: usize = 256;
-/// Number of files checked and rebuilt at a time: most of them wait for a disk.
+/// Number of files that the job checks and rebuilds at a time. Most of them wait for a disk.
 const AT_ONCE: usize = 16;
-/// Seconds of rest for each second spent on files that are whole.
+/// Seconds for which the job sleeps for each second that it has spent on files without lost copies.
 const REST: u32 = 4;
-/// Shortest rest.
+/// Shortest sleep between two pages of files.
 const REST_MIN: Duration = Duration::from_millis(5);
-/// Largest number of files that wait here; if there are more, all files are checked again.
+/// Largest number of postponed files that the job remembers. If there are more, the job checks all files again.
 const WAITING_MAX: usize = 65_536;
-/// Time until the next attempt after a failure.
+/// Time until the job tries again after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The rebuilder.
 pub(super) struct RebuildCopies {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// Per iod: the link at the last pass over all files.
+    /// For each iod number: the link (connections) to the iod during the last pass over all files.
     walked: HashMap<u16, Weak<Link>>,
-    /// Files that have to wait for an iod or for their writers.
+    /// Files whose repair is postponed, because an iod is down or a client may write them.
     left: Suspects,
-    /// Whether the last pass over all files checked all of them.
+    /// Whether the last pass over all files has checked all of them.
     done: bool,
 }
 
@@ -52,7 +51,7 @@ impl Job for RebuildCopies {
 
     async fn due(&mut self) {
         tokio::select! {
-            // This cannot fail: `volume` keeps the sender.
+            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
             _ = self.came_up.changed() => {}
             () = self.volume.damaged.met.notified() => {}
             () = tokio::time::sleep(AGAIN), if !self.left.is_empty() || !self.done => {}
@@ -62,7 +61,7 @@ impl Job for RebuildCopies {
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
         let volume = &*self.volume;
-        // Damage found since in a file that waits is repaired together with it.
+        // If reads have met further damage in a postponed file, repair the old and the new damage together.
         for (file, suspects) in volume.damaged.take() {
             remember(self.left.entry(file).or_default(), &suspects);
         }
@@ -82,14 +81,14 @@ impl Job for RebuildCopies {
     }
 
     fn failed(&mut self, error: Status) {
-        // `Delay`: more files wait than are remembered.
+        // `Delay` means that more files are postponed than the job remembers, which is no error.
         if error != Status::Delay {
             tracing::warn!("cannot check the copies of all files: {error}");
         }
     }
 }
 
-/// Tries each file once; returns the files that still have to wait.
+/// Tries to repair each file once. Returns the files whose repair is still postponed.
 async fn retry(volume: &Volume, files: Suspects) -> Suspects {
     let mut left = Suspects::new();
     for (file, suspects) in files {
@@ -100,7 +99,8 @@ async fn retry(volume: &Volume, files: Suspects) -> Suspects {
     left
 }
 
-/// Repairs the copies of a file as far as possible; returns `false` if the file has to wait.
+/// Repairs the copies of a file. Returns `false` if the repair is postponed, because an iod is down or a client may
+/// write the file.
 async fn is_rebuilt(volume: &Volume, file: FileId, suspects: &[Suspect]) -> bool {
     match volume.rebuild(file, suspects).await {
         Ok(_) | Err(Status::Stale) => {}
@@ -113,17 +113,17 @@ async fn is_rebuilt(volume: &Volume, file: FileId, suspects: &[Suspect]) -> bool
     true
 }
 
-/// The result of the check of a file.
+/// The result of the check of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Looked {
     Whole,
-    /// The file was rebuilt, or cannot be.
+    /// The job has rebuilt the lost copies of the file, or found that no copy has the lost bytes.
     Rebuilt,
-    /// The file has to wait for its writers, or for an iod.
+    /// The repair is postponed, because an iod is down or a client may write the file.
     Waits,
 }
 
-/// Checks a file that may have a copy on these iods, and rebuilds lost copies.
+/// Checks a file that may have a copy on one of these iods, and rebuilds the lost copies of the file.
 async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> Looked {
     match volume.has_lost_copy(file, iods).await {
         Ok(true) if is_rebuilt(volume, file.id, &[]).await => Looked::Rebuilt,
@@ -136,20 +136,22 @@ async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> Looked
     }
 }
 
-/// Checks all files with a copy on these iods and rebuilds lost copies; adds files that have to wait to `left`.
+/// Checks all files that have a copy on one of these iods, and rebuilds lost copies. Adds files whose repair is
+/// postponed to `left`.
 ///
 /// # Errors
-/// `Delay` if more files have to wait than `left` may hold.
+/// `Delay` if more files are postponed than `left` may hold.
 async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Result<(), Status> {
     let mut after = Some(FileId(0));
     let mut outcome = Ok(());
     while let Some(from) = after {
         let begun = Instant::now();
-        // The first page takes almost no time, and small file systems have no other.
+        // Do not report progress at the first page: the page takes almost no time, and a small file system has no
+        // second page.
         volume.damaged.set_left(left.len(), Some(from).filter(|from| from.0 > 0));
         let (files, next) = volume.namespace.files_after(from, PAGE)?;
         after = next;
-        // Damage that readers find in the meantime is repaired first.
+        // Repair damage that reads have met during this pass before the files of this page.
         for (file, suspects) in retry(volume, volume.damaged.take()).await {
             remember(left.entry(file).or_default(), &suspects);
         }
@@ -162,7 +164,8 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Res
                 outcome = Err(Status::Delay);
             }
         }
-        // Requests have priority; but a file with only one copy left is in danger.
+        // Requests of clients have priority over the check. But a file with only one intact copy is at risk, so after a
+        // repair the job sleeps less.
         let rest = if looked.iter().any(|(_, looked)| *looked == Looked::Rebuilt) { 1 } else { REST };
         tokio::time::sleep((begun.elapsed() * rest).max(REST_MIN)).await;
     }

@@ -1,7 +1,8 @@
-//! Recall of kernel clients' layouts that use lost iods.
+//! Recall of the layouts of kernel clients that use lost iods, as a background job.
 //!
-//! A kernel client whose data server refuses connections switches to the mgr by itself. If the data server is silent,
-//! it retries for minutes. In both cases it tries the data server again later, under the layout that it holds.
+//! A kernel client whose data server refuses connections switches to the mgr without a recall. If the data server does
+//! not answer at all, the kernel client retries for minutes. In both cases the client later tries the data server again
+//! under the same layout, unless the mgr recalls the layout.
 
 use super::{Context, Job};
 use crate::clock::now;
@@ -13,16 +14,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{FileId, Status};
 
-/// Interval of the checks of the iods.
+/// Interval at which the job checks which iods are lost.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Number of files whose layouts are recalled at a time.
+/// Number of files whose layouts the job recalls at a time.
 const AT_ONCE: usize = 64;
 
-/// The recall of layouts.
 pub(super) struct RecallLayouts {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
-    /// The iods that counted as lost at the last pass.
+    /// Numbers of the iods that were lost at the last pass.
     known: BTreeSet<u16>,
 }
 
@@ -56,7 +56,7 @@ impl Job for RecallLayouts {
     }
 }
 
-/// Returns whether a file has bytes on any of these iods.
+/// Returns whether a file has objects on any of these iods.
 fn leads_to(volume: &Volume, file: FileId, iods: &BTreeSet<u16>) -> bool {
     let Ok(info) = volume.namespace.info(file) else { return false };
     let objects = volume.objects(&info);

@@ -1,5 +1,7 @@
-//! The record of exports: a background task that keeps it up to date, so that a directory that is created after it was
-//! configured as an export is no new export at the next start.
+//! The record of exports: a background job that stores the exports whose directories exist.
+//!
+//! A directory may be created after it was configured as an export. Without this job, the next start of the mgr would
+//! treat that export as new and refuse older filehandles.
 
 use super::{Context, Job};
 use crate::volume::Volume;
@@ -7,10 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::Status;
 
-/// Interval of the passes.
+/// Interval between two updates of the record.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// The record of exports.
 pub(super) struct RecordExports(Arc<Volume>);
 
 impl Job for RecordExports {

@@ -1,5 +1,5 @@
-//! The scrub: a background task that reads all data of all iods to find damage, with an optional rate limit, across
-//! restarts.
+//! The scrub: a background job that reads all data of all iods to find damage. The scrub has an optional rate limit,
+//! and continues after a restart of the mgr.
 
 mod job;
 
@@ -26,30 +26,30 @@ use wire::native::{self, Damage, LIST_MAX, Procedure, Rights, STORE_OBJECT};
 use xdr::Xdr;
 
 const KEY: &[u8] = b"scrub";
-/// Number of bytes per request if no rate limit is set, and the maximum number if one is set.
+/// Number of bytes that one SCRUB request to an iod reads. With a rate limit, this is the largest number.
 const STEP: u32 = 4 << 20;
-/// Minimum number of bytes per request.
+/// Smallest number of bytes that one SCRUB request to an iod reads with a rate limit.
 const STEP_MIN: u64 = 64 << 10;
-/// How often the progress is recorded; work since the last record is repeated after a crash.
+/// Interval at which the scrub stores its progress. After a crash, the scrub repeats the work since the last store.
 const SAVE: Duration = Duration::from_secs(2);
-/// Pause before an iod that is down is tried again.
+/// Pause before the scrub tries again to reach an iod that is down.
 const RETRY: Duration = Duration::from_secs(1);
-/// Number of findings of one scrub that are logged with their paths.
+/// Number of findings of one scrub that the mgr logs with their paths. Later findings are logged with the inode number.
 const LOGGED_MAX: usize = 16;
 
-/// The last scrub, running or not.
+/// The last scrub, whether it is still running or has ended.
 #[derive(Debug)]
 pub(crate) struct Scrubs {
     namespace: Arc<Namespace<Embedded>>,
     job: Mutex<Job>,
-    /// Held while the record is written, so that the newest state is written last.
+    /// Locked while the record of the scrub is being written, so that an older state cannot overwrite a newer one.
     saving: tokio::sync::Mutex<()>,
-    /// Notified when a scrub was started or cancelled.
+    /// Notified when a client of the admin program starts or cancels a scrub.
     changed: Notify,
 }
 
 impl Scrubs {
-    /// Loads the last scrub from the store.
+    /// Loads the record of the last scrub from the metadata store.
     pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
         let job = match namespace.registry(KEY)? {
             None => Job::default(),
@@ -65,14 +65,14 @@ impl Scrubs {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the current state durable.
+    /// Stores the current state of the scrub durably.
     async fn save(&self) -> Result<(), Status> {
         let _one = self.saving.lock().await;
         let record = self.job().to_bytes();
         self.namespace.registry_put(now(), KEY, Some(&record)).await
     }
 
-    /// Changes the scrub with this number, if it is still running.
+    /// Changes the state of the scrub with this serial number, if this scrub is still running.
     fn update(&self, serial: u64, change: impl FnOnce(&mut Job)) {
         let mut job = self.job();
         if job.serial == serial && job.state == ScrubState::Running {
@@ -80,14 +80,14 @@ impl Scrubs {
         }
     }
 
-    /// Returns the running scrub, if there is one.
+    /// Returns the state of the running scrub, or `None` if no scrub is running.
     fn running(&self) -> Option<Job> {
         let job = self.job();
         (job.state == ScrubState::Running).then(|| job.clone())
     }
 
-    /// Returns the damage that the last scrub found inside of objects: iods, files, and ranges of their objects on
-    /// those iods.
+    /// Returns the damaged ranges that the last scrub found: iod number, file, and range of the file's object on this
+    /// iod. Leaves out objects that are damaged as a whole.
     pub(crate) fn damaged_ranges(&self) -> Vec<(u16, FileId, ByteRange)> {
         let inside = |found: &&Found| found.finding.damage != Damage::Object;
         let range = |finding: &native::Finding| ByteRange { offset: finding.offset, len: finding.len };
@@ -108,7 +108,7 @@ impl Scrubs {
     }
 }
 
-/// Answers the SCRUB request of the admin program.
+/// Answers a SCRUB request of the admin program: starts, cancels or shows a scrub.
 pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubReply, Status> {
     let scrubs = &volume.scrubs;
     let mut refused = None;
@@ -116,7 +116,7 @@ pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubRepl
         ScrubAction::Status => {}
         ScrubAction::Start => match scrubs.start(volume.iods.numbers(), args.rate) {
             Ok(()) => {
-                // Durable before the answer, so that the scrub survives a crash.
+                // Store the scrub before the reply, so that the mgr continues the scrub after a crash.
                 scrubs.save().await?;
                 scrubs.changed.notify_one();
             }
@@ -152,7 +152,8 @@ pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubRepl
     })
 }
 
-/// Translates the first findings of `found` to files and ranges of these files, as many as an answer holds.
+/// Translates findings to files, paths and byte ranges of these files. Stops after the number of findings that one
+/// reply holds.
 async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, Status> {
     let found = &found[..found.len().min(SCRUB_FINDINGS_MAX)];
     let files: Vec<FileId> = found.iter().map(|f| f.finding.object.file).collect();
@@ -177,8 +178,8 @@ async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, S
     Ok(each.collect())
 }
 
-/// Returns the ranges of the file that lie in `range` of an object on an iod, at most one more than an answer holds.
-/// Returns none if the file does not exist. If the object as a whole is damaged, the range is all of it.
+/// Returns the byte ranges of a file that lie in `range` of its object on an iod, at most one more than a reply holds.
+/// An empty `range` stands for the whole object. Returns no ranges if the file does not exist.
 fn ranges(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) -> Vec<(u64, u64)> {
     let file = stored(volume, object.file).filter(|file| file.object() == object);
     let Some(file) = file else { return Vec::new() };
@@ -190,13 +191,12 @@ fn ranges(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) -> Vec<
     ranges.map(|range| (range.offset, range.end())).collect()
 }
 
-/// Returns a file with objects; `None` if it does not exist, or cannot be opened.
+/// Returns a file with its objects; `None` if the file does not exist or its layout record cannot be used.
 fn stored(volume: &Volume, file: FileId) -> Option<Opened<'_>> {
     let info = volume.namespace.info(file).ok()?;
     volume.objects(&info).ok()?
 }
 
-/// The scrub.
 pub(super) struct Scrub(Arc<Volume>);
 
 impl super::Job for Scrub {
@@ -227,7 +227,7 @@ impl super::Job for Scrub {
     }
 }
 
-/// Runs the scrub with this number until it ends.
+/// Runs the scrub with this serial number until the scrub is done, failed or cancelled.
 async fn work(volume: &Volume, serial: u64) {
     let scrubs = &volume.scrubs;
     let mut saved = Instant::now();
@@ -261,7 +261,7 @@ async fn work(volume: &Volume, serial: u64) {
     }
 }
 
-/// Schedules the repair of damage on an iod, if the file has another copy.
+/// Schedules the repair of a damaged range of an object on an iod, if the file has another copy.
 fn heal(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) {
     let file = object.file;
     let Some(objects) = stored(volume, file).filter(|objects| objects.mirrors() > 1) else { return };
@@ -270,7 +270,7 @@ fn heal(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) {
     }
 }
 
-/// Counts the objects and bytes to be read.
+/// Counts the objects of these iods and their bytes, as totals for the progress report.
 async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status> {
     let (mut objects, mut bytes) = (0, 0);
     for iod in iods {
@@ -278,7 +278,8 @@ async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status>
         loop {
             let page = objects::list(&*volume.iods.link(*iod)?, after, LIST_MAX as u32).await?;
             objects += page.entries.len() as u64;
-            // The allocated size includes the header of an object. A scrub reads neither the header nor holes.
+            // The allocated size of an object includes its header of 4096 bytes. The scrub reads neither the header nor
+            // holes, so the smaller number counts.
             let data = page.entries.iter().map(|e| e.size.min(e.allocated.saturating_sub(4096)));
             bytes += data.sum::<u64>();
             match page.entries.last().filter(|_| !page.eof) {
@@ -293,7 +294,7 @@ async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status>
     Ok(())
 }
 
-/// Asks one iod to scrub its next part, and waits as long as the rate limit requires.
+/// Sends one SCRUB request to an iod, records and logs the findings, and then sleeps as the rate limit requires.
 async fn step(volume: &Volume, serial: u64, iod: u16, job: &Job, due: &mut Instant) -> Result<(), Status> {
     let link: Arc<Link> = volume.iods.link(iod)?;
     let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
@@ -303,7 +304,7 @@ async fn step(volume: &Volume, serial: u64, iod: u16, job: &Job, due: &mut Insta
     };
     let args = native::ScrubArgs { cap, from: job.cursor, budget };
     let mut reply: native::ScrubReply = link.call(Procedure::Scrub, &args).await?;
-    // Damage to an object that only waits for its deletion loses no data.
+    // Ignore findings about deleted files. Their objects only wait for deletion, so the damage loses no data.
     reply.findings.retain(|finding| volume.namespace.info(finding.object.file).err() != Some(Status::Stale));
     volume.scrubs.update(serial, |job| job.take(&reply));
     for (index, finding) in reply.findings.iter().enumerate() {

@@ -1,11 +1,10 @@
-//! Callbacks to clients: a background task that sends the messages for which no request waits.
+//! Callbacks to clients: a background job that sends the callbacks for which no client request waits.
 
 use super::{Context, Job};
 use crate::fs::NfsServer;
 use std::sync::Arc;
 use types::Status;
 
-/// The job that sends callbacks to clients.
 pub(super) struct SendCallbacks(Arc<NfsServer>);
 
 impl Job for SendCallbacks {
@@ -15,7 +14,7 @@ impl Job for SendCallbacks {
         SendCallbacks(context.server.clone())
     }
 
-    /// A pass is always due, and never ends: the NFS server knows when there is a message.
+    /// A pass is always due and never ends. Inside the pass, the NFS server waits for callbacks to send.
     async fn due(&mut self) {}
 
     async fn pass(&mut self) -> Result<(), Status> {

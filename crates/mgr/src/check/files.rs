@@ -1,9 +1,7 @@
-//! The check of every regular file: its layout, and that each copy of its objects has the length that is known to be on
-//! disk.
+//! The check of regular files: the layout of every file, and the length of each copy of its objects.
 //!
-//! A file may have holes, and a hole needs no object. So the check requires only the bytes that clients reported to the
-//! mgr: the length of all objects when the file was written and synced ([`FileState::whole`]), and the last byte
-//! ([`FileState::written`]).
+//! A file may have holes, and a hole needs no object. So the check requires only bytes that clients have reported to
+//! the mgr as durable: all bytes below [`FileState::whole`], and the last byte before [`FileState::written`].
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -16,20 +14,20 @@ use types::{ByteRange, FileId, IodId, Status};
 use wire::admin::Finding;
 use wire::native::SizeReply;
 
-/// Number of inodes that one read of the namespace returns at most.
+/// Largest number of inodes that one read of the namespace returns.
 const PAGE: usize = 512;
-/// Number of files whose iods are asked at a time.
+/// Number of files for which the check asks the iods at a time.
 const AT_ONCE: usize = 32;
-/// How often a file that changes during the check is checked again.
+/// Largest number of times that the check examines a file that changes during the check.
 const TRIES: usize = 4;
-/// Number of byte ranges that a finding lists.
+/// Largest number of byte ranges that the text of a finding lists.
 const RANGES_TOLD: usize = 4;
 
-/// The result for one file.
+/// The result of the check of one file.
 enum Look {
     Fine,
     Found(Finding),
-    /// The iod that must hold bytes of the file cannot be asked.
+    /// The check could not reach the iod that must hold bytes of the file: its number and its identity.
     Unasked(u16, IodId),
 }
 
@@ -61,7 +59,7 @@ impl Check {
         Ok(())
     }
 
-    /// Repairs the copies of a file, if it has copies.
+    /// Repairs the copies of a file if the file has more than one copy, and reports the finding with the outcome.
     async fn repair_file(&mut self, finding: Finding) -> Checked {
         let outcome = match finding.inode {
             Some(file) if Kind::is_of_a_copy(&finding.code) => {
@@ -73,7 +71,7 @@ impl Check {
         self.mended(finding, outcome).await
     }
 
-    /// Checks a file until it stays the same during the check.
+    /// Checks a file again until its inode did not change during the check, at most [`TRIES`] times.
     async fn file(&self, mut file: FileState) -> Result<Look, Status> {
         for _ in 0..TRIES {
             let look = self.look(&file).await?;
@@ -82,7 +80,7 @@ impl Check {
             }
             match self.volume.namespace.file_state(file.id)? {
                 None => return Ok(Look::Fine),
-                // The file has no name: the mgr deletes its objects when its last open ends.
+                // The file has no name, so a mismatch is no damage: the mgr deletes the objects after the last close.
                 Some(_) if self.volume.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
                     return Ok(Look::Fine);
                 }
@@ -90,7 +88,7 @@ impl Check {
                 Some(now) => file = now,
             }
         }
-        // A file that changes all the time is in use: its users would notice the damage.
+        // A file that changed at every try is in use. Its users would notice the damage.
         Ok(Look::Fine)
     }
 
@@ -146,7 +144,8 @@ impl Check {
         Ok(Look::Fine)
     }
 
-    /// Judges the answer about one object, which must have at least `least` bytes.
+    /// Compares the reply of an iod about one object with `least`, the smallest length in bytes that the object must
+    /// have.
     fn judge(
         &self,
         file: &FileState,
@@ -173,19 +172,20 @@ impl Check {
             }
             Err(Asked::Away) => Look::Unasked(number, iod),
             Err(Asked::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, 0, &detail),
-            // The check of objects covers a newer generation or a scrubbed object.
+            // The iod refused for another reason, such as a newer generation. The check of objects and the check of
+            // scrub findings report these reasons.
             Err(Asked::Refused(..)) => Look::Fine,
         })
     }
 }
 
-/// The bytes of a file that a part of an object holds, for display.
+/// The lost bytes of a file, for the text of a finding.
 pub(super) struct Lost {
-    /// The first ranges, in order.
+    /// The first [`RANGES_TOLD`] lost ranges of the file, in file order.
     first: Vec<ByteRange>,
-    /// The total number of bytes.
+    /// Total number of lost bytes.
     bytes: u64,
-    /// The end of the last range.
+    /// File offset of the end of the last lost range.
     end: u64,
 }
 

@@ -1,10 +1,10 @@
-//! The findings of a check: code, severity and remedy of each kind of damage.
+//! Findings of a check: code, severity and remedy for each kind of damage.
 
 use meta::Fault;
 use types::{FileId, IodId};
 use wire::admin::{Finding, Mended, Severity};
 
-/// A kind of damage on the iods or in the mgr's own records.
+/// A kind of damage that a check finds on the iods or in the mgr's own records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     IodUnreachable,
@@ -30,11 +30,11 @@ pub(crate) enum Kind {
     CutRefused,
 }
 
-/// The remedy for a damaged copy of a file.
+/// The remedy for a damaged copy of a file that has another copy.
 const COPY: &str = "copy it from the other copy, if that has the bytes";
 
 impl Kind {
-    /// Returns the same kind for one of several copies.
+    /// Returns the kind of the same damage for a file with several copies, where the damage to one copy loses no data.
     pub(super) fn of_a_copy(self) -> Self {
         match self {
             Kind::ObjectMissing => Kind::CopyMissing,
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// Returns whether a finding with this code is about one of several copies.
+    /// Returns whether a finding with this code reports damage to one of several copies.
     pub(super) fn is_of_a_copy(code: &str) -> bool {
         [Kind::CopyMissing, Kind::CopyShort, Kind::CopyDamaged].iter().any(|kind| kind.row().0 == code)
     }
@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// Returns a finding of this kind.
+    /// Returns a finding of this kind, with the severity and the remedy of the kind.
     pub(crate) fn found(self, inode: Option<FileId>, iod: Option<IodId>, text: String) -> Finding {
         let (code, severity, remedy) = self.row();
         Finding {
@@ -111,7 +111,7 @@ impl Kind {
     }
 }
 
-/// Returns the finding for a fault in the namespace.
+/// Returns the finding that reports a fault in the namespace.
 pub(crate) fn of(fault: &Fault) -> Finding {
     let severity = match fault {
         Fault::Record { .. } | Fault::Root | Fault::NoDirectory { .. } | Fault::Dangling { .. } => Severity::Loss,

@@ -1,4 +1,4 @@
-//! The check of the namespace, and of the mgr's records in the registry.
+//! The check of the namespace, and of the mgr's records in the registry of the metadata store.
 
 use super::finding::{self, Kind};
 use super::run::{Check, Checked, Stop};
@@ -10,15 +10,16 @@ use meta::{CheckMemory, Event, Fault, Mended};
 use tokio::sync::mpsc;
 use types::{FileId, Status};
 
-/// Largest number of files for which the check runs in place; larger namespaces are checked on a blocking thread.
+/// Largest number of files for which the check runs on an async thread. For larger namespaces, the check uses a
+/// blocking thread.
 const ON_THE_SPOT: u64 = 20_000;
-/// Number of events that wait in the channel.
+/// Capacity of the channel between the blocking thread and the check, in events.
 const WAITING: usize = 256;
-/// Largest number of registry records checked.
+/// Largest number of registry records that the check reads.
 const REGISTRY_MAX: usize = 1 << 17;
 
 impl Check {
-    /// Checks everything that must hold among names, inodes and lists.
+    /// Checks the invariants between names, inodes and the lists of the namespace.
     pub(super) async fn names(&mut self) -> Checked {
         let files = self.volume.namespace.files().unwrap_or(0);
         self.begin("names and inodes", 0).await?;
@@ -36,7 +37,7 @@ impl Check {
         let (tell, mut events) = mpsc::channel(WAITING);
         let namespace = self.volume.namespace.clone();
         let looking = tokio::task::spawn_blocking(move || {
-            // The receiver is gone when the check was ended.
+            // `blocking_send` fails when the check was ended, because the receiver was dropped.
             namespace.check_into(CheckMemory::default(), &mut |event| match tell.blocking_send(event) {
                 Ok(()) => Walk::On,
                 Err(_) => Walk::Stop,
@@ -59,7 +60,8 @@ impl Check {
     }
 
     async fn fault(&mut self, fault: &Fault) -> Checked {
-        // The check read a snapshot of the store. The fault may have been repaired since, also by this check.
+        // The namespace check reads a snapshot of the store. So another task, or an earlier repair of this check, may
+        // have repaired the fault already.
         match self.volume.namespace.would_mend(fault) {
             Ok(Mended::Gone) => return Ok(()),
             Ok(Mended::Yes | Mended::No) | Err(Status::Corrupt) => {}
@@ -90,7 +92,7 @@ impl Check {
         }
     }
 
-    /// Updates the state of the mgr after a repair.
+    /// Updates the mgr's state in memory after the check has repaired a fault in the store.
     async fn follow(&mut self, fault: &Fault, file: FileId) -> Checked {
         match fault {
             Fault::NoTail { .. } | Fault::Record { .. } => self.volume.notes.look_again(file)?,
@@ -103,14 +105,14 @@ impl Check {
         Ok(())
     }
 
-    /// Checks the records of iods, clients and starts.
+    /// Checks the registry records of iods and clients.
     pub(super) async fn registry(&mut self) -> Checked {
         self.begin("records of iods and clients", 0).await?;
         let records = self.volume.namespace.registry_survey(b"", REGISTRY_MAX)?;
         self.looked(records.len() as u64).await?;
         let mut numbers = std::collections::HashMap::new();
         for (key, value) in records {
-            // The check of names reports a record with a wrong checksum.
+            // The value is missing because the checksum of the record is wrong. The check of names reports this damage.
             let Some(value) = value else { continue };
             let (client, why) = match iods::record(&key, &value) {
                 Some(Ok(number)) => match numbers.insert(number, key.clone()) {

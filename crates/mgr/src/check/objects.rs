@@ -1,5 +1,5 @@
-//! The check of every object of every iod: that its file exists and has an object there, and that size and generation
-//! agree.
+//! The check of objects: every object on every iod must belong to a file that has an object on this iod, with the right
+//! size and generation.
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -13,16 +13,16 @@ use meta::{FileState, Layout};
 use types::{FileId, FileKind, ObjectId, Status};
 use wire::native::{HeadState, LIST_MAX, ListEntry};
 
-/// Number of objects listed per request.
+/// Largest number of objects that one list request returns.
 const PAGE: u32 = 256;
-/// How often an object is checked again if its file changes during the check.
+/// Largest number of times that the check compares an object with its file while either changes.
 const TRIES: usize = 4;
 
-/// The problem of an object.
+/// The result of the comparison of an object with its file.
 enum Wrong {
-    /// No problem.
+    /// The object agrees with its file.
     No,
-    /// A wrong size, generation or place, with a description.
+    /// The object disagrees with its file: the kind of damage, and a description.
     Is(Kind, String),
 }
 
@@ -98,7 +98,7 @@ impl Check {
         }
     }
 
-    /// Handles an object without a file; it may be gone since it was listed.
+    /// Reports or deletes an object whose file does not exist, unless the object has disappeared since it was listed.
     async fn stray(&mut self, iod: &Registered, link: &Link, from: Option<ObjectId>, entry: &ListEntry) -> Checked {
         let text = format!("{} bytes of a file that does not exist", entry.size);
         let finding = Kind::ObjectStray.found(Some(entry.object.file), Some(iod.id), text);
@@ -112,7 +112,7 @@ impl Check {
         self.mended(finding, removed.map(|()| true)).await
     }
 
-    /// Reports a problem that a repair does not touch.
+    /// Reports a problem that the check never repairs.
     async fn left(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
         let finding = kind.found(Some(entry.object.file), Some(iod.id), text);
         if self.repair { self.mended(finding, Ok(false)).await } else { self.found(finding).await }
@@ -131,7 +131,8 @@ impl Check {
             },
             Kind::GenerationNewer => {
                 match self.volume.namespace.raise_generation(now(), file, entry.generation).await {
-                    // The other objects of the file follow.
+                    // The generation of the file is raised now. The other objects of the file must get this generation,
+                    // so fence them.
                     Ok(_) => self.volume.fence_again(file).await.map(|()| true),
                     Err(e) => Err(e),
                 }
@@ -142,7 +143,7 @@ impl Check {
         self.mended(finding, outcome).await
     }
 
-    /// Compares an object with its file until neither changes during the comparison.
+    /// Compares an object with its file until neither has changed during the comparison, at most [`TRIES`] times.
     async fn compare(
         &self,
         iod: &Registered,
@@ -165,7 +166,7 @@ impl Check {
             if matches!(wrong, Wrong::No) {
                 return Ok(wrong);
             }
-            // Lists the object again: the first listing may be older than the state of the file.
+            // List the object again: the first list reply may be older than the state of the file.
             let Some(now) = self.again(link, from, &entry).await? else { return Ok(Wrong::No) };
             let same = self.volume.namespace.file_state(entry.object.file)?.as_ref() == Some(&file);
             if same && now == entry {
@@ -176,7 +177,8 @@ impl Check {
         Ok(Wrong::No)
     }
 
-    /// Returns whether the object of a file on an iod is one that a swap of its objects has left: the mgr removes it.
+    /// Returns whether the object is an unused object of its file, which a layout swap has left. The mgr deletes such
+    /// an object.
     fn is_unused(&self, iod: &Registered, object: ObjectId) -> Result<bool, Status> {
         let file = object.file;
         let Some(unused) = self.volume.namespace.unused_of(file)? else { return Ok(false) };
@@ -185,7 +187,8 @@ impl Check {
         Ok(objects.object() == object && objects.index_on(iod.number).is_some())
     }
 
-    /// Returns the current state of an object; `from` is the start of the listing that contained it.
+    /// Lists an object again and returns its entry; `None` if the object is gone. `from` is the start of the page that
+    /// contained the object.
     async fn again(&self, link: &Link, from: Option<ObjectId>, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
         let page = objects::list(link, from, LIST_MAX as u32).await?;
         Ok(page.entries.into_iter().find(|now| now.object == entry.object))
@@ -195,7 +198,8 @@ impl Check {
         if entry.head == HeadState::Damaged {
             return Ok(Wrong::Is(Kind::ObjectDamaged, "the head of its object cannot be read".to_owned()));
         }
-        // An inline file's bytes may be moving to objects: then its layout is decided.
+        // The mgr may be moving the bytes of an inline file to objects. The layout of the file then already names these
+        // objects.
         let layout = file.layout.as_ref().filter(|layout| !layout.is_inline());
         let objects = layout.and_then(Layout::decided).map(|layout| {
             let layout = layout.map_err(|_| Status::Corrupt)?;
@@ -203,7 +207,7 @@ impl Check {
             self.volume.kinds.open(&self.volume.iods, known, &layout)
         });
         let Some(Ok(objects)) = objects else {
-            // The check of files reports a layout that cannot be read.
+            // The check of files reports a layout record that cannot be used, so the check of objects does not.
             return Ok(match layout {
                 Some(_) => Wrong::No,
                 None => Wrong::Is(Kind::ObjectForeign, "its file lies on no iod".to_owned()),

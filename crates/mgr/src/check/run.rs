@@ -9,25 +9,25 @@ use tokio::sync::mpsc;
 use types::{FileId, IodId, Status};
 use wire::admin::{Finding, Mended};
 
-/// A message of a running check.
+/// A message that a running check sends to the task that answers CHECK requests.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// The check found a problem.
+    /// A problem that the check has found.
     Found(Box<Finding>),
     /// The progress of the check.
     At {
-        /// What the check looks at.
+        /// The kind of items that the check examines in this phase, such as files.
         phase: &'static str,
-        /// How many items of this phase it has seen.
+        /// Number of items that the check has examined in this phase.
         done: u64,
-        /// How many items there are, 0 if unknown.
+        /// Total number of items in this phase; 0 if the check does not know the total.
         total: u64,
     },
     /// The end of the check.
     End {
-        /// Why the check stopped early.
+        /// Why the check stopped early; `None` if the check is complete.
         broken_off: Option<String>,
-        /// The final counts.
+        /// Names and values of the final counters.
         counts: Vec<(&'static str, u64)>,
     },
 }
@@ -35,9 +35,9 @@ pub(crate) enum Step {
 /// Why a check stops early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The receiver of its messages is gone.
+    /// The receiver of the check's messages was dropped, so that no client waits for findings.
     Alone,
-    /// The check cannot continue.
+    /// An operation of the check failed with this status.
     Failed(Status),
 }
 
@@ -49,13 +49,13 @@ impl From<Status> for Stop {
 
 pub(crate) type Checked<T = ()> = Result<T, Stop>;
 
-/// A running check.
+/// The state of a running check.
 pub(crate) struct Check {
     pub(crate) server: Arc<NfsServer>,
     pub(crate) volume: Arc<Volume>,
     pub(crate) repair: bool,
     tell: mpsc::Sender<Step>,
-    /// Counts of records, files and objects seen, and of files left out with the reason.
+    /// Counts of the records, files and objects that the check has examined, and of those that it could not check.
     pub(crate) counts: Counts,
     phase: (&'static str, u64, u64),
 }
@@ -65,15 +65,15 @@ pub(crate) struct Counts {
     pub(crate) records: u64,
     pub(crate) files: u64,
     pub(crate) objects: u64,
-    /// Files whose sizes are not settled, because a client writes them or wrote them before a crash.
+    /// Files whose size is not final, because a client may write the file or wrote it before a crash.
     pub(crate) unsettled: u64,
-    /// Files with an iod that should hold bytes and could not be asked.
+    /// Files of which the check could not reach an iod that should hold bytes of the file.
     pub(crate) unasked: u64,
-    /// Numbers of iods that could not be reached, or were lost during the check.
+    /// Numbers of the iods that the check could not reach or to which it lost the connection.
     pub(crate) unreached: BTreeSet<u16>,
 }
 
-/// Runs all checks and sends their messages to `tell`.
+/// Runs all checks and sends their messages to the channel `tell`.
 pub(crate) async fn run(server: Arc<NfsServer>, repair: bool, tell: mpsc::Sender<Step>) {
     let volume = server.fs().0.clone();
     let mut check = Check { server, volume, repair, tell, counts: Counts::default(), phase: ("", 0, 0) };
@@ -91,7 +91,7 @@ pub(crate) async fn run(server: Arc<NfsServer>, repair: bool, tell: mpsc::Sender
         ("files_unasked", counts.unasked),
         ("iods_unreached", counts.unreached.len() as u64),
     ];
-    // The receiver may be gone.
+    // Sending fails if the client no longer waits for the check. Nothing is left to do then.
     let _ = check.tell.send(Step::End { broken_off, counts }).await;
 }
 
@@ -105,12 +105,12 @@ impl Check {
         self.objects().await
     }
 
-    /// Reports a problem.
+    /// Sends a finding about a problem.
     pub(crate) async fn found(&mut self, finding: Finding) -> Checked {
         self.tell.send(Step::Found(Box::new(finding))).await.map_err(|_| Stop::Alone)
     }
 
-    /// Reports a problem with the outcome of its repair.
+    /// Sends a finding about a problem together with the outcome of its repair.
     pub(crate) async fn mended(&mut self, mut finding: Finding, outcome: Result<bool, Status>) -> Checked {
         finding.mended = match outcome {
             Ok(true) => Mended::Yes,
@@ -123,20 +123,20 @@ impl Check {
         self.found(finding).await
     }
 
-    /// Begins a phase of about `total` items.
+    /// Begins a phase with about `total` items, and reports the progress.
     pub(crate) async fn begin(&mut self, phase: &'static str, total: u64) -> Checked {
         self.phase = (phase, 0, total);
         self.looked(0).await
     }
 
-    /// Reports that `more` further items were checked.
+    /// Reports that the check has examined `more` further items.
     pub(crate) async fn looked(&mut self, more: u64) -> Checked {
         self.phase.1 += more;
         let (phase, done, total) = self.phase;
         self.tell.send(Step::At { phase, done, total }).await.map_err(|_| Stop::Alone)
     }
 
-    /// Reports an iod that cannot be asked, once per iod.
+    /// Reports an iod that the check cannot reach, once for each iod.
     pub(crate) async fn unreached(&mut self, number: u16, id: IodId) -> Checked {
         if !self.counts.unreached.insert(number) {
             return Ok(());
@@ -144,7 +144,8 @@ impl Check {
         self.found(Kind::IodUnreachable.found(None, Some(id), "the iod cannot be asked".to_owned())).await
     }
 
-    /// Returns whether the size of a file is being worked on, so that its objects may disagree with it.
+    /// Returns whether the size of a file is not final, so that the sizes of its objects may disagree with the size of
+    /// the file.
     pub(crate) fn unsettled(&self, file: FileId) -> Result<bool, Status> {
         Ok(crate::background::finish_intents::in_use(&self.server, file)
             || !self.volume.namespace.intents_of(file)?.is_empty())

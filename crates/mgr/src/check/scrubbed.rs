@@ -1,5 +1,5 @@
-//! The check of damage that the last scrub found inside of objects and that still exists; a repair writes it again from
-//! another copy.
+//! The check of scrub findings: damage inside of objects that the last scrub found and that still exists. A repair
+//! writes the damaged blocks again from another copy.
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use types::{ByteRange, FileId, Status};
 use wire::admin::Finding;
 
-/// The damage of one file: numbers of iods, and ranges of its objects on them.
+/// The damage of one file: for each damaged range, the iod number and the range of the object on this iod.
 type Damage = Vec<(u16, ByteRange)>;
 
 impl Check {
@@ -26,7 +26,7 @@ impl Check {
                         self.told(file, suspect, finding).await?;
                     }
                 }
-                // The check of files reports its unreachable iods.
+                // `Stale`: the file was deleted. `Delay`: an iod is down, and the check of files reports this iod.
                 Err(Status::Stale | Status::Delay) => {}
                 Err(status) => return Err(status.into()),
             }
@@ -47,7 +47,7 @@ impl Check {
         self.mended(finding, outcome).await
     }
 
-    /// Returns the damage that still exists.
+    /// Asks the iods, and returns the damaged ranges of the file that still exist.
     async fn still_damaged(&self, file: FileId, damage: &Damage) -> Result<Vec<(Suspect, Finding)>, Status> {
         let info = self.volume.namespace.info(file)?;
         let Ok(Some(objects)) = self.volume.objects(&info) else { return Ok(Vec::new()) };

@@ -1,4 +1,5 @@
-//! The check of noted truncations that an iod refuses: until they are done, the file does not grow.
+//! The check of intents to truncate: truncations that an iod refuses. Until every iod has truncated its object, the
+//! file cannot grow.
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -6,13 +7,15 @@ use crate::intents::Cut;
 use types::Status;
 
 impl Check {
-    /// Tries every noted truncation again, as `finish_intents` does every two seconds.
+    /// Repeats every truncation for which an intent exists, as the background job `finish_intents` does every two
+    /// seconds.
     pub(super) async fn cuts(&mut self) -> Checked {
         let files = self.volume.notes.cuts();
         self.begin("truncations", files.len() as u64).await?;
         for file in files {
             let Err(refused) = self.volume.finish_cut(file).await else { continue };
-            // A truncation that waits for an iod continues when the iod is back: the check of objects reports the iod.
+            // `Delay` means that an iod is down: the truncation continues when the iod is back. The check of objects
+            // reports the iod.
             let (Some(Cut::To(size)), true) = (self.volume.notes.cut(file), refused != Status::Delay) else { continue };
             let text =
                 format!("it was truncated to {size} bytes, but an iod refuses to truncate its object: {refused}");

@@ -1,4 +1,4 @@
-//! The `[[export]]` tables of a mgr's configuration: which clients may mount which directories, and on what terms.
+//! Export tables (`[[export]]`) of a mgr's configuration: which clients may mount which directories, and on what terms.
 
 use super::{Config, KernelLayout};
 use crate::error::Error;
@@ -13,73 +13,73 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Default user and group of squashed callers: the system's `nobody`.
+/// Default user and group of squashed callers: `nobody`.
 const NOBODY: u32 = 65534;
 
 /// The operations that an export allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 pub enum Access {
-    /// Reads and changes.
+    /// Clients may read and change files.
     #[default]
     #[serde(rename = "rw")]
     ReadWrite,
-    /// No changes.
+    /// Clients may only read files.
     #[serde(rename = "ro")]
     ReadOnly,
 }
 
-/// Which callers are squashed, that is, replaced by the anonymous user.
+/// Which callers the mgr squashes: it replaces their user and group by the anonymous user and group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SquashWhom {
-    /// No callers.
+    /// The mgr squashes no callers.
     #[default]
     None,
-    /// The superuser.
+    /// The mgr squashes the superuser (user 0).
     Root,
-    /// All callers.
+    /// The mgr squashes all callers.
     All,
 }
 
 /// A directory that clients may mount, and on what terms. A directory may be exported several times, to different
-/// clients: the first export that names a client counts.
+/// clients. For each client, the first export with its address applies.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
-    /// The directory, from the root of the file system.
+    /// Path of the directory, from the root of the file system.
     #[serde(default = "root")]
     pub path: String,
-    /// Addresses and networks of the clients, as `10.1.0.0/16` or `fd00::7`; by default all clients.
+    /// IP addresses and networks of the clients, as `10.1.0.0/16` or `fd00::7`. The default is all clients.
     #[serde(default)]
     pub clients: Vec<String>,
-    /// Whether requests from other hosts must use a source port below 1024. Then only root of a client host can act for
-    /// other users.
+    /// Whether requests from other hosts must use a source port below 1024. Then only root of a client host can send
+    /// requests for other users.
     #[serde(default = "yes")]
     pub privileged_ports: bool,
     /// The operations that the export allows.
     #[serde(default)]
     pub access: Access,
-    /// Which callers are squashed.
+    /// Which callers the mgr squashes in this export.
     #[serde(default)]
     pub squash: SquashWhom,
-    /// The user of squashed callers.
+    /// User id of squashed callers.
     #[serde(default = "nobody")]
     pub anon_uid: u32,
-    /// The group of squashed callers.
+    /// Group id of squashed callers.
     #[serde(default = "nobody")]
     pub anon_gid: u32,
-    /// As the mgr's `kernel_layout`, for this export.
+    /// The value of `kernel_layout` for this export; `None`: the value of the mgr.
     #[serde(alias = "layout")]
     pub kernel_layout: Option<KernelLayout>,
-    /// As the mgr's `stripe_unit`, for this export.
+    /// The value of `stripe_unit` for this export; `None`: the value of the mgr.
     pub stripe_unit: Option<String>,
-    /// As the mgr's `stripe_count`, for this export.
+    /// The value of `stripe_count` for this export; `None`: the value of the mgr.
     pub stripe_count: Option<u32>,
-    /// As the mgr's `mirrors`, for this export.
+    /// The value of `mirrors` for this export; `None`: the value of the mgr.
     pub mirrors: Option<u32>,
-    /// As the mgr's `mds_threshold`, for this export.
+    /// The value of `mds_threshold` for this export; `None`: the value of the mgr.
     pub mds_threshold: Option<String>,
-    /// As the mgr's `policy`, for this export; added to the mgr's.
+    /// Policy settings for this export. They override the settings in the `policy` of the mgr.
     pub policy: Option<String>,
 }
 
@@ -96,7 +96,7 @@ fn nobody() -> u32 {
 }
 
 impl Default for Export {
-    /// The root, with all operations, for all clients.
+    /// An export of the root directory for all clients, with reads and changes.
     fn default() -> Self {
         Export {
             path: root(),
@@ -116,8 +116,8 @@ impl Default for Export {
     }
 }
 
-/// Parses `PATH` and, after commas, `key=value` with the keys of the table; `+` joins several clients, and several
-/// settings of a policy.
+/// Parses an export in the form of the option `--export`: a path and, after commas, `key=value` with the keys of the
+/// `[[export]]` table. `+` separates several clients, and several policy settings.
 impl FromStr for Export {
     type Err = String;
 
@@ -152,7 +152,7 @@ fn bad<T>(name: &'static str, reason: String) -> Result<T, Error> {
 }
 
 impl Export {
-    /// Checks the export, with the mgr's own settings as defaults.
+    /// Checks the export and returns it as a [`Rule`]. The mgr's own settings are the defaults.
     pub(super) fn check(&self, config: &Config) -> Result<Rule, Error> {
         if !self.path.starts_with('/') {
             return bad(
@@ -196,7 +196,7 @@ impl Export {
         })
     }
 
-    /// Returns the policy settings of the export that differ from the defaults.
+    /// Returns the policy settings of the export that differ from the default policy.
     fn policy(&self, config: &Config) -> Result<Settings, Error> {
         let mut told = Settings::default();
         let mut set = |part: Part, value: &str| {
@@ -204,7 +204,8 @@ impl Export {
             set.map_err(|e| Error::BadConfig { name: part.name(), reason: e.to_string() })
         };
         let count = self.stripe_count.unwrap_or(config.stripe_count);
-        // With a file on all iods, most clients of this kind could only use the mgr path.
+        // Most kernel clients with the flexible files layout type cannot use striped files: files on all iods would
+        // take the mgr path. So the default for such exports is one iod for each file.
         let one = count == 0 && self.kernel_layout.unwrap_or(config.kernel_layout) == KernelLayout::Flexfiles;
         let count = if one { 1 } else { count }.to_string();
         set(Part::StripeUnit, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;

@@ -1,5 +1,5 @@
-//! The durable record of exports: which directories were exported at earlier starts, and from which epoch on their
-//! handles are valid.
+//! The durable record of exports: which directories were exported at earlier starts of the mgr, and from which epoch on
+//! the filehandles of their files are valid.
 
 use super::{EXPORTS_MAX, Exports};
 use crate::handle::EPOCH_MAX;
@@ -9,20 +9,20 @@ use std::collections::BTreeMap;
 use types::{FileId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// The key of the record in the registry.
+/// Key of the record in the registry of the metadata store.
 const KEY: &[u8] = b"mgr/exports";
 
-/// An export whose directory exists: the names on its path from the root, and the directory.
+/// An export whose directory exists: the names on its path from the root directory, and the directory itself.
 pub(super) type Rooted<'a> = (&'a [Bytes], FileId);
 
 /// The exports as recorded in the metadata store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Recorded {
-    /// Rises with each start of the mgr that finds exports which did not exist at the start before.
+    /// Epoch of the newest export. Each start of the mgr that finds new exports increments the epoch.
     epoch: u32,
-    /// By directory of an export: the epoch of its handles. Handles of files (not directories) with a lower epoch are
-    /// refused, because the file may belong to another export since. The epoch rises when the export begins and when an
-    /// export below it begins. It never falls: no handle that is still valid changes its form.
+    /// For each exported directory: the epoch of its filehandles. The mgr refuses filehandles of regular files with a
+    /// lower epoch, because the file may belong to another export now. The epoch rises when the export is new, and when
+    /// a new export begins below it. The epoch never falls, so that valid filehandles stay the same.
     good_from: BTreeMap<FileId, u32>,
 }
 
@@ -44,9 +44,11 @@ impl Xdr for Recorded {
 }
 
 impl Recorded {
-    /// Returns the record for these exports, from the record of the start before. A store without a record is new, or
-    /// was served by a version that gave out handles of closed exports. In the second case, handles of files are
-    /// refused wherever one export contains another.
+    /// Returns the record for these exports, computed from the record of the start before.
+    ///
+    /// A store without a record is new, or an older version of Weir has served it. Such a version gave out filehandles
+    /// of files in exports that the client did not see. So if one export contains another, the mgr refuses filehandles
+    /// of files in the outer export that are from before this start.
     pub(super) fn at_start(
         namespace: &Namespace<Embedded>,
         exports: &[Rooted<'_>],
@@ -65,7 +67,8 @@ impl Recorded {
         })
     }
 
-    /// Returns the record after a start with these exports: new exports begin an epoch, removed ones are forgotten.
+    /// Returns the record after a start with these exports: new exports get a new epoch, and removed exports leave the
+    /// record.
     fn followed_by(&self, exports: &[Rooted<'_>]) -> Self {
         let is_new = |(_, root): &Rooted<'_>| !self.good_from.contains_key(root);
         let new: Vec<_> = exports.iter().filter(|export| is_new(export)).collect();
@@ -80,26 +83,26 @@ impl Recorded {
         next
     }
 
-    /// Returns the record for these exports only. An unknown export was created after it was configured: no older
-    /// handle of its files exists.
+    /// Returns the record restricted to these exports. An export without a recorded epoch gets epoch 0: its directory
+    /// was created after it was configured, so no older filehandles of its files exist.
     fn with(&self, exports: &[Rooted<'_>]) -> Self {
         let good_from = exports.iter().map(|(_, root)| (*root, self.good_from(*root))).collect();
         Recorded { epoch: self.epoch, good_from }
     }
 
-    /// Returns the epoch of the handles of an export, which is also the lowest valid one for files.
+    /// Returns the epoch of the filehandles of an export. The mgr accepts filehandles of files from this epoch on.
     pub(super) fn good_from(&self, root: FileId) -> u32 {
         self.good_from.get(&root).copied().unwrap_or(0)
     }
 }
 
-/// Returns whether an export is inside another one.
+/// Returns whether the export `inner` lies inside of the export `outer`.
 fn is_below((inner, _): &Rooted<'_>, (outer, _): &Rooted<'_>) -> bool {
     inner.len() > outer.len() && inner.starts_with(outer)
 }
 
 impl Exports {
-    /// Records the current exports.
+    /// Stores the current exports in the metadata store, if they differ from the stored record.
     pub(crate) async fn record(&self) -> Result<(), Status> {
         let now = self.recorded.with(&self.rooted(&self.read())).to_bytes();
         if self.namespace.registry(KEY)?.is_some_and(|record| record[..] == now[..]) {
@@ -129,13 +132,13 @@ mod tests {
         let first = Recorded::default().with(&[a]);
         assert_eq!((first.epoch, of(&first)), (0, [0, 0, 0]));
         assert_eq!(first.followed_by(&[a]), first);
-        // Beside another export: the handles of that export stay as they are.
+        // The new export lies beside the export `a`, so the epoch of `a` stays the same.
         let second = first.followed_by(&[b, a]);
         assert_eq!((second.epoch, of(&second)), (1, [0, 0, 1]));
         let third = second.followed_by(&[top, a, b]);
         assert_eq!((third.epoch, of(&third)), (2, [2, 0, 1]));
-        // Removing an export changes no epoch of the other exports. An export that comes back counts as new: its epoch
-        // rises, and so does the epoch of the export that contains it.
+        // Removing an export changes no epoch of the other exports. An export that is configured again counts as new.
+        // Its epoch rises, and so does the epoch of the export that contains it.
         let fourth = third.followed_by(&[top, a]);
         assert_eq!((fourth.epoch, of(&fourth)), (2, [2, 0, 0]));
         let fifth = fourth.followed_by(&[top, a, b]);

@@ -1,38 +1,38 @@
-//! The durable record of the exports' terms: if they have changed since the last start, the rights that clients got
-//! before are ended.
+//! The durable record of the terms of exports: if the terms changed since the last start, the mgr ends the rights that
+//! clients got before.
 
 use super::Exports;
 use std::fmt::Write;
 use types::Status;
 use wire::native::Key;
 
-/// The key of the record in the registry.
+/// Key of the record in the registry of the metadata store.
 const KEY: &[u8] = b"mgr/export-terms";
 
 impl Exports {
-    /// Returns a number derived from the clients and terms of all exports; different terms give a different number.
+    /// Returns a keyed hash of the clients and terms of all exports. Different terms give a different hash.
     fn terms(&self, key: &Key) -> [u8; 16] {
         let mut text = String::from("exports");
         for rule in &self.rules {
-            // Writing to a string never fails.
+            // Formatting into a `String` never fails.
             let _ = write!(text, "{:?} {:?} {} {:?};", rule.path, rule.clients, rule.privileged_ports, rule.terms);
         }
         key.derived_id(text.as_bytes())
     }
 
-    /// Returns whether the terms differ from the recorded ones.
+    /// Returns whether the current terms differ from the recorded terms.
     ///
     /// # Errors
-    /// The store could not be read.
+    /// The status with which the metadata store failed.
     pub(crate) fn have_changed(&self, key: &Key) -> Result<bool, Status> {
         let recorded = self.namespace.registry(KEY)?;
         Ok(recorded.is_none_or(|recorded| recorded[..] != self.terms(key)))
     }
 
-    /// Records the current terms.
+    /// Records the current terms durably.
     ///
     /// # Errors
-    /// The store could not be written.
+    /// The status with which the metadata store failed.
     pub(crate) async fn record_terms(&self, key: &Key) -> Result<(), Status> {
         let terms = self.terms(key).to_vec().into();
         self.namespace.registry_put(net::clock::now().into(), KEY, Some(&terms)).await

@@ -1,4 +1,5 @@
-//! The CLAIM exchange with iods: when an iod connects, and with all iods when the mgr leaves a new mark.
+//! The CLAIM exchange with iods: a claim binds an iod to one metadata store. The mgr claims an iod when the iod
+//! connects, and claims all iods again whenever it makes a new mark.
 
 use super::claims::Refusal;
 use super::link::{Asked, Link};
@@ -11,27 +12,26 @@ use std::time::Duration;
 use types::{Generation, Status};
 use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
 
-/// How long the mgr delays the claims of the first iods that answer until the other iods answer, so that a store claims
-/// no iod while another iod refuses the store.
+/// How long the mgr waits for the other iods before it claims the first ones. If one iod refuses the metadata store,
+/// the mgr then claims no iod at all.
 const OTHERS: Duration = Duration::from_secs(2);
-/// Time limit for the question what an iod remembers: the iod may have died since HELLO, and other iods wait for the
-/// answer.
+/// Time limit for an iod to report its claim. The iod may have died since HELLO, and other iods wait for the reply.
 const SILENT: Duration = Duration::from_secs(5);
-/// Time limit for an iod to find its highest object.
+/// Time limit for an iod to find the highest inode number among its objects.
 const LISTED: Duration = Duration::from_secs(60);
-/// How often a claim is tried while another mgr changes the claim that the iod remembers.
+/// Largest number of attempts to claim an iod while another mgr changes the claim of the iod.
 const TRIES: usize = 4;
 
-/// The message about an iod that is not used because it has lost a mark that it took.
+/// Error text for an iod that has lost a mark (the random number in a claim) after it had accepted the mark.
 const BEHIND: &str = "its disk is an older copy: the iod was given a later mark than it remembers, and files would have the bytes of that time; nothing was \
                       changed: start the iod on its newest disk; if that is lost, docs/replacing-a-disk.md says what to do";
 
-/// Returns the mark that an iod remembers, or 0.
+/// Returns the mark in the claim of an iod; 0 if the iod has no claim.
 fn mark_of(answer: &ClaimReply) -> u64 {
     answer.remembered.map_or(0, |claim| claim.mark)
 }
 
-/// Why an iod was not claimed.
+/// Why the mgr did not claim an iod.
 pub(super) enum Unclaimed {
     Refused(Refusal),
     Failed(String),
@@ -51,7 +51,7 @@ impl Iods {
         })
     }
 
-    /// Asks an iod for its claim and the highest number of its objects.
+    /// Asks an iod for its claim and for the highest inode number among its objects.
     pub(super) async fn remembered(&self, link: &Link) -> Result<ClaimReply, String> {
         self.ask_claim(link, None, true).await
     }
@@ -65,8 +65,8 @@ impl Iods {
         }
     }
 
-    /// Checks whether the iod of a newly connected slot may be claimed. Until it is claimed, it accepts nothing from
-    /// clients.
+    /// Checks whether the mgr may claim the newly connected iod at the configured address with index `slot`. Until the
+    /// mgr has claimed the iod, the iod refuses all requests of clients.
     pub(super) async fn may_claim(&self, slot: usize, link: &Link) -> Result<(), Unclaimed> {
         let answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
         self.judge(link, &answer)?;
@@ -74,19 +74,19 @@ impl Iods {
         let all = self.slots.len();
         let others = self.asked.subscribe();
         let wait = async { drop(others.clone().wait_for(|asked| *asked >= all).await) };
-        // A silent iod must not keep the mgr from the other iods.
+        // An iod that does not answer must not delay the other iods, so the wait has a time limit.
         let _ = tokio::time::timeout(OTHERS, wait).await;
         self.check_not_refused()
     }
 
-    /// Fails if an iod has refused this store: then no other iod is claimed.
+    /// Fails if an iod has refused this metadata store. The mgr must then claim no other iod.
     pub(super) fn check_not_refused(&self) -> Result<(), Unclaimed> {
         let why = |refused: Refused| format!("the iod at {} has refused the metadata store", refused.address);
         self.refused().map_or(Ok(()), |refused| Err(Unclaimed::Failed(why(refused))))
     }
 
-    /// Claims an iod, even if it remembers the newest mark: after each start an iod serves clients only once it is
-    /// claimed.
+    /// Claims an iod, even if the iod already has the newest mark: after each start, an iod serves clients only once
+    /// the mgr has claimed it.
     pub(super) async fn claim_now(&self, link: &Link) -> Result<Claim, Unclaimed> {
         let failed = |e: Status| Unclaimed::Failed(format!("the claim cannot be recorded: {e}"));
         let iod = link.hello.iod;
@@ -110,7 +110,7 @@ impl Iods {
         Err(Unclaimed::Failed("another mgr claims it at the same time".to_owned()))
     }
 
-    /// Claims a member that may not have the newest mark.
+    /// Claims a connected iod again, because the iod may not have the newest mark.
     pub(super) async fn claim_again(&self, number: u16, link: &Arc<Link>) -> Result<(), Unclaimed> {
         let claim = self.claim_now(link).await?;
         if let Some(member) = self.state().members.get_mut(&number) {
@@ -119,23 +119,24 @@ impl Iods {
         Ok(())
     }
 
-    /// Returns whether so many numbers were allocated that a new mark is needed.
+    /// Returns whether a new mark is needed because the store has allocated most of the inode numbers that the current
+    /// claim covers.
     pub(crate) async fn is_short_of_numbers(&self) -> bool {
         self.claims.is_short_of_numbers().await == Ok(true)
     }
 
-    /// Leaves a new mark with all iods that are up; the other iods get the mark when they connect. From then on every
-    /// earlier copy of the store is detected as an older one.
+    /// Stores a new mark on all connected iods. The other iods get the mark when they connect. From then on, the iods
+    /// detect every earlier copy of the store as an older one.
     pub(crate) async fn leave_mark(&self) -> Result<(), Status> {
         let newest = self.claims.renew().await?;
         let up = self.up();
-        // All iods at once: a silent iod must not delay the other iods.
+        // Claim all iods concurrently: an iod that does not answer must not delay the others.
         join_all(up.iter().map(|(number, link)| self.leave_with(*number, link))).await;
         let all_have = self.state().members.values().all(|member| member.claimed == Some(newest.mark));
         if all_have { self.claims.forget_oldest().await } else { Ok(()) }
     }
 
-    /// Claims a member again; if that fails, closes its link, so that it is connected and claimed again.
+    /// Claims a connected iod again. If this fails, closes the link, so that the mgr connects and claims the iod again.
     pub(super) async fn leave_with(&self, number: u16, link: &Arc<Link>) {
         match self.claim_again(number, link).await {
             Ok(()) => return,
@@ -150,8 +151,8 @@ impl Iods {
         link.close();
     }
 
-    /// Records that the iod at this address cannot be used with this store. If the store is an older copy, or no iod
-    /// has accepted a claim since the start, the mgr must stop.
+    /// Records that the iod at this address refused the metadata store. The mgr must stop if the store is an older
+    /// copy, or if no iod has accepted a claim since the start.
     pub(super) fn refuse(&self, address: String, refusal: Refusal) {
         let began = self.state().members.values().any(|member| member.claimed.is_some());
         if began && matches!(refusal, Refusal::Foreign { .. }) {
@@ -165,12 +166,12 @@ impl Iods {
         });
     }
 
-    /// Returns the first refusal of an iod because of which the mgr must stop.
+    /// Returns the first refusal by an iod because of which the mgr must stop.
     pub(crate) fn refused(&self) -> Option<Refused> {
         self.refused.borrow().clone()
     }
 
-    /// Completes when an iod has refused the metadata store so that the mgr must stop.
+    /// Completes when an iod has refused the metadata store in a way that requires the mgr to stop.
     pub(crate) async fn until_refused(&self) -> Refused {
         let mut refused = self.refused.subscribe();
         loop {
@@ -183,7 +184,8 @@ impl Iods {
         }
     }
 
-    /// Records that the slot has been tried: no other slot waits for its iod any more.
+    /// Records that the mgr has tried the configured address with index `slot`, so that claims of other iods no longer
+    /// wait for it.
     pub(super) fn asked(&self, slot: usize) {
         if !self.slots[slot].asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
             self.asked.send_modify(|asked| *asked += 1);

@@ -1,8 +1,9 @@
-//! Claims: they bind an iod to one metadata store, so that neither another store nor an older copy can use it.
+//! Claims: each claim binds an iod to one metadata store, so that neither another store nor an older copy of this store
+//! can use the iod.
 //!
-//! The mgr leaves a mark, a random number, with every iod: at each start, after each dump, and from time to time while
-//! files change. The store records each mark before any iod gets it. If the store does not know the mark of an iod,
-//! another store or a later state of this one has used that iod.
+//! A claim contains a mark, a random number. The mgr makes a new mark at each start, after each dump, and periodically
+//! while files change. The mgr records each mark in the store before any iod gets it. If the store does not have the
+//! mark of an iod, another store or a later state of this store has used the iod.
 
 use super::given::Turns;
 use meta::{Embedded, Namespace};
@@ -13,12 +14,12 @@ use wire::native::{Claim, ClaimReply};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 const PREFIX: &[u8] = b"mgr/mark/";
-/// Number of unused inode numbers that a claim covers. Far more than are allocated between two checks.
+/// Number of unallocated inode numbers that a claim covers: far more than the store allocates between two checks.
 const AHEAD: u64 = 1 << 24;
-/// If there are more marks than this, the oldest are forgotten, and [`MARKS_KEPT`] are kept.
+/// When the store has more marks than this, the mgr removes the oldest and keeps [`MARKS_KEPT`].
 const MARKS_MAX: usize = 512;
 const MARKS_KEPT: usize = 256;
-/// Number of marks that one read returns at most.
+/// Largest number of marks that one read of the registry returns.
 const MARKS_READ: usize = 1 << 16;
 
 /// Why an iod must not be used with this metadata store.
@@ -30,9 +31,9 @@ pub enum Refusal {
          uses these iods, or name other iods in its configuration"
     )]
     Foreign {
-        /// The store that the iod remembers.
+        /// Identity of the store in the claim of the iod.
         found: StoreId,
-        /// The store of the mgr.
+        /// Identity of the store of the mgr.
         own: StoreId,
     },
     /// A later state of the metadata store has used the iod.
@@ -41,24 +42,25 @@ pub enum Refusal {
          the mgr on the newest state, or, if that is lost, start it once with --recover-old-store"
     )]
     Old {
-        /// The epoch of the later state.
+        /// The epoch in the claim of the iod, which is that of the later state.
         epoch: u32,
     },
-    /// The iod remembers no store, and has objects that this store cannot have made.
+    /// The iod has no claim, and has objects with inode numbers that this store has not allocated.
     #[error(
         "it has object {highest}, but this metadata store has only allocated object numbers below {next}: the store is an older copy or \
          not the one of this iod; nothing was changed: start the mgr on the store that made these objects, or, if only this copy \
          of it is left, start it once with --recover-old-store"
     )]
     Above {
-        /// The highest number of an object on the iod.
+        /// The highest inode number among the objects of the iod.
         highest: u64,
-        /// The first number that the store has not allocated.
+        /// The lowest inode number that the store has not allocated.
         next: u64,
     },
 }
 
-/// Returns whether a store may use an iod that gave this answer. `knows` returns whether a mark belongs to the store.
+/// Decides from the reply of an iod whether a store may use the iod. `next` is the lowest unallocated inode number of
+/// the store, and `knows` returns whether the store has recorded a mark.
 pub(super) fn judge(
     own: StoreId,
     next: u64,
@@ -73,16 +75,16 @@ pub(super) fn judge(
         },
         (None, Some(highest)) if highest < next => Ok(()),
         (None, Some(highest)) => Err(Refusal::Above { highest, next }),
-        // An iod without a claim must report its highest object.
+        // An iod without a claim must report its highest inode number.
         (None, None) => return Err(Status::Io),
     })
 }
 
-/// A mark as the store records it: the epoch, and when the mark was left.
+/// The registry record of a mark: in which epoch and when the mgr made the mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Mark {
     epoch: u32,
-    /// Unix seconds.
+    /// When the mgr made the mark, in Unix seconds.
     left: u64,
 }
 
@@ -101,15 +103,15 @@ fn mark_key(mark: u64) -> Vec<u8> {
     [PREFIX, &mark.to_be_bytes()].concat()
 }
 
-/// The claims of one start of the mgr.
+/// The claims that this start of the mgr has made.
 #[derive(Debug)]
 pub(super) struct Claims {
     pub(super) namespace: Arc<Namespace<Embedded>>,
     pub(super) store: StoreId,
     epoch: u32,
-    /// The newest claim, none before the first.
+    /// The newest claim of this start of the mgr; `None` before the first claim.
     current: Mutex<Option<Claim>>,
-    /// See [`Turns`].
+    /// Locks by which only one task at a time claims an iod.
     pub(super) turns: Turns,
 }
 
@@ -118,12 +120,12 @@ impl Claims {
         Claims { namespace, store, epoch, current: Mutex::new(None), turns: Turns::default() }
     }
 
-    /// Returns the first number that the store has not allocated.
+    /// Returns the lowest inode number that the store has not allocated.
     pub(super) fn next(&self) -> Result<u64, Status> {
         self.namespace.next_id().map(|next| next.0)
     }
 
-    /// Returns whether the iod that gave this answer may be used.
+    /// Decides from the reply of an iod whether this store may use the iod.
     pub(super) fn judge(&self, answer: &ClaimReply) -> Result<Result<(), Refusal>, Status> {
         judge(self.store, self.next()?, answer, |mark| self.knows(mark))
     }
@@ -132,7 +134,7 @@ impl Claims {
         Ok(self.namespace.registry(&mark_key(mark))?.is_some())
     }
 
-    /// Records a mark durably as one of the store's own.
+    /// Records a mark durably as one of this store's own.
     pub(super) async fn adopt(&self, mark: u64, epoch: u32) -> Result<(), Status> {
         let now = net::clock::now();
         let record = Mark { epoch, left: Timestamp::from(now).secs.max(0) as u64 };
@@ -141,13 +143,13 @@ impl Claims {
 
     async fn make(&self) -> Result<Claim, Status> {
         let mark = getrandom::u64().map_err(|_| Status::ServerFault)?.max(1);
-        // Before any iod gets it: a store that does not know the mark of its own iod would be taken for an older copy.
+        // Record the mark before any iod gets it. A store without the mark of its own iod would count as an older copy.
         self.adopt(mark, self.epoch).await?;
         let numbers = self.next()?.checked_add(AHEAD).ok_or(Status::Corrupt)?;
         Ok(Claim { store: self.store, epoch: self.epoch, mark, numbers })
     }
 
-    /// Returns the newest claim of this start.
+    /// Returns the newest claim of this start of the mgr. Makes the first claim if there is none.
     pub(super) async fn current(&self) -> Result<Claim, Status> {
         let mut current = self.current.lock().await;
         match *current {
@@ -156,26 +158,27 @@ impl Claims {
         }
     }
 
-    /// Makes a claim with a new mark, which is the newest from now on.
+    /// Makes a claim with a new mark. From now on, [`Self::current`] returns this claim.
     pub(super) async fn renew(&self) -> Result<Claim, Status> {
         let mut current = self.current.lock().await;
         Ok(*current.insert(self.make().await?))
     }
 
-    /// Returns whether so many numbers were allocated that a new claim is needed.
+    /// Returns whether a new claim is needed because the store has allocated most of the inode numbers that the current
+    /// claim covers.
     pub(super) async fn is_short_of_numbers(&self) -> Result<bool, Status> {
         let next = self.next()?;
         Ok(self.current.lock().await.is_some_and(|claim| next.saturating_add(AHEAD / 2) > claim.numbers))
     }
 
-    /// Forgets the oldest marks if there are many. Every iod must have the newest mark: then no iod needs the older
-    /// ones.
+    /// Removes the oldest marks from the store if there are many. Every iod must have the newest mark, so that no iod
+    /// needs an older one.
     pub(super) async fn forget_oldest(&self) -> Result<(), Status> {
         let marks = self.namespace.registry_list(PREFIX, MARKS_READ)?;
         if marks.len() <= MARKS_MAX {
             return Ok(());
         }
-        // A mark that cannot be read counts as the oldest.
+        // A mark record that cannot be decoded counts as the oldest.
         let left = |value| Mark::from_bytes(value).map_or(0, |mark| mark.left);
         let mut marks: Vec<_> = marks.iter().map(|(key, value)| (left(value), key)).collect();
         marks.sort_unstable();

@@ -1,4 +1,4 @@
-//! The end of all rights to objects that earlier starts of the mgr granted to clients.
+//! Revocation by epoch: the end of all capabilities and filehandles that earlier starts of the mgr granted to clients.
 
 use super::Iods;
 use futures_util::future::join_all;
@@ -6,24 +6,25 @@ use meta::{Embedded, Namespace};
 use std::sync::atomic::Ordering::SeqCst;
 use types::Status;
 
-/// The registry key of the least epoch whose rights are valid.
+/// Registry key of the lowest epoch whose capabilities are valid.
 const KEY: &[u8] = b"mgr/least-epoch";
 
-/// Returns the recorded least epoch.
+/// Returns the lowest valid epoch as recorded in the store; 0 if none is recorded.
 pub(super) fn recorded(namespace: &Namespace<Embedded>) -> Result<u32, Status> {
     let Some(record) = namespace.registry(KEY)? else { return Ok(0) };
     Ok(u32::from_be_bytes(record[..].try_into().map_err(|_| Status::Corrupt)?))
 }
 
 impl Iods {
-    /// Makes iods refuse the rights that earlier starts of the mgr granted to clients: iods that are up refuse them
-    /// before this function returns, the other iods before they serve any client. Clients of those starts get new
-    /// rights on request, if their permissions still allow it.
+    /// Makes the iods refuse the capabilities and filehandles that earlier starts of the mgr granted to clients.
+    /// Connected iods refuse them when this function returns, and other iods before they serve any client. Clients get
+    /// new rights on request if their permissions still allow it.
     pub(crate) async fn end_earlier_rights(&self) -> Result<(), Status> {
         if self.least_epoch.load(SeqCst) == self.epoch {
             return Ok(());
         }
-        // Recorded before any iod learns of it: the next start of the mgr repeats it to iods that have forgotten it.
+        // Record the epoch before any iod gets it. An iod forgets the epoch when it restarts, so the next start of the
+        // mgr must send it again.
         let record = self.epoch.to_be_bytes().to_vec().into();
         self.namespace.registry_put(net::clock::now().into(), KEY, Some(&record)).await?;
         self.least_epoch.store(self.epoch, SeqCst);

@@ -1,8 +1,8 @@
-//! The marks given to each iod: an iod that returns with an earlier mark has an older copy of its disk, and is not
-//! used.
+//! The marks that the mgr has sent to each iod. An iod that connects with an earlier mark runs on an older copy of its
+//! disk, and the mgr refuses to use it.
 //!
-//! The mgr records a mark for an iod before the iod gets it, and again when the iod has accepted it. So after any crash
-//! or failure the iod has one of the marks recorded since its last acceptance.
+//! The mgr records a mark for an iod before it sends the mark, and again when the iod has accepted it. So after any
+//! crash or failure, the iod has one of the marks recorded since its last acceptance.
 
 use super::claims::Claims;
 use std::collections::HashMap;
@@ -13,17 +13,17 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 const PREFIX: &[u8] = b"mgr/given/";
 
-/// Number of marks that an iod may have accepted without a confirmation; only an iod that fails at each start of the
-/// mgr reaches it.
+/// Largest number of sent marks for which the mgr has no acceptance. Only an iod that fails at every start of the mgr
+/// reaches this number.
 const GIVING_MAX: usize = 256;
 
-/// The marks of which an iod has one; 0 is none.
+/// The marks recorded for one iod, of which the iod has one. Mark 0 stands for no mark.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Given {
     /// The mark that the iod accepted last.
     taken: u64,
-    /// The marks that the mgr gave since. A CLAIM that failed may have reached the disk: then the iod remembers that
-    /// mark after its next start.
+    /// The marks that the mgr has sent since then. A failed CLAIM may have reached the disk of the iod, which then
+    /// reports this mark after its next start.
     giving: Vec<u64>,
 }
 
@@ -39,12 +39,12 @@ impl Xdr for Given {
 }
 
 impl Given {
-    /// Returns whether an iod that remembers this mark has lost a later one.
+    /// Returns whether an iod that reports the mark `remembered` has lost a later mark.
     fn is_behind(&self, remembered: u64) -> bool {
         remembered != 0 && self.taken != remembered && !self.giving.contains(&remembered)
     }
 
-    /// Records a mark that the mgr is about to give to the iod.
+    /// Records a mark that the mgr is about to send to the iod.
     fn gives(&mut self, mark: u64) {
         if !self.giving.contains(&mark) {
             self.giving.truncate(GIVING_MAX - 1);
@@ -57,12 +57,12 @@ fn key(iod: IodId) -> Vec<u8> {
     [PREFIX, &iod.0].concat()
 }
 
-/// Locks of the iods that are being claimed.
+/// For each iod: the lock that a task holds while it claims the iod.
 #[derive(Debug, Default)]
 pub(super) struct Turns(Mutex<HashMap<IodId, Arc<AsyncMutex<()>>>>);
 
 impl Turns {
-    /// Locks an iod against other claims as long as the guard lives.
+    /// Locks an iod against claims by other tasks, as long as the returned guard lives.
     pub(super) async fn of(&self, iod: IodId) -> OwnedMutexGuard<()> {
         let turn = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(iod).or_default().clone();
         turn.lock_owned().await
@@ -80,7 +80,8 @@ impl Claims {
         self.namespace.registry_put(net::clock::now().into(), &key(iod), record.as_ref()).await
     }
 
-    /// Returns whether an iod that remembers this mark was given a later one; 0: the iod remembers none.
+    /// Returns whether the mgr has sent an iod a later mark than the mark `remembered`, which the iod reports. 0: the
+    /// iod has no mark.
     pub(super) fn is_behind(&self, iod: IodId, remembered: u64) -> Result<bool, Status> {
         Ok(self.given(iod)?.is_some_and(|given| given.is_behind(remembered)))
     }
@@ -89,20 +90,21 @@ impl Claims {
         if self.given(iod)?.as_ref() == Some(&given) { Ok(()) } else { self.put(iod, Some(given)).await }
     }
 
-    /// Records durably that an iod which remembers a mark, or none (0), is about to get another one.
+    /// Records durably that the mgr is about to send `mark` to an iod, which now reports the mark `remembered` (0:
+    /// none).
     pub(super) async fn gives(&self, iod: IodId, remembered: u64, mark: u64) -> Result<(), Status> {
         let mut given = self.given(iod)?.unwrap_or(Given { taken: remembered, giving: Vec::new() });
         given.gives(mark);
         self.change(iod, given).await
     }
 
-    /// Records that an iod has accepted a mark.
+    /// Records durably that an iod has accepted a mark.
     pub(super) async fn took(&self, iod: IodId, taken: u64) -> Result<(), Status> {
         self.change(iod, Given { taken, giving: Vec::new() }).await
     }
 
-    /// Forgets the marks of an iod, so that it is accepted in its current state: an older copy of the store does not
-    /// know its marks.
+    /// Removes the marks recorded for an iod, so that the mgr accepts the iod with any mark. A recovered older copy of
+    /// the store does not have the iod's newest marks.
     pub(super) async fn forget_given(&self, iod: IodId) -> Result<(), Status> {
         self.put(iod, None).await
     }

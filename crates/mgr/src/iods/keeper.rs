@@ -1,4 +1,4 @@
-//! The task of one configured iod: it connects the iod, registers it, watches it, and connects it again after a
+//! The keeper task of one configured iod: it connects to the iod, registers it, watches it, and reconnects after a
 //! failure.
 
 use super::claiming::Unclaimed;
@@ -13,18 +13,18 @@ use tokio::time::Instant;
 use types::Status;
 use wire::native::{Nothing, Procedure, StatsReply};
 
-/// Pause after the first failure; each further failure doubles it.
+/// Pause before the second attempt to connect. Each further failure doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest pause between two attempts.
+/// Longest pause between two attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// Interval of the requests for capacity and counters.
+/// Interval at which the mgr asks a connected iod for its capacity and counters.
 const STATS_EVERY: Duration = Duration::from_secs(2);
 
-/// As [`SILENT`], for an iod that has just answered HELLO and has no other requests of this mgr: it may have died
-/// since.
+/// Time limit for the first request after HELLO, shorter than [`SILENT`]. The iod may have died since HELLO, and
+/// executes no other request of this mgr.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(5);
 
-/// Keeps the iod at `slot` connected, forever.
+/// Keeps the mgr connected to the iod at the configured address with index `slot`, forever.
 pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
     let mut pause = PAUSE_MIN;
     loop {
@@ -54,7 +54,7 @@ pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
     }
 }
 
-/// Connects the iod and makes it a member.
+/// Connects to the iod at the configured address with index `slot`, claims the iod and registers it.
 async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let Iods { cluster, counters, .. } = iods;
     let address = &iods.slots[slot].address;
@@ -69,13 +69,13 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let known = iods.state().numbers.get(&link.hello.iod).copied();
     if let Some(number) = known {
         tell_fences(iods, number, &link).await?;
-        // Check again: sending the fences may have taken a while.
+        // Check again, because another iod may have refused the store while this function sent the fences.
         iods.check_not_refused().map_err(|why| unclaimed(iods, address, why))?;
     }
     let claim = iods.claim_now(&link).await.map_err(|why| unclaimed(iods, address, why))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
-    // Send the fences that were noted in the meantime.
+    // Send the fences that were stored since the first call.
     tell_fences(iods, number, &link).await?;
     {
         let mut state = iods.state();
@@ -88,7 +88,8 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
             Member { registered, link: Some(link.clone()), since: Instant::now(), stats, claimed: Some(claim.mark) };
         state.members.insert(number, member);
     }
-    // A mark that was left in the meantime was sent to the members only, and this iod was not a member yet.
+    // The mgr may have made a new mark during this function. Only connected iods got the mark, and this iod did not
+    // count as connected.
     if let Err(why) = iods.claim_again(number, &link).await {
         leave(iods, number, &link);
         return Err(unclaimed(iods, address, why));
@@ -98,7 +99,8 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     Ok((number, link))
 }
 
-/// Returns why an iod that was not claimed is not used; an iod that refuses an older copy of the store stops the mgr.
+/// Returns the text that `weir status` shows for an iod that the mgr did not claim. If the iod refused the store,
+/// records the refusal, which may stop the mgr.
 fn unclaimed(iods: &Iods, address: &Address, why: Unclaimed) -> String {
     match why {
         Unclaimed::Failed(problem) => problem,
@@ -109,7 +111,7 @@ fn unclaimed(iods: &Iods, address: &Address, why: Unclaimed) -> String {
     }
 }
 
-/// Creates or updates the registry record of the iod, and returns it.
+/// Creates or updates the registry record of the iod, and returns the record.
 async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registered, Status> {
     let id = link.hello.iod;
     let local = link.proven.local.as_ref().filter(|l| l.host.len() <= BOOT_ID_MAX && l.path.len() <= SOCKET_PATH_MAX);
@@ -122,7 +124,7 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         let mut state = iods.state();
         let number = match state.numbers.get(&id) {
             Some(number) => *number,
-            // Allocated at once, so that no other iod that registers now gets the same number.
+            // Allocate the number under the lock, so that no other iod that registers now gets the same number.
             None => {
                 let free = (0..=u16::MAX).find(|n| !state.numbers.values().any(|taken| taken == n));
                 let number = free.ok_or(Status::NoSpc)?;
@@ -134,13 +136,13 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         (known, Registered { number, id, tcp, local })
     };
     if known.as_ref() != Some(&registered) {
-        // The number stays allocated if this fails: the record may have been stored nevertheless.
+        // If this fails, the number stays allocated, because the record may have been stored nevertheless.
         register::put(&iods.namespace, &registered).await?;
     }
     Ok(registered)
 }
 
-/// Asks for capacity and counters until the iod is gone; returns the reason.
+/// Asks the iod for capacity and counters at intervals until the link to the iod ends. Returns why the link ended.
 async fn watch(iods: &Iods, number: u16, link: &Link) -> String {
     let stats = async {
         loop {
@@ -166,7 +168,7 @@ async fn watch(iods: &Iods, number: u16, link: &Link) -> String {
     }
 }
 
-/// Records that the iod is gone: no request gets this link any more.
+/// Records that the iod is down, so that no new request uses this link.
 fn leave(iods: &Iods, number: u16, link: &Arc<Link>) {
     if let Some(member) = iods.state().members.get_mut(&number)
         && member.link.as_ref().is_some_and(|l| Arc::ptr_eq(l, link))

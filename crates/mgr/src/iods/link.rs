@@ -1,4 +1,4 @@
-//! Links: the connections to one iod, and the calls of native procedures over them.
+//! Links: the connections of the mgr to one iod, and calls of the native data program over them.
 
 use net::clock::unix_now;
 use net::rpc::{Connection, Limits, NoService};
@@ -18,26 +18,27 @@ use wire::native::{
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
 
-/// How long an iod may be silent before it counts as down. Its own work on one request takes less, unless its disk
-/// hangs.
+/// How long an iod may leave a request unanswered before it counts as down. The iod's own work on one request takes
+/// less, unless its disk hangs.
 pub(super) const SILENT: Duration = Duration::from_secs(20);
 
-/// Number of connections to one iod, which works on one request of each connection at a time.
+/// Number of connections to one iod for ordinary requests. The iod executes one request of each connection at a time.
 const CONNECTIONS: usize = 4;
-/// Time limit for connecting and HELLO.
+/// Time limit for connecting to an iod, and for its reply to HELLO.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit of a request: a stable write of a full payload on a slow disk, behind other requests.
+/// Time limit of a request. It must suffice for a stable write of a full payload on a slow disk, queued behind other
+/// requests.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the mgr does not ask an iod to copy again after the iod could not read from another one: each try may take
+/// How long the mgr sends no PULL to an iod after the iod could not read from another iod. Each such attempt may take
 /// some seconds.
 const PULL_REST: Duration = Duration::from_secs(30);
-/// Number of PULL requests to one iod at a time. Each may take some seconds while the other iod is silent. Requests
-/// behind a PULL must not wait so long that the mgr takes this iod for silent.
+/// Largest number of PULL requests to one iod at a time. A PULL takes some seconds if the source iod does not answer.
+/// Requests behind it must not wait so long that the mgr takes this iod to be down.
 const PULLS: usize = 2;
-/// Time limit for the lookup of an iod's address.
+/// Time limit for the DNS lookup of an iod's address.
 const LOOKUP: Duration = Duration::from_secs(1);
-/// Lifetime of the tickets and capabilities that the mgr signs for itself, in seconds: far longer than any request
-/// takes, and than the clocks of hosts differ.
+/// Lifetime of the tickets and capabilities that the mgr signs for itself, in seconds. Far longer than any request
+/// takes, and far more than the clocks of two hosts differ.
 const RIGHT_SECS: u64 = 3600;
 
 /// The connections to an iod that is up.
@@ -46,23 +47,25 @@ pub(crate) struct Link {
     pub(crate) hello: HelloReply,
     pub(crate) proven: ProveReply,
     fsid: Fsid,
-    /// The key that signs tickets and capabilities for this iod.
+    /// The key with which the mgr signs tickets and capabilities for this iod.
     key: IodKey,
     connections: Vec<Connection>,
     turn: AtomicUsize,
-    /// The connection for NEWS, if the iod serves NFS.
+    /// The connection for NEWS (write reports), if the iod serves NFS.
     news: Option<Connection>,
-    /// The connection for LENGTHS, if the iod serves NFS: its answers must not wait behind the processing of NEWS.
+    /// The connection for LENGTHS (questions about file lengths), if the iod serves NFS. The replies to the questions
+    /// must not wait until the mgr has processed NEWS.
     lengths: Option<Connection>,
     /// The configured address of the iod.
     address: Address,
-    /// The configured address in numeric form, looked up at first use.
+    /// The configured address as IP addresses with ports, resolved at first use.
     numeric: OnceCell<Vec<String>>,
-    /// Permits for PULL requests to this iod.
+    /// Semaphore that limits the PULL requests to this iod.
     pulls: Semaphore,
-    /// Until when the mgr sends no PULL requests to this iod.
+    /// Until this time the mgr sends no PULL requests to this iod.
     rests_until: Mutex<Option<Instant>>,
-    /// The IP address of the iod, looked up if its data server listens on all addresses of its host.
+    /// The IP address at which the mgr reaches the iod, if the data server of the iod listens on all addresses of its
+    /// host.
     reached: Option<IpAddr>,
 }
 
@@ -91,10 +94,10 @@ pub(super) enum LinkError {
 }
 
 impl Link {
-    /// Connects to the iod at `address`, over its Unix socket if it is on this host.
+    /// Connects to the iod at `address`, over its Unix socket if the iod is on this host.
     ///
-    /// `incarnation` is larger than those of all earlier links to this address, including the links of earlier mgrs.
-    /// When this function returns, the iod no longer executes requests of earlier links.
+    /// `incarnation` must be larger than the numbers of all earlier links to this address, including the links of
+    /// earlier mgrs. When this function returns, the iod no longer executes requests of earlier links.
     pub(super) async fn connect(
         address: &Address,
         fsid: Fsid,
@@ -102,16 +105,16 @@ impl Link {
         incarnation: u64,
         counters: &Counters,
     ) -> Result<Self, LinkError> {
-        // The owner includes the address: an iod that is configured under two addresses by mistake keeps the
-        // connections of both.
+        // The owner includes the address. So an iod that is configured under two addresses by mistake does not end the
+        // connections of the other address.
         let origin = Origin { owner: key.derived_id(format!("mgr {address}").as_bytes()), incarnation };
         let greet = async |way: &Address| greet(way, way != address, fsid, key, origin, counters).await;
         let (mut connection, mut hello, mut proven) = greet(address).await?;
         let mut way = address.clone();
         if let (Address::Tcp { .. }, Some(path)) = (address, local_path(&proven)) {
             let local = Address::Unix(path.into());
-            // The path may be in another mount namespace, stale, or the socket of a user who is not trusted: then TCP
-            // is used.
+            // The socket path may be stale, may belong to another mount namespace, or to a user whom the mgr does not
+            // trust. If connecting fails, the mgr uses TCP.
             if let Ok((over_unix, answer, more)) = greet(&local).await
                 && answer.iod == hello.iod
             {
@@ -126,14 +129,14 @@ impl Link {
             }
             connections.push(connection);
         }
-        // NEWS and LENGTHS wait most of the time, and an iod answers the requests of a connection in order: so each has
-        // its own.
+        // The iod answers the requests of a connection in order, and leaves NEWS and LENGTHS unanswered until it has
+        // something to report. So each of the two needs a connection of its own.
         let (mut news, mut lengths) = (None, None);
         if !proven.data_server.is_empty() {
             news = Some(greet(&way).await?.0);
             lengths = Some(greet(&way).await?.0);
         }
-        // The lookup is needed only for a data server that listens on all addresses of its host.
+        // Resolve the name only for a data server that listens on all addresses of its host.
         let anywhere = |text: &String| text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
         let reached = match address {
             Address::Tcp { host, port } if proven.data_server.iter().any(anywhere) => {
@@ -159,8 +162,8 @@ impl Link {
         })
     }
 
-    /// Returns the capability with which the mgr uses an object; [`wire::native::STORE_OBJECT`] stands for the whole
-    /// store.
+    /// Returns a capability with which the mgr itself uses an object. [`wire::native::STORE_OBJECT`] stands for the
+    /// whole store of the iod.
     pub(crate) fn capability(&self, object: ObjectId, generation: Generation, rights: Rights) -> Capability {
         self.sign(object, generation, rights, MGR_SESSION)
     }
@@ -169,7 +172,7 @@ impl Link {
         self.key.sign_capability(self.fsid, object, generation, rights, unix_now() + RIGHT_SECS, session)
     }
 
-    /// Returns the rights and addresses that another iod needs to copy an object from this iod.
+    /// Returns the capability, ticket and addresses with which another iod can copy an object from this iod.
     pub(crate) async fn to_pull(&self, object: ObjectId, generation: Generation) -> PullSource {
         PullSource {
             cap: self.sign(object, generation, Rights::READ, PULL_SESSION),
@@ -179,7 +182,8 @@ impl Link {
         }
     }
 
-    /// Returns whether any connection has ended: the iod may have restarted, so none of them is used any more.
+    /// Returns whether any connection of the link has ended. The iod may have restarted, so no request may use the link
+    /// any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.all().any(Connection::is_closed)
     }
@@ -188,26 +192,27 @@ impl Link {
         self.connections.iter().chain(&self.news).chain(&self.lengths)
     }
 
-    /// Returns whether the iod reports the writes of NFS clients.
+    /// Returns whether the iod reports the writes of NFS clients (NEWS).
     pub(crate) fn has_news(&self) -> bool {
         self.news.is_some()
     }
 
-    /// Waits for the next reports of writes; `Delay` when the iod is gone.
+    /// Waits for the next write reports of the iod. Returns `Delay` when the connection to the iod is lost.
     pub(crate) async fn news(&self, arguments: &NewsArgs) -> Result<NewsReply, Status> {
         let connection = self.news.as_ref().ok_or(Status::NotSupp)?;
         let result = call(connection, Procedure::News, arguments, CALL_TIMEOUT).await;
         result.map_err(|e| self.status(Procedure::News, e))
     }
 
-    /// Sends the lengths of files and waits for the next question of the iod; `Delay` when the iod is gone.
+    /// Sends the lengths of files and waits for the next questions of the iod. Returns `Delay` when the connection to
+    /// the iod is lost.
     pub(crate) async fn lengths(&self, arguments: &LengthsArgs) -> Result<LengthsReply, Status> {
         let connection = self.lengths.as_ref().ok_or(Status::NotSupp)?;
         let result = call(connection, Procedure::Lengths, arguments, CALL_TIMEOUT).await;
         result.map_err(|e| self.status(Procedure::Lengths, e))
     }
 
-    /// Waits until one of the connections has ended, closes the other connections, and returns the reason.
+    /// Waits until one of the connections has ended, closes the others, and returns why the first one ended.
     pub(super) async fn closed(&self) -> Error {
         let ends = self.all().map(|c| Box::pin(c.closed()));
         let (why, ..) = futures_util::future::select_all(ends).await;
@@ -215,13 +220,13 @@ impl Link {
         why
     }
 
-    /// Ends all connections.
+    /// Closes all connections of the link.
     pub(super) fn close(&self) {
         self.all().for_each(Connection::close);
     }
 
-    /// Returns where the iod serves NFS. A wildcard address is replaced by the IP address at which the mgr reaches the
-    /// iod.
+    /// Returns the addresses at which the iod serves NFS. The IP address at which the mgr reaches the iod replaces a
+    /// wildcard address.
     pub(crate) fn data_server(&self) -> Vec<SocketAddr> {
         let known = self.proven.data_server.iter().filter_map(|text| text.parse::<SocketAddr>().ok());
         let reached = self.reached;
@@ -233,20 +238,22 @@ impl Link {
             .collect()
     }
 
-    /// Returns the address that the mgr is connected to.
+    /// Returns the address to which the mgr is connected: a TCP address or a Unix socket.
     pub(crate) fn path(&self) -> Address {
         self.connections[0].peer().clone()
     }
 
-    /// Calls a procedure and waits for its result.
+    /// Calls a procedure of the iod and waits for the result.
     ///
-    /// Returns `Delay` when the iod is gone or too slow, or when the file was fenced in the meantime; otherwise the
-    /// status with which the iod refused.
+    /// # Errors
+    /// `Delay` if the iod does not answer, or if the mgr fenced the file in the meantime. Otherwise the status with
+    /// which the iod refused the request.
     pub(crate) async fn call<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
         self.attempt(procedure, arguments).await.map_err(|e| if e == Status::Fenced { Status::Delay } else { e })
     }
 
-    /// As [`Self::call`], but returns `Fenced` when the capability is of an older generation than the iod knows.
+    /// Does the same as [`Self::call`], but returns `Fenced` if the capability is of an older generation than the iod
+    /// has for the object.
     pub(crate) async fn attempt<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
         let turn = self.turn.fetch_add(1, Relaxed);
         let connection = &self.connections[turn % self.connections.len()];
@@ -254,7 +261,7 @@ impl Link {
         result.map_err(|e| self.status(procedure, e))
     }
 
-    /// As [`Self::call`], for callers that need the exact reason of a refusal.
+    /// Does the same as [`Self::call`], but returns the exact reason of a refusal.
     pub(crate) async fn ask<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Asked> {
         let turn = self.turn.fetch_add(1, Relaxed);
         let connection = &self.connections[turn % self.connections.len()];
@@ -267,7 +274,8 @@ impl Link {
         })
     }
 
-    /// Returns the addresses where other iods reach this iod, as `address:port`; none when it has only a Unix socket.
+    /// Returns the addresses at which other iods reach this iod, as `address:port`. Empty if the iod has only a Unix
+    /// socket.
     async fn numeric_addresses(&self) -> Vec<String> {
         let look_up = async {
             let Address::Tcp { host, port } = &self.address else { return Vec::new() };
@@ -280,11 +288,11 @@ impl Link {
         self.numeric.get_or_init(|| look_up).await.clone()
     }
 
-    /// Asks the iod to copy from another iod, as a write. Returns `None` when it does not support this or could not
-    /// read everything: then the caller must move the bytes another way. After such a failure all copies to this iod
-    /// take another way for a while.
+    /// Asks the iod to copy bytes from another iod (PULL), which counts as a write. Returns `None` if the iod does not
+    /// support PULL or could not read all bytes. The caller must then move the bytes another way. After such a failure,
+    /// the mgr sends this iod no PULL for [`PULL_REST`].
     pub(crate) async fn pull(&self, arguments: &PullArgs) -> Result<Option<PullReply>, Status> {
-        // The semaphore is never closed.
+        // Acquiring fails only if the semaphore is closed, and nothing closes it.
         let _turn = self.pulls.acquire().await.map_err(|_| Status::Delay)?;
         let resting = || self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
         if resting().is_some_and(|until| Instant::now() < until) {
@@ -297,7 +305,8 @@ impl Link {
                 tracing::info!(iod = %self.hello.iod, source = %arguments.source.iod, "the iod could not copy from the source iod: {why}");
             }
             Err(Asked::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => return Err(status),
-            // The object is busy on the iod, or the caller has lost the right to write.
+            // The object is busy on the iod, or the caller has lost the right to write the object. The mgr still sends
+            // further PULLs to this iod.
             Err(Asked::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
             Err(Asked::Refused(status, why)) => {
                 tracing::info!(iod = %self.hello.iod, %status, "the iod refused to copy from another iod: {why}");
@@ -308,7 +317,7 @@ impl Link {
         Ok(None)
     }
 
-    /// Translates the failure of a call to the status for the caller of the mgr.
+    /// Translates a failed call to the status that the mgr's own caller gets.
     fn status(&self, procedure: Procedure, error: CallError) -> Status {
         let iod = self.hello.iod;
         match error {
@@ -321,7 +330,7 @@ impl Link {
                 Status::Io
             }
             CallError::Failed(failure) => match failure.status {
-                // The bytes were damaged in transit: the client tries again.
+                // The bytes were damaged on the network, so the client must send them again.
                 Status::BadChecksum => Status::Delay,
                 Status::Fenced
                 | Status::Delay
@@ -339,12 +348,12 @@ impl Link {
     }
 }
 
-/// Why an iod did not answer a request.
+/// Why an iod did not execute a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
     /// The iod is down, or the connection to it was lost.
     Away,
-    /// The iod refused, with this explanation.
+    /// The iod refused the request with this status and explanation.
     Refused(Status, String),
 }
 
@@ -376,7 +385,8 @@ async fn call<R: Xdr>(
     arguments.encode(&mut out);
     let reply = connection.call(PROGRAM, VERSION, procedure as u32, &Auth::None, out.finish(), timeout).await;
     if let Err(Error::Timeout(_)) = &reply {
-        // The iod may still execute the request: the next try must use connections that replace this one.
+        // After a timeout, the iod may still execute the request. The next attempt must use new connections, which end
+        // the requests of this one.
         connection.close();
     }
     let mut body = reply.map_err(CallError::Net)?.body;
@@ -384,7 +394,7 @@ async fn call<R: Xdr>(
     result.map_err(CallError::Failed)
 }
 
-/// Connects, sends HELLO and proves that both sides know the key of the iod.
+/// Connects, sends HELLO, and checks that both sides have the key of the iod (PROVE).
 async fn greet(
     address: &Address,
     is_sent: bool,
@@ -402,8 +412,8 @@ async fn greet(
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|_| LinkError::Failed(Status::ServerFault.into()))?;
     let expires = unix_now() + RIGHT_SECS;
-    // HELLO carries nothing secret: before the reply the mgr does not know which iod answers, or whether the peer is an
-    // iod.
+    // HELLO contains no secret: before the reply, the mgr does not know which iod answers, or whether the peer is an
+    // iod at all.
     let hello = HelloArgs::new(&key.of_iod(IodId([0; 16])).ticket(fsid, MGR_SESSION, expires), nonce, true);
     let reply: HelloReply = call(&connection, Procedure::Hello, &hello, CONNECT_TIMEOUT).await?;
     if reply.fsid != fsid {
@@ -416,14 +426,14 @@ async fn greet(
     Ok((connection, reply, proven))
 }
 
-/// Returns the path of the iod's Unix socket if the iod is on this host.
+/// Returns the path of the iod's Unix socket, if the iod is on this host.
 fn local_path(proven: &ProveReply) -> Option<String> {
     let local = proven.local.as_ref()?;
     let host: Fsid = local.host.trim().parse().ok()?;
     (net::address::boot_id() == Some(host.0)).then(|| local.path.clone())
 }
 
-/// Returns the answer of an iod; `Delay` when the iod is silent for longer than `limit`.
+/// Returns the result of a request to an iod, or `Delay` if it takes longer than `limit`.
 pub(super) async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     tokio::time::timeout(limit, answer).await.unwrap_or(Err(Status::Delay))
 }

@@ -1,16 +1,16 @@
-//! The objects of one iod: their list, and removal of one as it was listed.
+//! The objects of one iod: the list of all objects, and the removal of an object found in the list.
 
 use super::link::Link;
 use types::{Generation, ObjectId, Status};
 use wire::native::{ListArgs, ListEntry, ListReply, Nothing, ObjectArgs, Procedure, Rights, STORE_OBJECT};
 
-/// Lists the next objects of an iod after `after`, or the first ones.
+/// Lists up to `max` objects of an iod: those after `after`, or the first ones.
 pub(crate) async fn list(link: &Link, after: Option<ObjectId>, max: u32) -> Result<ListReply, Status> {
     let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
     link.call(Procedure::List, &ListArgs { cap, after, max }).await
 }
 
-/// Removes an object as it was listed; an object whose generation has risen since stays.
+/// Removes an object that was listed, unless the generation of the object has risen since.
 pub(crate) async fn remove(link: &Link, entry: &ListEntry) -> Result<(), Status> {
     let cap = link.capability(entry.object, entry.generation, Rights::ADMIN);
     link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)

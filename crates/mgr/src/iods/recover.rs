@@ -1,8 +1,8 @@
-//! Recovery of an older copy of the metadata store (`weir mgr --recover-old-store`), past every later state that the
-//! iods know of.
+//! Recovery of an older copy of the metadata store (`weir mgr --recover-old-store`): the store moves past every later
+//! state that the iods have recorded.
 //!
-//! No inode number that the later state may have allocated is allocated again. No object without a file is removed that
-//! may belong to a file of the later state: `weir fsck` lists these objects.
+//! The recovered store allocates no inode number that a later state may have allocated. The mgr deletes no object
+//! without a file that may belong to a file of a later state. `weir fsck` lists these objects.
 
 use super::Iods;
 use super::claims::{Refusal, judge};
@@ -14,19 +14,19 @@ use std::collections::BTreeMap;
 use types::{FileId, IodId, StoreId};
 use wire::native::ClaimReply;
 
-/// The state that the store must adopt from its iods.
+/// What the store must take over from the claims and objects of its iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
-    /// The first inode number that no later state has allocated.
+    /// The lowest inode number that no later state has allocated.
     first: u64,
-    /// The largest epoch that an iod remembers.
+    /// The largest epoch in the claims of the iods.
     epoch: u32,
-    /// The marks of later states.
+    /// The marks (random numbers in claims) of later states, each with its epoch.
     marks: Vec<(u64, u32)>,
 }
 
-/// Computes the numbers, epoch and marks that recovery adopts from the answers of the iods; `None` if the store is not
-/// older than what they know.
+/// Computes from the replies of the iods what the store must take over. Returns `None` if the store is not older than
+/// the state that the iods have recorded.
 fn plan(
     own: StoreId,
     (next, epoch): (u64, u32),
@@ -57,7 +57,7 @@ fn plan(
 }
 
 impl Iods {
-    /// Makes the store usable with its iods although they know a later state of it. All registered iods must answer.
+    /// Makes an older copy of the store usable with its iods. All registered iods must answer.
     pub(crate) async fn recover_old_store(&self, epoch: u32) -> Result<(), Error> {
         let mut answers = Vec::new();
         let mut seen: BTreeMap<IodId, &Address> = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Iods {
         Ok(())
     }
 
-    /// Asks one iod for the claim that it remembers.
+    /// Connects to one iod, and asks it for its identity, its claim and the highest inode number among its objects.
     async fn look_at(&self, address: &Address) -> Result<(IodId, ClaimReply), String> {
         let (cluster, incarnation) = (self.cluster(), self.next_incarnation());
         let link = Link::connect(address, cluster.fsid, &cluster.key, incarnation, &self.counters).await;
@@ -101,7 +101,8 @@ impl Iods {
         Ok((link.hello.iod, self.remembered(&link).await?))
     }
 
-    /// Adopts the plan. The marks come last: while one is missing, the store is still detected as an older copy.
+    /// Takes the plan over into the store. The marks come last: while one is missing, the iods still detect the store
+    /// as an older copy.
     async fn take_over(&self, plan: &Plan) -> Result<(), types::Status> {
         let first = FileId(plan.first);
         store::keep_unknown_below(&self.namespace, first).await?;

@@ -1,4 +1,4 @@
-//! The registry of iods in the metadata store: number, identity and last known addresses of each.
+//! The registry of iods in the metadata store: number, identity and last addresses of each iod.
 
 use bytes::Bytes;
 use layout::kinds::native::{ADDRESS_MAX, ADDRESSES_MAX, BOOT_ID_MAX, Local, SOCKET_PATH_MAX};
@@ -9,16 +9,16 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 const PREFIX: &[u8] = b"iod/";
 const VERSION: u32 = 1;
 
-/// The record of an iod that has a number.
+/// The registry record of an iod.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Registered {
-    /// The number of the iod, never given to another iod.
+    /// The number of the iod. No other iod ever gets this number.
     pub(crate) number: u16,
     /// The identity of the iod.
     pub(crate) id: IodId,
-    /// The addresses where it was last reached, `host:port`.
+    /// The TCP addresses at which the mgr last reached the iod, each `host:port`.
     pub(crate) tcp: Vec<String>,
-    /// The Unix socket of the iod for processes on its host, as the iod last reported.
+    /// The iod's Unix socket for processes on the same host, as last reported by the iod.
     pub(crate) local: Option<Local>,
 }
 
@@ -58,7 +58,7 @@ impl Xdr for Registered {
     }
 }
 
-/// Returns every iod that was ever registered.
+/// Returns the records of all iods that were ever registered.
 pub(super) fn all(namespace: &Namespace<Embedded>) -> Result<Vec<Registered>, Status> {
     let records = namespace.registry_list(PREFIX, usize::from(u16::MAX) + 1)?;
     let decode = |(_, value): (_, Bytes)| {
@@ -70,7 +70,8 @@ pub(super) fn all(namespace: &Namespace<Embedded>) -> Result<Vec<Registered>, St
     records.into_iter().map(decode).collect()
 }
 
-/// Returns the number in the record of an iod, or why it cannot be read; `None` for a record of another kind.
+/// Decodes a registry record: returns the number of the iod, or why the record cannot be decoded. Returns `None` if the
+/// key is not that of an iod record.
 pub(crate) fn record(key: &[u8], value: &Bytes) -> Option<Result<u16, String>> {
     let id = key.strip_prefix(PREFIX)?;
     Some(match Registered::from_bytes(value) {
@@ -80,7 +81,7 @@ pub(crate) fn record(key: &[u8], value: &Bytes) -> Option<Result<u16, String>> {
     })
 }
 
-/// Stores the record durably.
+/// Stores the record of an iod durably.
 pub(super) async fn put(namespace: &Namespace<Embedded>, iod: &Registered) -> Result<(), Status> {
     let key = [PREFIX, &iod.id.0].concat();
     let now = Timestamp::from(net::clock::now());

@@ -1,4 +1,5 @@
-//! The write verifier of the mgr: it changes whenever the mgr or any iod may have lost unstable bytes.
+//! The write verifier of the mgr: it changes whenever the mgr or any iod may have lost unstable writes (RFC 8881
+//! §18.3).
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,40 +7,41 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::Verifier;
 
-/// The last known verifiers of the iods, and a number that distinguishes this start of the mgr from all other starts.
+/// The last known write verifiers of the iods, and a nonce that differs between starts of the mgr.
 ///
-/// A client compares the verifier of a COMMIT with those of the WRITEs before it. Each verifier combines the answers of
-/// the iods in this exchange with the known verifiers of the other iods. So two verifiers are equal only if no iod with
-/// bytes of either exchange has restarted between them. If another iod restarts, they may differ too; that costs only a
-/// needless resend.
+/// A client compares the verifier of a COMMIT with the verifiers of the WRITEs before it. The verifier of each reply
+/// combines the replies of the iods to this request with the last known verifiers of the other iods. So two verifiers
+/// are equal only if no iod with bytes of either request has restarted in between. If another iod restarts, the
+/// verifiers may differ too. The client then needlessly sends its writes again.
 #[derive(Debug)]
 pub(crate) struct Verifiers {
     nonce: u64,
-    /// How often the mgr could not write bytes that it had accepted.
+    /// How many times the mgr has dropped bytes that it had accepted.
     losses: AtomicU64,
     known: Mutex<BTreeMap<u16, Known>>,
 }
 
-/// The state of an iod.
+/// The state of an iod, as far as unstable writes depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Known {
-    /// The iod is up, and keeps unstable bytes as long as it answers with this verifier.
+    /// The iod is up. It has not lost unstable writes as long as it answers with this verifier.
     Here(Verifier),
-    /// The iod is down: its unstable bytes may be lost, and it cannot be asked.
+    /// The iod is down. Its unstable writes may be lost, and the mgr cannot ask it.
     Away,
 }
 
 impl Verifiers {
-    /// Creates an empty table; `nonce` is random.
+    /// Creates an empty table. `nonce` must be random.
     pub(crate) fn new(nonce: u64) -> Self {
         Verifiers { nonce, losses: AtomicU64::new(0), known: Mutex::default() }
     }
 
-    /// Records the verifiers that iods answered with, and returns the verifier of the mgr.
+    /// Records the verifiers with which iods answered a request, and returns the mgr's verifier for the reply to the
+    /// client.
     pub(crate) fn combine(&self, seen: &[(u16, Verifier)]) -> Verifier {
         let mut known = self.known();
         for (number, verifier) in seen {
-            // An answer from before the iod went down does not mean that it is back.
+            // A reply that the iod sent before it went down does not mean that the iod is up again.
             let entry = known.entry(*number).or_insert(Known::Here(*verifier));
             if *entry != Known::Away {
                 *entry = Known::Here(*verifier);
@@ -47,8 +49,8 @@ impl Verifiers {
         }
         let mut hash = DefaultHasher::new();
         (self.nonce, self.losses.load(SeqCst)).hash(&mut hash);
-        // An iod that answered with two different verifiers must not look like one that kept its bytes. Neither must an
-        // iod that has gone down since.
+        // Also hash each verifier that differs from the recorded state of its iod. Otherwise an iod that answered with
+        // two verifiers, or has gone down since, would look like an iod that kept its bytes.
         let same = |(number, verifier): &&(u16, Verifier)| known.get(number) == Some(&Known::Here(*verifier));
         seen.iter().filter(|one| !same(one)).for_each(|s| s.hash(&mut hash));
         for entry in known.iter() {
@@ -57,17 +59,17 @@ impl Verifiers {
         Verifier(hash.finish().to_be_bytes())
     }
 
-    /// Records that the mgr drops accepted bytes: no later COMMIT may look as if these bytes were written.
+    /// Records that the mgr drops accepted bytes, so that no later COMMIT appears to cover these bytes.
     pub(crate) fn lost(&self) {
         self.losses.fetch_add(1, SeqCst);
     }
 
-    /// Records that an iod has come up with this verifier.
+    /// Records that an iod has connected, with this verifier.
     pub(super) fn came(&self, number: u16, verifier: Verifier) {
         self.known().insert(number, Known::Here(verifier));
     }
 
-    /// Records that an iod has gone down: a COMMIT without it must not look like one that asked it.
+    /// Records that an iod has gone down, so that a COMMIT without this iod does not look like a COMMIT that asked it.
     pub(super) fn left(&self, number: u16) {
         self.known().insert(number, Known::Away);
     }

@@ -1,4 +1,4 @@
-//! The files layout type (RFC 8881 §13), for kernel clients: one device per cyclic order of data servers, and a
+//! The files layout type (RFC 8881 §13), for kernel clients: one device for each cyclic order of data servers, and one
 //! filehandle for each data server.
 
 use super::{DeviceAsk, Faults, Grant, LayoutType, Lifetimes, Stored, Update};
@@ -10,7 +10,6 @@ use types::{Status, Verifier};
 use wire::native::{DATA_HANDLE_LEN, Key};
 use xdr::{Malformed, Xdr};
 
-/// The files layout type.
 #[derive(Debug)]
 pub(super) struct Files;
 
@@ -38,15 +37,16 @@ impl LayoutType for Files {
     fn grant(&self, grant: &Grant<'_>) -> Result<Bytes, Status> {
         let iods = grant.file.iods();
         let count = iods.len();
-        // Each data server accepts only its own filehandle. A file with more data servers than a body has space for
-        // takes the mgr path.
+        // Each data server accepts only its own filehandle. If the layout body has no space for the filehandles of all
+        // data servers, the file takes the mgr path.
         if !Body::has_room(grant.max_body, count, DATA_HANDLE_LEN) {
             return Err(Status::NoLayout);
         }
         let servers = grant.data_servers()?;
         let (device, first_stripe_index) = name(grant.devices, iods, servers, &grant.iods.cluster().key);
         let (handle, _) = grant.data_handles()?;
-        // The filehandles are in the order of the device, which need not begin with the file's first object.
+        // The layout lists the filehandles in the order of the device's servers. The device may begin with another iod
+        // than the file.
         let first = first_stripe_index as usize;
         let handles = (0..count).map(|at| handle((at + count - first) % count)).collect();
         let stripe_unit = grant.stripes()?.unit as u32;
@@ -54,8 +54,8 @@ impl LayoutType for Files {
     }
 
     fn too_large(&self) -> Status {
-        // Linux never offers a larger reply, and fails the write on `TooSmall`. After `NoLayout` it writes through the
-        // mgr.
+        // Linux never retries with a larger reply size, and fails the write after `TooSmall`. After `NoLayout`, Linux
+        // writes through the mgr.
         Status::NoLayout
     }
 
@@ -64,7 +64,7 @@ impl LayoutType for Files {
     }
 
     fn update(&self, body: &Bytes) -> Result<Update, Status> {
-        // The files layout defines no fields for LAYOUTCOMMIT.
+        // The files layout type defines no LAYOUTCOMMIT body (RFC 8881 §13), so the body must be empty.
         if body.is_empty() { Ok(Update::default()) } else { Err(Status::Inval) }
     }
 
@@ -77,8 +77,8 @@ impl LayoutType for Files {
     }
 }
 
-/// Returns the device for these iods, and the stripe index of the first iod in it. Files with the same cyclic order of
-/// iods share a device, wherever they begin.
+/// Returns the device for these iods, and the index of the file's first iod in the device. Files with the same cyclic
+/// order of iods share a device, with whichever iod they begin.
 fn name(devices: &Devices, iods: &[u16], mut servers: Vec<DataServer>, key: &Key) -> ([u8; 16], u32) {
     let smallest = iods.iter().enumerate().min_by_key(|(_, number)| **number).map_or(0, |(at, _)| at);
     servers.rotate_left(smallest);
@@ -110,12 +110,14 @@ mod tests {
         assert_ne!(name_of(&[1, 3, 2]).0, id);
         let device = Device::from_bytes(&devices.address(id, KIND).unwrap()).unwrap();
         assert_eq!(device.servers, [1, 2, 3].map(|n| vec![address(n)]));
-        // An iod at a new address makes another device; the old id keeps its meaning, and the next mgr derives it too.
+        // An iod with a new address results in a new device. The old device id keeps its meaning, and a restarted mgr
+        // derives the same id.
         let moved = [1, 2, 3].map(|n| if n == 2 { DataServer { run: server(2).run, ..server(9) } } else { server(n) });
         let (new, _) = name(&devices, &[1, 2, 3], moved.to_vec(), &key);
         assert_ne!(new, id);
         assert_eq!(Device::from_bytes(&devices.address(id, KIND).unwrap()).unwrap(), device);
-        // A restarted iod makes another device too, for clients that avoid the old one; its address has not changed.
+        // A restarted iod with an unchanged address also results in a new device, because kernel clients may avoid the
+        // old device.
         let run = Verifier([7; 8]);
         let restarted = [1, 2, 3].map(|n| if n == 2 { DataServer { run, ..server(2) } } else { server(n) });
         let (again, _) = name(&devices, &[1, 2, 3], restarted.to_vec(), &key);

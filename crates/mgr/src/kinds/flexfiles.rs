@@ -1,4 +1,5 @@
-//! The flexible files layout type (RFC 8435), for kernel clients: a device per data server, and a mirror for each copy.
+//! The flexible files layout type (RFC 8435), for kernel clients: one device for each data server, and one mirror for
+//! each copy.
 
 use super::{DeviceAsk, Faults, Grant, LayoutType, Lifetimes, Stored, Stripes, Update};
 use crate::config::KernelLayout;
@@ -10,7 +11,6 @@ use types::limits::PAYLOAD_MAX;
 use wire::native::Key;
 use xdr::{Malformed, Xdr};
 
-/// The flexible files layout type.
 #[derive(Debug)]
 pub(super) struct Flexfiles;
 
@@ -27,7 +27,7 @@ impl LayoutType for Flexfiles {
         matches!(setting, KernelLayout::Flexfiles | KernelLayout::FlexfilesStriped)
     }
 
-    /// Copies with several iods each are offered only if the export says that its clients support striping: other
+    /// Offers files with several iods in each copy only if the export says that its clients support striping. Other
     /// clients would fail.
     fn expresses(&self, file: &dyn Stored, setting: KernelLayout) -> bool {
         file.stripes().is_some_and(|stripes| stripes.width == 1 || setting == KernelLayout::FlexfilesStriped)
@@ -41,8 +41,8 @@ impl LayoutType for Flexfiles {
         let servers = grant.data_servers()?;
         let Stripes { unit, width, .. } = grant.stripes()?;
         let (handle, number) = grant.data_handles()?;
-        // The stateid must not be one of the special stateids, which data servers refuse. The seqid is 0, because the
-        // stateid never changes (RFC 8881 §8.2.2).
+        // The stateid must not be one of the special stateids, because data servers refuse those. The seqid is 0,
+        // because the stateid never changes (RFC 8881 §8.2.2).
         let mut stateid = [0; 16];
         stateid[4..8].copy_from_slice(b"weir");
         stateid[8..].copy_from_slice(&number.to_be_bytes());
@@ -54,8 +54,8 @@ impl LayoutType for Flexfiles {
             user: grant.ctx.cred.uid,
             group: grant.ctx.cred.gid,
         };
-        // All clients read the first copy while it is available, as the mgr does: bytes that no client knows to be
-        // durable may be in one copy only.
+        // The first copy gets the highest efficiency, so that all clients read it while it is available, as the mgr
+        // does. Bytes of writes that are not durable may be in one copy only.
         let copies = servers.chunks(width).enumerate().zip((1..=grant.file.mirrors() as u32).rev());
         let mirror = |((copy, servers), efficiency): ((usize, &[DataServer]), u32)| {
             (copy * width..).zip(servers).map(|(index, at)| server(index, at, efficiency)).collect()
@@ -66,7 +66,7 @@ impl LayoutType for Flexfiles {
     }
 
     fn too_large(&self) -> Status {
-        // As for the files layout, Linux fails the write on `TooSmall`.
+        // Linux fails the write after `TooSmall`. After `NoLayout`, Linux writes through the mgr.
         Status::NoLayout
     }
 
@@ -75,7 +75,7 @@ impl LayoutType for Flexfiles {
     }
 
     fn update(&self, body: &Bytes) -> Result<Update, Status> {
-        // The flexible files layout defines no fields for LAYOUTCOMMIT.
+        // The flexible files layout type defines no LAYOUTCOMMIT body, so the body must be empty.
         if body.is_empty() { Ok(Update::default()) } else { Err(Status::Inval) }
     }
 
@@ -93,9 +93,9 @@ impl LayoutType for Flexfiles {
     }
 }
 
-/// Returns the device for one iod.
+/// Returns the device id for one data server.
 fn name(devices: &Devices, server: DataServer, key: &Key) -> [u8; 16] {
-    // Every kernel with this layout type speaks NFSv4.1 to its data servers, whatever it speaks to the mgr.
+    // Every kernel with this layout type supports NFSv4.1 to data servers, whichever version it uses with the mgr.
     let size = PAYLOAD_MAX as u32;
     let version = Version { version: 4, minor: 1, read_size: size, write_size: size, tightly_coupled: true };
     let addresses = server.addresses.into_iter().map(net_address).collect();

@@ -1,4 +1,4 @@
-//! The native layout type, for Weir's own clients: iods by id, and a capability for each.
+//! The native layout type, for Weir's own client: iods by identity, and a capability for each iod.
 
 use super::{DeviceAsk, Faults, Grant, LayoutType, Lifetimes, Stored, Update};
 use crate::config::KernelLayout;
@@ -7,7 +7,6 @@ use layout::kinds::native::{Body, Device, KIND};
 use types::{IodId, Status};
 use xdr::{Malformed, Xdr};
 
-/// The native layout type.
 #[derive(Debug)]
 pub(super) struct Native;
 
@@ -21,13 +20,13 @@ impl LayoutType for Native {
     }
 
     fn is_offered(&self, _: KernelLayout) -> bool {
-        // No file outside of exports has a layout. Offering the native type there is harmless, and lets Weir's own
-        // client mount there.
+        // Every export offers the native type, and so do pseudo directories, so that Weir's own client can mount one.
+        // Files outside of exports have no layout.
         true
     }
 
     fn expresses(&self, file: &dyn Stored, _: KernelLayout) -> bool {
-        // The native layout has no copies.
+        // A native layout cannot describe several copies.
         file.stripes().is_some() && file.mirrors() == 1
     }
 
@@ -82,7 +81,7 @@ impl LayoutType for Native {
     }
 
     fn is_recalled_when_lost(&self) -> bool {
-        // Weir's clients decide themselves how long they try an iod.
+        // Weir's own client limits itself how long it tries an iod, so a recall is not necessary.
         false
     }
 }

@@ -1,4 +1,4 @@
-//! The striped kind: objects on one or more iods that the bytes of a file alternate between, in one or more copies.
+//! The striped kind: the bytes of a file alternate between objects on one or more iods, in one or more copies.
 
 use super::{Known, Opened, Record, STRIPED, Stored, StoredKind, Stripes, Unusable};
 use crate::iods::{Asked, Iods};
@@ -15,7 +15,6 @@ use types::{ByteRange, FileId, Generation, ObjectId, Status, Verifier};
 use wire::native::{PullSource, SizeReply};
 use xdr::{Segments, Xdr};
 
-/// The striped kind.
 #[derive(Debug)]
 pub(super) struct Striped;
 
@@ -26,7 +25,7 @@ impl StoredKind for Striped {
 
     fn make(&self, iods: &Iods, policy: &Policy) -> Result<Bytes, Status> {
         let numbers = iods.for_new_files();
-        // Do not create a file with fewer copies than its policy says: wait for more iods.
+        // Do not create a file with fewer copies than its policy requires, but wait for more iods.
         if numbers.len() < (policy.mirrors as usize).max(1) {
             return Err(Status::Delay);
         }

@@ -1,7 +1,7 @@
-//! The conformance suite of stored kinds, run for the striped kind and for a second, trivial one.
+//! The conformance suite for stored kinds. It runs for the striped kind, and for a trivial kind that only tests have.
 //!
-//! It works on a cluster in this process, through the file system that the NFS server uses, and compares every answer
-//! with a model. A new kind passes it with one more line in `conforms!`.
+//! The suite uses a cluster in this process, through the file system of the NFS server, and compares every reply with a
+//! model. To test a new kind, add one line to `conforms!`.
 
 #[expect(dead_code, reason = "the tests of the volume use the rest")]
 #[path = "../../tests/volume/cluster.rs"]
@@ -23,7 +23,7 @@ use std::time::Duration;
 use types::{ByteRange, Cred, FileId, SetAttrs, Status};
 use wire::admin::Mended;
 
-/// How often a request is repeated, each time after 5 ms, while an iod returns.
+/// Largest number of times that a test repeats a request while an iod is coming back, at intervals of 5 ms.
 const TRIES: usize = 4000;
 
 /// A stored kind under test, and the policy of its files.
@@ -34,7 +34,7 @@ struct Subject {
     mirrors: u32,
 }
 
-/// The kinds of this version, with the whole kind for new files.
+/// The stored kinds of this version, with the whole kind first, so that new files are of the whole kind.
 fn with_whole() -> Kinds {
     let mut kinds = Kinds::default();
     kinds.stored.insert(0, Box::new(whole::Whole));
@@ -49,7 +49,7 @@ fn striped(width: u32, mirrors: u32) -> Subject {
 struct Bench {
     cluster: Cluster,
     subject: Subject,
-    /// The iod that does not run.
+    /// The position of the stopped iod; `None` if all iods run.
     down: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ impl Bench {
         self.start_mgr().await;
     }
 
-    /// Stops the mgr and changes its store, as if the mgr had died in the middle of an operation. Starts it again.
+    /// Stops the mgr, changes its store as if the mgr had died in the middle of an operation, and starts the mgr again.
     async fn crash(&mut self, change: impl AsyncFnOnce(&Namespace<Arc<Embedded>>)) {
         self.stop_mgr().await;
         let store = Arc::new(Embedded::open(&self.cluster.config.dir.join("meta.redb"), merge).unwrap());
@@ -98,7 +98,7 @@ impl Bench {
         }
     }
 
-    /// Repeats a request until it is not refused with `Delay`; the iod that is down returns meanwhile.
+    /// Repeats a request until the mgr no longer answers with `Delay`. Starts the stopped iod meanwhile.
     async fn persist<T>(&mut self, request: impl AsyncFn(&crate::Files) -> Result<T, Status>) -> Result<T, Status> {
         for _ in 0..TRIES {
             match request(&self.cluster.files()).await {
@@ -123,7 +123,7 @@ impl Bench {
         self.cluster.mgr().status().group("work").unwrap().get_number(name)
     }
 
-    /// Closes a file, and waits until nothing about it is pending.
+    /// Closes a file, and waits until no intent of the file is pending.
     async fn settle(&self, file: FileId) {
         self.cluster.files().closed(&ctx(1), file, true).await.unwrap();
         until("nothing is noted", || self.work("intents_written") == 0).await;
@@ -134,13 +134,13 @@ impl Bench {
         assert_eq!((reply.refused, reply.broken_off, reply.findings), (None, None, vec![]));
     }
 
-    /// The position in the cluster of the iod with this number.
+    /// Returns the position in the cluster of the iod with this number.
     fn position(&self, number: u16) -> usize {
         let id = self.volume().iods.registered(number).unwrap().id;
         self.cluster.iods.iter().position(|iod| iod.as_ref().is_some_and(|iod| iod.iod() == id)).unwrap()
     }
 
-    /// The path of the file of an object.
+    /// Returns the path of the file that stores an object of stream 0.
     fn object(&self, iod: usize, file: FileId) -> PathBuf {
         let (high, low) = (file.0 >> 16 & 0xff, file.0 >> 8 & 0xff);
         self.cluster.dir.path().join(format!("iod{iod}/objects/{high:02x}/{low:02x}/{:016x}", file.0))
@@ -151,7 +151,7 @@ impl Bench {
     }
 }
 
-/// The arithmetic of the kind agrees with itself.
+/// Checks that the placement functions of the kind agree with each other.
 fn placement(bench: &Bench, file: FileId) {
     let (volume, info) = (bench.volume(), bench.info(file));
     let stored = volume.objects(&info).unwrap().unwrap();
@@ -175,7 +175,7 @@ fn placement(bench: &Bench, file: FileId) {
     }
 }
 
-/// A layout is granted by the types that express the kind, and by no other.
+/// Checks that the mgr grants a layout exactly for the layout types that can describe the file.
 async fn layouts(bench: &Bench, file: FileId) {
     let (volume, files, info) = (bench.volume(), bench.cluster.files(), bench.info(file));
     for kind in volume.kinds.layout_types() {
@@ -185,7 +185,7 @@ async fn layouts(bench: &Bench, file: FileId) {
         let granted = files.layout_get(&ctx(7), ask).await;
         let layout = volume.kinds.layout_type(kind).unwrap();
         let stored = volume.objects(&info).unwrap().unwrap();
-        // The iods of these clusters serve no NFS.
+        // The iods of these clusters serve no NFS, so layouts for kernel clients are impossible.
         let expressed = layout.expresses(&*stored, bench.cluster.config.kernel_layout) && !layout.is_for_kernels();
         match granted {
             Ok(granted) => {
@@ -198,12 +198,12 @@ async fn layouts(bench: &Bench, file: FileId) {
     }
 }
 
-/// A truncation, a write and a fence that a crash interrupted are completed at the next start.
+/// Checks that the next start of the mgr completes a truncation, a write and a fence that a crash has interrupted.
 async fn crash_points(bench: &mut Bench) {
     let file = create(&bench.cluster.files(), "crashed").await;
     write(&bench.cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
     let cut = SetAttrs { size: Some(100), ..SetAttrs::default() };
-    // The size is stored, and no iod has truncated.
+    // The mgr crashes when the namespace has the new size and no iod has truncated its object.
     bench
         .crash(async |names| {
             names.cut(&Cred::root(), Default::default(), file, &cut, true).await.unwrap();
@@ -219,7 +219,7 @@ async fn crash_points(bench: &mut Bench) {
     want.resize(500, 0);
     assert!(bench.content(file).await.unwrap() == want, "bytes beyond the truncation came back");
     until("the truncation is done", || bench.work("cuts_pending") == 0).await;
-    // The objects have bytes of which the namespace does not know.
+    // The mgr stops when the objects have bytes that the namespace has not recorded.
     let (volume, info) = (bench.volume(), bench.info(file));
     let writing = volume.notes.writing(file).await.unwrap();
     let run = Run { offset: 450, data: Bytes::from(pattern(450, 2)) };
@@ -232,7 +232,7 @@ async fn crash_points(bench: &mut Bench) {
     until("the size is known", || bench.work("intents_written") == 0).await;
     assert_eq!(bench.cluster.files().getattr(&ctx(1), file).await.unwrap().size, 900);
     assert!(bench.content(file).await.unwrap() == want);
-    // The generation has risen, and no iod knows of it.
+    // The mgr crashes when the namespace has the new generation and no iod has it.
     bench
         .crash(async |names| {
             names.fence(Default::default(), file).await.unwrap();
@@ -251,7 +251,8 @@ async fn crash_points(bench: &mut Bench) {
     bench.is_clean().await;
 }
 
-/// A lost object is made again from its copy. Without a copy it is reported, and never read as zeros.
+/// Checks that the mgr rebuilds a lost object from its copy. Without a copy, the mgr reports the loss, and reads fail
+/// instead of returning zeros.
 async fn lost_object(bench: &mut Bench) {
     let file = create(&bench.cluster.files(), "lost").await;
     write(&bench.cluster.files(), file, 0, &pattern(1000, 3), Stability::FileSync).await;
@@ -289,7 +290,7 @@ async fn remove(bench: &Bench, name: &str) -> FileId {
     id
 }
 
-/// The objects of removed files are deleted, also on an iod that was down, by a mgr that was restarted.
+/// Checks that a restarted mgr deletes the objects of removed files, also those on an iod that was down.
 async fn removal(bench: &mut Bench) {
     for name in ["gone-1", "gone-2"] {
         let file = create(&bench.cluster.files(), name).await;
@@ -306,7 +307,7 @@ async fn removal(bench: &mut Bench) {
     bench.is_clean().await;
 }
 
-/// Runs the whole suite.
+/// Runs all tests of the suite for one kind.
 async fn conformance(subject: Subject) {
     let mut bench = Bench::new(subject).await;
     let file = random::run(&mut bench, 0x5eed).await;
@@ -350,12 +351,12 @@ async fn files_of_an_unregistered_kind_are_refused_and_reported() {
     let finding = findings.iter().find(|finding| finding.code == "layout-damaged").unwrap();
     assert_eq!((finding.inode, finding.mended), (Some(file.0), Mended::Failed));
     assert!(finding.text.contains(&format!("kind {}, which is not known", whole::WHOLE)), "{finding:?}");
-    // Nothing was removed: a mgr that knows the kind reads the file.
+    // The mgr has removed nothing: a mgr that supports the whole kind can read the file.
     bench.subject.kinds = with_whole;
     bench.restart_mgr().await;
     assert!(bench.content(file).await.unwrap() == pattern(100, 1));
     assert_eq!(set_size(&bench.cluster.files(), file, 10).await.size, 10);
-    // Files of both kinds exist side by side, and are copied into each other.
+    // Files of both kinds exist at the same time, and the mgr copies each into the other.
     bench.subject.kinds = Kinds::default;
     bench.restart_mgr().await;
     let other = create(&bench.cluster.files(), "g").await;

@@ -1,4 +1,4 @@
-//! Server-side copy: the iods copy bytes of one file into another, without the mgr.
+//! Server-side copy: the iods copy bytes of one file into another file, without moving them through the mgr.
 
 use super::{Objects, Written};
 use crate::iods::Link;
@@ -10,30 +10,30 @@ use types::limits::EXTENTS_MAX;
 use types::{ByteRange, Status};
 use wire::native::{PULL_MAX, PullArgs, PullExtent, PullReply, PullSource, Rights};
 
-/// Largest number of bytes of one copy.
+/// Largest number of bytes that one copy request of a client copies.
 const COPIED_MAX: u64 = 32 << 20;
-/// Largest number of stripe units of one copy, which limits its number of requests.
+/// Largest number of stripe units that one copy request of a client copies, which limits the number of PULL requests.
 const UNITS_MAX: u64 = 16 << 10;
 
-/// The ranges that one object gets from one other object.
+/// The extents that one target object gets from one source object, as one PULL request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Job {
-    /// Index of the target object, in the first copy.
+    /// Index of the target object in the first copy of the target file.
     to: usize,
-    /// Index of the source object, in the first copy.
+    /// Index of the source object in the first copy of the source file.
     from: usize,
     extents: Vec<PullExtent>,
 }
 
 impl Objects<'_> {
-    /// Returns how much of a range is copied from `source` by one call.
+    /// Returns how many bytes of a range one call of [`Objects::copy`] from `source` copies at most.
     pub(crate) fn copied_at_once(&self, source: &dyn Stored, len: u64) -> u64 {
         let unit = self.distribution.stripe_unit().min(source.unit());
         len.min(COPIED_MAX).min(UNITS_MAX.saturating_mul(unit))
     }
 
-    /// Asks the iods to copy a range of another file to `target`, in all copies, as unstable writes. Returns `None`
-    /// when an iod cannot copy at present. Then, and after a failure, any part may be written already.
+    /// Asks the iods to copy a range of another file to the offset `target`, in all copies, as unstable writes. Returns
+    /// `None` if an iod cannot copy now. After `None` or a failure, any part may be written.
     pub(crate) async fn copy(
         &self,
         source: &dyn Stored,
@@ -46,7 +46,7 @@ impl Objects<'_> {
             let pulled = self.pull(source, job, index).await?;
             Ok(pulled.map(|reply| (self.iod(index), reply.verifier)))
         });
-        // All requests end before this function returns: none may still be writing when the caller continues.
+        // Wait for all requests, even after a failure: none may still be writing when the caller continues.
         let seen = future::join_all(pulls).await.into_iter().collect::<Result<Option<Vec<_>>, Status>>()?;
         Ok(seen.map(|seen| Written { stable: false, verifier: self.iods.verifiers.combine(&seen) }))
     }
@@ -57,8 +57,9 @@ impl Objects<'_> {
         self.pull_from(from, &link, &job.extents, false).await
     }
 
-    /// Returns the first object of a column that is reachable and has the bytes below `end`. Returns `None` when none
-    /// has them: the caller then reads them through the mgr, and receives the error.
+    /// Returns what another iod needs to copy bytes from an object of this file. Chooses the first reachable copy of
+    /// the object that has the bytes below `end`. Returns `None` if no copy has them. The caller then reads the bytes
+    /// on the mgr path, and gets the error.
     pub(crate) async fn to_pull(&self, column: usize, end: u64) -> Option<PullSource> {
         for index in self.copies(column) {
             let Ok(link) = self.link(index) else { continue };
@@ -69,7 +70,8 @@ impl Objects<'_> {
         None
     }
 
-    /// Asks the iod behind `link` to copy extents of an object. Returns `None` when the iod cannot copy at present.
+    /// Asks the iod behind `link` to copy extents of a source object into its object of this file. Returns `None` if
+    /// the iod cannot copy now.
     pub(super) async fn pull_from(
         &self,
         source: PullSource,
@@ -83,16 +85,16 @@ impl Objects<'_> {
     }
 }
 
-/// Divides a copy into jobs, one for each pair of a target object and a source object and of limited size. `from` maps
-/// a byte of the source file to an object and an offset.
+/// Divides a copy into jobs of limited size, each for one pair of a target object and a source object. `from` returns
+/// the source object and its offset for an offset of the source file.
 fn jobs((from, range): (impl Fn(u64) -> Place, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
-    // The current job between two objects, and its bytes.
+    // For each pair of objects: the index of its unfinished job, and the number of bytes in this job.
     let mut open: BTreeMap<(usize, usize), (usize, u64)> = BTreeMap::new();
     let mut done = 0;
     while done < range.len {
         let (at, place) = (from(range.offset + done), to.place(target + done));
-        // Shorter than a stripe unit, which is shorter than 4 GiB.
+        // The length fits in 32 bits: it is at most a stripe unit, and a stripe unit is shorter than 4 GiB.
         let len = at.run.min(place.run).min(range.len - done).min(PULL_MAX);
         done += len;
         let next = PullExtent { from: at.offset, to: place.offset, len: len as u32 };
@@ -133,7 +135,7 @@ mod tests {
     }
 
     proptest! {
-        /// Executed on plain vectors, the jobs copy the range.
+        /// The test executes the jobs on vectors in memory, and compares the result with a plain copy of the range.
         #[test]
         fn the_jobs_of_a_copy_move_every_byte_once(
             units in (1u64..40, 1u64..40),
@@ -167,7 +169,8 @@ mod tests {
         let made = jobs((|at| one.place(at), range), (&one, 1));
         assert_eq!(made.len(), 11);
         assert!(made.iter().all(|job| job.extents.len() == 1));
-        // Every other unit of two objects.
+        // Source and target have different numbers of objects, so the extents of a job are not adjacent and cannot be
+        // joined.
         let (from, to) = (distribution(64, 2), distribution(64, 3));
         let made = jobs((|at| from.place(at), ByteRange { offset: 0, len: 64 * 6 * 3000 }), (&to, 0));
         assert!(made.iter().all(|job| job.extents.len() <= EXTENTS_MAX) && made.len() == 6 * 3);

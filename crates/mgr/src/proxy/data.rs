@@ -1,22 +1,23 @@
-//! Assembly of data from several objects in file order.
+//! Assembly of data from several objects into one buffer in file order.
 
 use bytes::{Bytes, BytesMut};
 use types::ByteRange;
 use xdr::Segments;
 
-/// Stretches shorter than this on average are copied into one buffer instead of becoming segments.
+/// Average length of the [`Stretch`] values, in bytes, below which their data are copied into one buffer instead of
+/// forming one segment each.
 const SEGMENT_MIN: usize = 4096;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Bytes at an offset of a file; a range without stretches is zeros.
+/// Data at an offset of a file. Bytes of a range without a `Stretch` are zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stretch {
     pub(super) offset: u64,
     pub(super) data: Bytes,
 }
 
-/// Returns the bytes of `range` from stretches that lie within it and do not overlap.
+/// Returns the bytes of `range`, assembled from `stretches`, which lie within the range and do not overlap.
 pub(super) fn assemble(range: ByteRange, mut stretches: Vec<Stretch>) -> Segments {
     let total: usize = stretches.iter().map(|s| s.data.len()).sum();
     if stretches.len() > 1 && total / stretches.len() < SEGMENT_MIN {
@@ -69,7 +70,7 @@ mod tests {
                 flat.extend_from_slice(&data);
             }
             flat.resize(flat.len() + tail as usize, 0);
-            // The answers come in any order.
+            // Replies of iods arrive in any order, so the test changes the order of `stretches`.
             if !stretches.is_empty() {
                 let n = stretches.len();
                 stretches.rotate_left(seed % n);

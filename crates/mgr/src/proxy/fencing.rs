@@ -1,12 +1,12 @@
-//! Fencing of a file's objects on their iods.
+//! Fencing of a file's objects on their iods: the iods refuse capabilities of older generations.
 
 use super::Objects;
 use types::{Generation, Status};
 use wire::native::{FenceArgs, Nothing, Procedure, Rights};
 
 impl Objects<'_> {
-    /// Makes the iods refuse capabilities older than `generation`, durably. Fails with `Delay` while an iod is down,
-    /// after all other iods refuse them.
+    /// Makes the iods refuse capabilities older than `generation`, durably. While an iod is down, sends the fence to
+    /// all other iods and fails with `Delay`.
     pub(crate) async fn fence(&self, generation: Generation) -> Result<(), Status> {
         let fence = |index| async move {
             let link = self.link(index)?;

@@ -1,4 +1,4 @@
-//! Repair of damaged blocks: bytes of a copy that its iod cannot read, or whose checksum is wrong, are written again
+//! Repair of damaged blocks of a copy: blocks that the iod cannot read or whose checksum is wrong are written again
 //! from another copy.
 
 use super::Objects;
@@ -7,25 +7,26 @@ use layout::list_io::Request;
 use std::sync::PoisonError;
 use types::{ByteRange, Status};
 
-/// Unit of the iod's checksums, which a write can replace without a read of the old bytes.
+/// Unit of the iods' block checksums, in bytes. A write can replace a whole block without reading the old bytes.
 const BLOCK: u64 = 4096;
-/// Bytes of an object whose checksums are stored, and so damaged, together.
+/// Number of object bytes whose checksums the iod stores together. Damage to stored checksums affects such a region as
+/// a whole.
 const REGION: u64 = 64 * BLOCK;
-/// Bytes verified per request.
+/// Number of bytes that one request verifies.
 const STEP: u64 = 1 << 20;
-/// Largest number of suspects remembered per file.
+/// Largest number of damaged ranges that the mgr remembers for one file.
 const MOST: usize = 256;
 
-/// A range of an object in which damage was found.
+/// A range of an object in which a request or a scrub found damage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Suspect {
-    /// Index of the object in the file.
+    /// Index of the object within the file.
     pub(crate) index: usize,
-    /// The range in the object.
+    /// The damaged range within the object.
     pub(crate) range: ByteRange,
 }
 
-/// Adds more suspects, up to the limit.
+/// Adds damaged ranges to the list of a file, up to [`MOST`].
 pub(crate) fn remember(suspects: &mut Vec<Suspect>, more: &[Suspect]) {
     for suspect in more {
         if suspects.len() < MOST && !suspects.contains(suspect) {
@@ -34,12 +35,13 @@ pub(crate) fn remember(suspects: &mut Vec<Suspect>, more: &[Suspect]) {
     }
 }
 
-/// Returns a request for one range of one object.
+/// Returns a read request for one range of one object.
 fn request(index: usize, range: ByteRange) -> Request {
     Request { index, extents: vec![range], parts: vec![range], bytes: range.len }
 }
 
-/// Returns the whole blocks that contain a range, within the object, in pieces to be verified.
+/// Returns the whole blocks that contain `range`, as pieces of at most [`STEP`] bytes. `size` is the length of the
+/// object, at which the last piece ends.
 fn pieces(range: ByteRange, size: u64) -> Vec<ByteRange> {
     let end = range.end().min(size);
     let end = end.checked_next_multiple_of(BLOCK).unwrap_or(end).min(size);
@@ -53,7 +55,7 @@ fn pieces(range: ByteRange, size: u64) -> Vec<ByteRange> {
     pieces
 }
 
-/// Returns both halves of a piece, in whole blocks; `None` for a single block.
+/// Divides a piece into two halves of whole blocks. Returns `None` for a piece of a single block.
 fn halves(piece: ByteRange) -> Option<[ByteRange; 2]> {
     let len = (piece.len / 2).next_multiple_of(BLOCK);
     let rest = piece.len.checked_sub(len).filter(|rest| *rest > 0)?;
@@ -61,23 +63,23 @@ fn halves(piece: ByteRange) -> Option<[ByteRange; 2]> {
 }
 
 impl Objects<'_> {
-    /// Records that a request to a copy failed because of damaged bytes.
+    /// Records the ranges of a request that failed because bytes of this copy are damaged.
     pub(super) fn suspect(&self, request: &Request, index: usize) {
         let suspects: Vec<_> = request.extents.iter().map(|range| Suspect { index, range: *range }).collect();
         remember(&mut self.suspects.lock().unwrap_or_else(PoisonError::into_inner), &suspects);
     }
 
-    /// Returns the damage found.
+    /// Returns the damaged ranges of objects that requests through this [`Objects`] have met.
     pub(crate) fn suspects(&self) -> Vec<Suspect> {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes damaged blocks of these ranges again from another copy; returns the number of blocks. No client may write
-    /// the file meanwhile.
+    /// Writes the damaged blocks in these ranges again from another copy. Returns the number of written blocks. No
+    /// client may write the file meanwhile.
     ///
     /// # Errors
-    /// `Delay` while an iod of the file is down; `Lost` when bytes are damaged in every copy: the other blocks have
-    /// been written by then.
+    /// `Delay` while an iod of the file is down. `Lost` if bytes are damaged in every copy; all other blocks are
+    /// written then.
     pub(crate) async fn heal(&self, suspects: &[Suspect]) -> Result<u64, Status> {
         self.all_up()?;
         let (mut healed, mut lost) = (0, false);
@@ -101,7 +103,8 @@ impl Objects<'_> {
         if lost { Err(Status::Lost) } else { Ok(healed) }
     }
 
-    /// Writes a block again; its whole region if the checksums of the region are damaged.
+    /// Writes a block again from another copy. If that fails, because the checksums of its region are damaged, writes
+    /// the whole region.
     async fn write_again(&self, from: usize, to: usize, block: ByteRange, size: u64) -> Result<(), Status> {
         let region = block.offset - block.offset % REGION;
         let region = ByteRange { offset: region, len: REGION.min(size - region) };
@@ -115,7 +118,7 @@ impl Objects<'_> {
         Err(Status::Io)
     }
 
-    /// Returns whether any of these bytes are damaged.
+    /// Asks the iod whether any bytes in this range of an object are damaged.
     pub(crate) async fn is_damaged_in(&self, Suspect { index, range }: Suspect) -> Result<bool, Status> {
         let copy = self.look(index).await?;
         for piece in pieces(range, copy.size) {
@@ -126,7 +129,7 @@ impl Objects<'_> {
         Ok(false)
     }
 
-    /// Returns whether an iod can read bytes of an object with correct checksums.
+    /// Returns whether the iod can read this range of an object with correct checksums.
     async fn is_right(&self, index: usize, range: ByteRange) -> Result<bool, Status> {
         match self.read_copy(&request(index, range), &*self.link(index)?).await {
             Ok(_) => Ok(true),
@@ -135,7 +138,7 @@ impl Objects<'_> {
         }
     }
 
-    /// Returns another copy of an object that has these bytes undamaged.
+    /// Returns the index of another copy of the object that has this range undamaged.
     async fn right_copy(&self, index: usize, range: ByteRange) -> Result<Option<usize>, Status> {
         for other in self.copies(self.column(index)).filter(|other| *other != index) {
             match self.read_copy(&request(other, range), &*self.link(other)?).await {

@@ -1,4 +1,4 @@
-//! Copying of all objects of a file to other objects, and removal of objects that a file does not use.
+//! Moves of objects: copying all objects of a file to new objects, and deletion of unused objects.
 
 use super::Objects;
 use super::data::assemble;
@@ -14,20 +14,21 @@ use wire::native::{
     WriteHead, WriteReply, crc32c,
 };
 
-/// Number of objects of a file that are copied at a time.
+/// Number of objects of a file that the mgr copies at a time.
 const AT_ONCE: usize = 4;
 
 impl Objects<'_> {
-    /// Copies every object to all objects of `to` with the same position, durably. Holes stay holes, and every object
-    /// gets the length of the longest copy. `to` has the same distribution, its objects do not exist yet, and no client
-    /// may write the file meanwhile.
+    /// Copies every object of the file to all copies of the object of `to` with the same position, durably. Holes stay
+    /// holes, and every object gets the length of the longest copy. `to` has the same distribution, and its objects do
+    /// not exist yet. No client may write the file meanwhile.
     ///
     /// # Errors
-    /// `Delay` while an iod of the old or the new objects is down; `Lost` if an object has lost bytes that were on
-    /// disk; the status of an iod that refuses a part, such as `NoSpc`. Any part of the objects of `to` may exist then.
+    /// `Delay` while an iod of the old or the new objects is down. `Lost` if an object has lost bytes that were on
+    /// disk. The status of an iod that refuses a part, such as `NoSpc`. After an error, any part of the new objects may
+    /// exist.
     pub(crate) async fn move_to(&self, to: &Objects<'_>) -> Result<(), Status> {
         let each = (0..self.distribution.count()).map(|column| self.move_column(to, column));
-        // All copies end before this function returns: none may still be writing when the caller continues.
+        // Wait for all copies, even after a failure: none may still be writing when the caller continues.
         let moved: Vec<Result<(), Status>> = stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
         moved.into_iter().collect()
     }
@@ -47,9 +48,9 @@ impl Objects<'_> {
         Ok(())
     }
 
-    /// Fills an object with the bytes of a copy of this file's object, and then makes it durable.
+    /// Fills a new object with the bytes of an object of this file, and then makes the new object durable.
     async fn fill(&self, best: &Copy, (to, index): (&Objects<'_>, usize)) -> Result<(), Status> {
-        // One link for all requests: if the last one succeeds, none of the earlier ones is still executing.
+        // Use one link for all requests. If the last request succeeds, the iod no longer executes any earlier request.
         let link = to.link(index)?;
         let mut at = 0;
         while let Some(data) = self.next_data(best, at).await? {
@@ -68,8 +69,8 @@ impl Objects<'_> {
         link.call::<TruncateReply>(Procedure::Truncate, &arguments).await.map(drop)
     }
 
-    /// Copies the beginning of a range; returns the number of bytes. They need not be durable: the truncation that ends
-    /// [`Self::fill`] syncs the object.
+    /// Copies the beginning of a range, and returns the number of copied bytes. The bytes need not be durable, because
+    /// the truncation at the end of [`Self::fill`] syncs the object.
     async fn fill_part(&self, best: &Copy, (to, link): (&Objects<'_>, &Link), range: ByteRange) -> Result<u64, Status> {
         let len = range.len.min(PULL_MAX);
         let extents = [PullExtent { from: range.offset, to: range.offset, len: len as u32 }];
@@ -77,7 +78,7 @@ impl Objects<'_> {
         if to.pull_from(source, link, &extents, false).await?.is_some() {
             return Ok(len);
         }
-        // One iod cannot copy from the other.
+        // The iod of the new object cannot copy from the other iod, so the mgr reads and writes the bytes itself.
         let len = len.min(PAYLOAD_MAX as u64);
         let range = ByteRange { offset: range.offset, len };
         let request = Request { index: best.index, extents: vec![range], parts: vec![range], bytes: len };
@@ -90,11 +91,11 @@ impl Objects<'_> {
         Ok(len)
     }
 
-    /// Deletes these objects of an unfinished move; a missing object counts as deleted. The next move may make objects
-    /// of the same stream. So the iods keep no tombstones, and an object whose generation has risen since stays.
+    /// Deletes these objects of an unfinished move. A missing object counts as deleted. The next move may use the same
+    /// stream. So the iods keep no tombstones, and an object whose generation has risen since stays.
     ///
     /// # Errors
-    /// `Delay` while an iod is down, after all other iods have deleted their objects.
+    /// `Delay` while an iod is down; the objects on all other iods are deleted then.
     pub(crate) async fn remove_unused(&self) -> Result<(), Status> {
         let remove = |index| async move {
             let link = self.link(index)?;

@@ -1,4 +1,4 @@
-//! DEALLOCATE on the mgr path: a hole in a range of a file.
+//! DEALLOCATE on the mgr path: turns a range of a file into a hole.
 
 use super::Objects;
 use crate::kinds::Stored;
@@ -6,10 +6,10 @@ use types::{ByteRange, Status};
 use wire::native::{Nothing, Procedure, PunchArgs, Rights};
 
 impl Objects<'_> {
-    /// Turns a range of the file into a hole, durably; sizes do not change.
+    /// Turns a range of the file into a hole, durably. The size of the file does not change.
     pub(crate) async fn punch(&self, range: ByteRange) -> Result<(), Status> {
         let punch = |index| async move {
-            // An object keeps its bytes in file order: a range of the file is one range of each object.
+            // An object has its bytes in file order, so a range of the file is one range of each object.
             let column = self.column(index);
             let offset = self.distribution.object_size(range.offset, column);
             let len = self.distribution.object_size(range.end(), column) - offset;

@@ -1,4 +1,4 @@
-//! READ on the mgr path.
+//! READ on the mgr path: reads from the objects of a file, from another copy if a copy has lost bytes.
 
 use super::Objects;
 use super::data::{Stretch, assemble};
@@ -11,19 +11,19 @@ use wire::native::{Extent, PieceKind, Procedure, ReadArgs, ReadReply, Rights, cr
 use xdr::Segments;
 
 impl Objects<'_> {
-    /// Returns the bytes of `range`, all below the size of the file; bytes that no object holds are zeros.
+    /// Reads `range`, which must end within the size of the file. Bytes that no object holds are zeros.
     ///
     /// # Errors
-    /// `Lost`: an object lacks bytes that were on its disk, and no other copy has them. The file may also have been
-    /// truncated in the meantime.
+    /// `Lost`: an object lacks bytes that were on its disk, and no other copy has them. A concurrent truncation of the
+    /// file may also cause this error.
     pub(crate) async fn read(&self, range: ByteRange) -> Result<Segments, Status> {
         let requests = plan(&self.distribution, &[range], RequestLimits::default());
         let stretches = future::try_join_all(requests.iter().map(|request| self.read_one(request))).await?;
         Ok(assemble(range, stretches.into_iter().flatten().collect()))
     }
 
-    /// Reads the first copy that has all bytes, or else the copy with the longest object: bytes that no client knows to
-    /// be durable may be in one copy only.
+    /// Reads the first copy that has all requested bytes. If no copy has them, reads the longest copy, because bytes of
+    /// writes that are not durable may be in one copy only.
     async fn read_one(&self, request: &Request) -> Result<Vec<Stretch>, Status> {
         let end = request.extents.iter().map(|extent| extent.end()).max().unwrap_or(0);
         let (mut longest, mut failed): (Option<(u64, Vec<Stretch>)>, Option<Status>) = (None, None);
@@ -52,14 +52,15 @@ impl Objects<'_> {
             }
         }
         match longest {
-            // The copy that could not be read may have the bytes.
+            // If another copy could not be read, return its error instead of `Lost`, because the unread copy may have
+            // the bytes.
             Some((size, _)) if size < end.min(self.least(request.index)) => Err(failed.unwrap_or(Status::Lost)),
             Some((_, stretches)) => Ok(stretches),
             None => Err(failed.unwrap_or(Status::ServerFault)),
         }
     }
 
-    /// Reads one copy; returns the length of its object, and its bytes.
+    /// Reads from one copy. Returns the length of its object, and the requested bytes.
     pub(super) async fn read_copy(&self, request: &Request, link: &Link) -> Result<(u64, Vec<Stretch>), Status> {
         let extents: Vec<_> = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
         let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
@@ -72,7 +73,7 @@ impl Objects<'_> {
     }
 }
 
-/// Maps the data of a reply to the requested parts of the file.
+/// Maps the pieces of an iod's reply to the requested parts of the file.
 fn scatter(request: &Request, reply: &ReadReply, checksums: bool) -> Result<Vec<Stretch>, &'static str> {
     let told: u64 = reply.head.pieces.iter().map(|p| u64::from(p.len)).sum();
     if told != request.bytes {
@@ -84,7 +85,7 @@ fn scatter(request: &Request, reply: &ReadReply, checksums: bool) -> Result<Vec<
     let mut stretches = Vec::new();
     for piece in &reply.head.pieces {
         let is_data = piece.kind == PieceKind::Data;
-        // The decoder has checked that the data are as long as the pieces say.
+        // The decoder of the reply has checked that the data have the total length of the pieces.
         let mut bytes = if is_data { data.split_to(piece.len as usize) } else { Default::default() };
         if is_data && checksums && crc32c(&bytes) != piece.crc32c {
             return Err("its data do not match their checksum");

@@ -1,4 +1,4 @@
-//! Rebuild of a copy of an object that has lost bytes, from another copy.
+//! Rebuild of lost copies: a copy of an object that has lost bytes gets them from another copy.
 
 use super::Objects;
 use super::data::assemble;
@@ -13,37 +13,37 @@ use wire::native::{
     TruncateReply, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c,
 };
 
-/// A copy of an object that was rebuilt.
+/// A copy of an object that the mgr has rebuilt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rebuilt {
-    /// Index of the object in the file.
+    /// Index of the object within the file.
     pub(crate) index: usize,
-    /// The number of bytes that were rebuilt.
+    /// Number of bytes that the mgr has copied into the object.
     pub(crate) bytes: u64,
 }
 
-/// The state of one copy.
+/// The state of one copy of an object, as its iod reports it.
 pub(super) struct Copy {
     pub(super) index: usize,
     pub(super) link: Arc<Link>,
     pub(super) size: u64,
     pub(super) absent: bool,
-    /// Whether its header cannot be read.
+    /// Whether the iod cannot read the header of the object.
     damaged: bool,
 }
 
-/// Returns the longest of the copies that can be read.
+/// Returns the longest of the copies whose header is readable.
 pub(super) fn best(copies: &[Copy]) -> Option<&Copy> {
     copies.iter().filter(|copy| !copy.damaged).max_by_key(|copy| copy.size)
 }
 
 impl Objects<'_> {
-    /// Rebuilds every copy that has lost bytes that another copy has. No client may write the file meanwhile. Bytes of
-    /// a replaced copy may be lost, even if a client has read them.
+    /// Rebuilds every copy that has lost bytes that another copy has. No client may write the file meanwhile. Bytes
+    /// that only the replaced copy has are lost, even if a client has read them before.
     ///
     /// # Errors
-    /// `Delay` while an iod of the file is down; `Lost` when bytes that were on disk are in no copy: the other copies
-    /// have been rebuilt by then.
+    /// `Delay` while an iod of the file is down. `Lost` if no copy has some bytes that were on disk; all other bytes
+    /// are rebuilt then.
     pub(crate) async fn rebuild(&self) -> Result<Vec<Rebuilt>, Status> {
         self.all_up()?;
         let mut rebuilt = Vec::new();
@@ -63,7 +63,7 @@ impl Objects<'_> {
         if lost { Err(Status::Lost) } else { Ok(rebuilt) }
     }
 
-    /// Returns whether a copy has lost bytes that another copy has; for a file that no client writes.
+    /// Returns whether a copy has lost bytes that another copy has. No client may write the file meanwhile.
     pub(crate) async fn has_lost_copy(&self) -> Result<bool, Status> {
         for column in 0..self.distribution.count() {
             let copies = self.look_at_all(column).await?;
@@ -100,7 +100,7 @@ impl Objects<'_> {
         })
     }
 
-    /// Fills a copy with the bytes of another copy, durably; holes stay holes.
+    /// Fills a copy with the bytes of another copy, durably. Holes stay holes.
     async fn replace(&self, copy: &Copy, best: &Copy) -> Result<(), Status> {
         if copy.damaged {
             let arguments = ObjectArgs { cap: self.capability(&copy.link, Rights::ADMIN) };
@@ -121,7 +121,8 @@ impl Objects<'_> {
             let source = best.link.to_pull(self.object(), self.known.generation).await;
             let extents = [PullExtent { from: range.offset, to: range.offset, len: len as u32 }];
             if self.pull_from(source, &copy.link, &extents, true).await?.is_none() {
-                // One iod cannot copy from the other.
+                // The iod of the lost copy cannot copy from the other iod, so the mgr reads and writes the bytes
+                // itself.
                 len = len.min(PAYLOAD_MAX as u64);
                 self.carry(best.index, copy.index, ByteRange { offset: range.offset, len }).await?;
             }
@@ -130,7 +131,7 @@ impl Objects<'_> {
         Ok(())
     }
 
-    /// Reads bytes of one copy and writes them to another, durably.
+    /// Reads a range from one copy and writes it to another copy, durably.
     pub(super) async fn carry(&self, from: usize, to: usize, range: ByteRange) -> Result<(), Status> {
         let request = Request { index: from, extents: vec![range], parts: vec![range], bytes: range.len };
         let (_, stretches) = self.read_copy(&request, &*self.link(from)?).await?;
@@ -143,7 +144,7 @@ impl Objects<'_> {
         if reply.stable { Ok(()) } else { Err(Status::Io) }
     }
 
-    /// Returns the next data of an object.
+    /// Returns the first range of data in an object at or after the offset `at`; `None` if no data follow.
     pub(super) async fn next_data(&self, best: &Copy, at: u64) -> Result<Option<ByteRange>, Status> {
         let seek = async |offset, what| {
             let arguments = |cap| SeekArgs { cap, offset, what };

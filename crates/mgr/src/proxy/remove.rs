@@ -1,12 +1,12 @@
-//! Deletion of a file's objects.
+//! Deletion of a file's objects from their iods.
 
 use super::Objects;
 use types::Status;
 use wire::native::{GENERATION_GONE, Nothing, ObjectArgs, Procedure, Rights};
 
 impl Objects<'_> {
-    /// Deletes every object of a deleted file; a missing object counts as deleted. Fails with `Delay` while an iod is
-    /// down, after all other iods have deleted their objects.
+    /// Deletes every object of a deleted file. A missing object counts as deleted. While an iod is down, deletes the
+    /// objects on all other iods and fails with `Delay`.
     pub(crate) async fn remove(&self) -> Result<(), Status> {
         let remove = |index| async move {
             let link = self.link(index)?;

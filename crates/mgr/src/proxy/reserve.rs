@@ -1,4 +1,4 @@
-//! ALLOCATE on the mgr path: space for a range of a file.
+//! ALLOCATE on the mgr path: reserves space on the iods for a range of a file.
 
 use super::Objects;
 use crate::kinds::Stored;
@@ -6,14 +6,15 @@ use types::{ByteRange, Status};
 use wire::native::{Nothing, Procedure, ReserveArgs, Rights};
 
 impl Objects<'_> {
-    /// Reserves space for a range in every object of all copies, durably; the objects grow to the end of their part.
+    /// Reserves space for a range of the file in every object of all copies, durably. The objects grow to the end of
+    /// their part of the range.
     ///
-    /// Does nothing when an iod is down (`Delay`). When one has no space (`NoSpc`) or does not support reservations
-    /// (`NotSupp`), other iods may have reserved their parts.
+    /// Reserves nothing while an iod is down (`Delay`). If an iod has no space (`NoSpc`) or does not support
+    /// reservations (`NotSupp`), other iods may have reserved their parts.
     pub(crate) async fn reserve(&self, range: ByteRange) -> Result<(), Status> {
         self.all_up()?;
         let reserve = |index| async move {
-            // An object keeps its bytes in file order: a range of the file is one range of each object.
+            // An object has its bytes in file order, so a range of the file is one range of each object.
             let column = self.column(index);
             let offset = self.distribution.object_size(range.offset, column);
             let len = self.distribution.object_size(range.end(), column) - offset;

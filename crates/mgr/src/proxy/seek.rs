@@ -1,4 +1,4 @@
-//! SEEK on the mgr path: every column is asked, and the nearest answer counts.
+//! SEEK on the mgr path: asks one copy of each object of the file, and returns the smallest file offset in the replies.
 
 use super::Objects;
 use futures_util::future;
@@ -7,11 +7,11 @@ use types::Status;
 use wire::native::{Procedure, Rights, SeekArgs, SeekReply, SeekWhat};
 
 impl Objects<'_> {
-    /// Returns the first position of the file at or after `offset` with this content, whatever the size of the file;
-    /// `None` when no data follow. Bytes that no object holds are a hole.
+    /// Returns the first offset of the file at or after `offset` with data or a hole (`content`), whatever the size of
+    /// the file. Returns `None` if no data follow. Bytes that no object holds are a hole.
     pub(crate) async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status> {
-        // Known written bytes are data, even if an object has lost them: programs that copy only data must read them
-        // and get the error.
+        // Bytes that are known to be written count as data, even if an object has lost them. A program that copies only
+        // data then reads them, and gets the error.
         let what = match content {
             Content::Data if offset < self.known.whole => return Ok(Some(offset)),
             Content::Data => SeekWhat::Data,
@@ -23,9 +23,10 @@ impl Objects<'_> {
         Ok(found.into_iter().flatten().min())
     }
 
-    /// Returns the first such position in one object of a copy.
+    /// Returns the first file offset at or after `offset` with data or a hole in one object of the file. Asks the
+    /// copies of the object in turn.
     async fn seek_in(&self, column: usize, offset: u64, what: SeekWhat) -> Result<Option<u64>, Status> {
-        // The first byte of the object that is not before `offset`.
+        // The offset within the object of its first byte at or after `offset` of the file.
         let start = self.distribution.object_size(offset, column);
         let reply = self.any_copy(column, |link| async move {
             let arguments = |cap| SeekArgs { cap, offset: start, what };
@@ -34,7 +35,7 @@ impl Objects<'_> {
         let reply = reply.await?;
         let found = match what {
             SeekWhat::Data => reply.offset,
-            // At and after the end of the object everything is a hole.
+            // Everything at and after the end of the object is a hole.
             SeekWhat::Hole => Some(reply.offset.unwrap_or(start)),
         };
         Ok(found.and_then(|at| self.distribution.file_offset(column, at)))

@@ -1,4 +1,4 @@
-//! The size and allocated space of a file, as its objects report them.
+//! Size and allocated space of a file, as its iods report them for its objects.
 
 use super::Objects;
 use crate::iods::Asked;
@@ -8,28 +8,29 @@ use meta::schema::{Holes, Reach};
 use types::{Status, leaves_hole};
 use wire::native::{ObjectArgs, Procedure, Rights, SizeReply};
 
-/// How far the objects of a file reach.
+/// The end of a file according to its objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct End {
-    /// One past the last byte of the file that any object is known to hold.
+    /// File offset after the last byte that any object is known to hold.
     pub(crate) reached: u64,
-    /// Whether every iod has answered: otherwise the file may be longer.
+    /// Whether every iod of the file has answered. If not, the file may be longer.
     pub(crate) complete: bool,
-    /// Total storage of one copy, in bytes; unknown while an iod does not answer.
+    /// Allocated space of one copy, in bytes; `None` while an iod of the file does not answer.
     pub(crate) allocated: Option<u64>,
-    /// Whether clients have changed bytes without a report.
+    /// Whether clients have changed bytes without a report to the mgr, according to the iods.
     pub(crate) changed: bool,
 }
 
 impl Objects<'_> {
-    /// Returns the size and the allocated space of one object, or why its iod does not answer.
+    /// Asks the iod of one object for the size and the allocated space of the object. On failure, returns why the iod
+    /// does not answer.
     pub(crate) async fn ask_size(&self, index: usize) -> Result<SizeReply, Asked> {
         let link = self.link(index).map_err(|_| Asked::Away)?;
         let arguments = ObjectArgs { cap: self.capability(&link, Rights::READ) };
         link.ask(Procedure::Size, &arguments).await
     }
 
-    /// Returns the end of the file according to its objects, from the iods that answer.
+    /// Returns the end of the file according to its objects. Uses the replies of the iods that answer.
     pub(crate) async fn end(&self) -> End {
         let ask = |index| async move {
             let link = self.link(index)?;
@@ -40,7 +41,7 @@ impl Objects<'_> {
         let complete = answers.iter().all(Result::is_ok);
         let answers: Vec<Option<SizeReply>> = answers.into_iter().map(Result::ok).collect();
         let changed = answers.iter().flatten().any(|reply| reply.changed);
-        // Bytes in any one copy may have been written.
+        // A byte in any one copy may have been written, so the longest copy of each object counts.
         let copies = |column| self.copies(column).filter_map(|index| answers[index].as_ref());
         let longest = |column| copies(column).map(|reply: &SizeReply| reply.size).max().unwrap_or(0);
         let taken = |column| copies(column).map(|reply| reply.allocated).max();
@@ -50,8 +51,8 @@ impl Objects<'_> {
         End { reached, complete, allocated, changed }
     }
 
-    /// Returns how far the object on this iod makes the file reach, and whether it has a hole; 0 if the file has no
-    /// object there.
+    /// Returns the end of the file according to the object on this iod, and whether this object has a hole. The end is
+    /// 0 if this iod has no object of the file.
     pub(crate) async fn end_at(&self, number: u16) -> Result<Reach, Status> {
         let Some(index) = self.index_on(number) else { return Ok(0.into()) };
         let link = self.link(index)?;
@@ -59,7 +60,8 @@ impl Objects<'_> {
         let mut sizes = vec![0; self.distribution.count()];
         sizes[self.column(index)] = reply.size;
         let end = self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX);
-        // An object without holes takes at least the whole blocks of its bytes, whatever else the iod stores with it.
+        // An object without holes has at least as much allocated space as whole blocks for its bytes. The iod may use
+        // further space for the object's checksums.
         let holes = if leaves_hole(reply.allocated, reply.size) { Holes::Made } else { Holes::Keep };
         Ok(Reach { end, holes, whole: None })
     }

@@ -1,4 +1,4 @@
-//! Truncation of the objects of a file.
+//! Truncation of the objects of a file on their iods.
 
 use super::Objects;
 use super::rebuild::Copy;
@@ -8,14 +8,14 @@ use types::{Status, limits};
 use wire::native::{Procedure, Rights, SeekArgs, SeekReply, SeekWhat, TruncateArgs, TruncateReply};
 
 impl Objects<'_> {
-    /// Returns `Delay` unless every iod of the file is up.
+    /// Fails with `Delay` unless every iod of the file is up.
     pub(crate) fn all_up(&self) -> Result<(), Status> {
         (0..self.count()).try_for_each(|index| self.link(index).map(drop))
     }
 
-    /// Checks whether every iod would truncate its object so that the file has `size` bytes. Fails with `Delay` while
-    /// an iod is down, and with an iod's own status if it refuses to touch the object. Fails with `Lost` if an object
-    /// has lost bytes that the file is to keep, because they would read as zeros.
+    /// Checks whether every iod would truncate its object for a file size of `size` bytes. Fails with `Delay` while an
+    /// iod is down, and with the status of an iod that refuses to use its object. Fails with `Lost` if an object has
+    /// lost bytes before `size`, because they would then read as zeros.
     pub(crate) async fn may_be_cut(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let seek = |index| async move {
@@ -25,17 +25,18 @@ impl Objects<'_> {
         self.each(seek).await.map(drop)
     }
 
-    /// Returns whether the object on an iod has at least `size` bytes; changes nothing and reads no data.
+    /// Returns whether the object on an iod has at least `size` bytes. Changes nothing and reads no data.
     pub(super) async fn reaches(&self, link: &Link, size: u64) -> Result<bool, Status> {
-        // An object ends with a hole after its last byte: a search for a hole at or behind its end finds nothing.
+        // An object ends with a hole after its last byte. A search for a hole that starts at or after the end of the
+        // object finds nothing.
         let offset = size.checked_sub(1).unwrap_or(limits::FILE_SIZE_MAX);
         let arguments = |cap| SeekArgs { cap, offset, what: SeekWhat::Hole };
         let reply: SeekReply = self.ask(link, Procedure::Seek, Rights::READ, arguments).await?;
         Ok(size == 0 || reply.offset.is_some())
     }
 
-    /// Truncates the copies of objects that are longer than a file of `size` bytes requires, if another copy is not;
-    /// returns whether there were any. No client may write the file meanwhile.
+    /// If one copy of an object is longer than a file of `size` bytes requires and another copy is not, truncates the
+    /// longer copy. Returns whether it has truncated any copy. No client may write the file meanwhile.
     pub(crate) async fn cut_copies(&self, size: u64) -> Result<bool, Status> {
         self.all_up()?;
         let mut cut = false;
@@ -55,10 +56,9 @@ impl Objects<'_> {
         Ok(cut)
     }
 
-    /// Truncates every object so that nothing of the file remains at or after `size`, durably.
+    /// Truncates every object durably, so that no byte of the file at or after `size` remains.
     ///
-    /// Truncates nothing when an iod is down (`Delay`). When an iod fails midway, other objects may have been
-    /// truncated.
+    /// Truncates none while an iod is down (`Delay`). If an iod fails later, other objects may be truncated.
     pub(crate) async fn truncate(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let cut = |index| async move {

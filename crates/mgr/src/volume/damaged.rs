@@ -1,4 +1,4 @@
-//! Files with lost or damaged bytes: repair from another copy, or one log message if there is none.
+//! Files with lost or damaged bytes: the mgr repairs them from another copy, or logs the loss once for each file.
 
 use super::Volume;
 use crate::counters::add;
@@ -9,13 +9,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// Largest number of files remembered: `weir fsck` and the next read of a file find the files that are not remembered.
+/// Largest number of files that the mgr remembers for repair. `weir fsck` and the next read of a file find the files
+/// beyond this number.
 const MOST: usize = 4096;
 
-/// Files to be repaired, with the damaged ranges found inside of their objects.
+/// Files to repair, each with the damaged ranges of its objects.
 pub(crate) type Suspects = BTreeMap<FileId, Vec<Suspect>>;
 
-/// Files in which lost or damaged bytes were found.
+/// The files in which requests and scrubs found lost or damaged bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Damaged {
     state: Mutex<State>,
@@ -25,13 +26,13 @@ pub(crate) struct Damaged {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Files to be repaired from another copy.
+    /// Files that the rebuilder job must repair from another copy.
     waiting: Suspects,
-    /// Files whose loss is already logged.
+    /// Files whose loss the mgr has already logged.
     told: BTreeSet<FileId>,
-    /// Number of further files that wait for an iod or for their writers.
+    /// Number of files whose repair the rebuilder job has postponed.
     left: usize,
-    /// The last file that the running check of all files has reached.
+    /// How far the running check of all files has come: the inode number of the last file. `None` if no check runs.
     looked: Option<FileId>,
 }
 
@@ -40,7 +41,7 @@ impl Damaged {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a copy of this file has lost bytes, or that these ranges are damaged.
+    /// Records that a copy of this file has lost bytes, or that these ranges are damaged, and wakes the rebuilder job.
     pub(crate) fn found(&self, file: FileId, suspects: &[Suspect]) {
         let waiting = &mut self.state().waiting;
         if waiting.len() < MOST || waiting.contains_key(&file) {
@@ -49,26 +50,24 @@ impl Damaged {
         }
     }
 
-    /// Returns the files that were found since the last call.
+    /// Returns and removes the files that were recorded since the last call.
     pub(crate) fn take(&self) -> Suspects {
         std::mem::take(&mut self.state().waiting)
     }
 
-    /// Sets how many files wait for an iod or for their writers, and the last file that the running check of all files
-    /// has reached.
+    /// Sets the number of files whose repair is postponed, and how far the running check of all files has come.
     pub(crate) fn set_left(&self, left: usize, looked: Option<FileId>) {
         let mut state = self.state();
         (state.left, state.looked) = (left, looked);
     }
 
-    /// Returns how many files are known to need repair, and the last file that the running check of all files has
-    /// reached.
+    /// Returns the number of files that need a repair, and how far the running check of all files has come.
     pub(crate) fn standing(&self) -> (usize, Option<FileId>) {
         let state = self.state();
         (state.left + state.waiting.len(), state.looked)
     }
 
-    /// Returns whether a file's loss is reported for the first time.
+    /// Returns whether the mgr has not logged the loss of this file yet, and remembers the file.
     fn is_new(&self, file: FileId) -> bool {
         let mut state = self.state();
         if state.told.len() >= MOST {
@@ -79,7 +78,7 @@ impl Damaged {
 }
 
 impl Volume {
-    /// Logs once for each file that bytes are lost, if that is the error.
+    /// Logs and counts the loss of a file's bytes, once for each file, if `error` is `Lost`.
     pub(crate) fn tell_lost(&self, file: FileId, error: Status) {
         if error == Status::Lost && self.damaged.is_new(file) {
             add(&self.counters.files_lost, 1);
@@ -87,14 +86,15 @@ impl Volume {
         }
     }
 
-    /// Returns whether a copy on one of these iods has lost bytes; `false` while some iod of the file is down.
+    /// Returns whether a copy on one of these iods has lost bytes. Returns `false` while some iod of the file is down.
     ///
     /// # Errors
     /// `Delay` while a client may write the copies.
     pub(crate) async fn has_lost_copy(&self, file: &FileState, iods: &BTreeSet<u16>) -> Result<bool, Status> {
         let Ok(Some(objects)) = self.stored(file.into(), file.layout.as_ref()) else { return Ok(false) };
         let concerned = objects.mirrors() > 1 && objects.iods().iter().any(|iod| iods.contains(iod));
-        // When the missing iod returns, its copies are checked.
+        // While an iod of the file is down, skip the file. When this iod connects, the rebuilder job checks the file
+        // again.
         if !concerned || objects.all_up().is_err() {
             return Ok(false);
         }
@@ -102,7 +102,7 @@ impl Volume {
         objects.has_lost_copy().await
     }
 
-    /// Truncates the bytes behind the size that only one copy of a file has; returns whether there were any.
+    /// Truncates bytes after the end of the file that only one copy has. Returns whether it has truncated any copy.
     ///
     /// # Errors
     /// The errors of [`Self::rebuild`].
@@ -114,20 +114,20 @@ impl Volume {
         objects.cut_copies(info.attrs.size).await
     }
 
-    /// Returns `Delay` while a client may write the copies of a file: kernel clients write both copies themselves.
-    /// Clients from before a restart of the mgr may still write.
+    /// Fails with `Delay` while a client may write the copies of a file. Kernel clients write both copies themselves,
+    /// and clients from before a restart of the mgr may still write.
     fn check_unwritten(&self, file: FileId) -> Result<(), Status> {
         let written = self.notes.cut(file).is_some() || self.grants.written(file) || self.notes.is_exposed(file);
         if written { Err(Status::Delay) } else { Ok(()) }
     }
 
-    /// Repairs the copies of a file that have lost bytes, and these ranges if they are damaged; returns the number of
-    /// repaired copies and blocks.
+    /// Repairs the copies of a file that have lost bytes, and the ranges `suspects` if they are damaged. Returns the
+    /// number of repaired copies and blocks.
     ///
     /// # Errors
-    /// `Lost` when no copy has the bytes; `Delay` while an iod is down, or while a client writes the copies itself.
+    /// `Lost` if no copy has the bytes. `Delay` while an iod is down, or while a client may write the copies.
     pub(crate) async fn rebuild(&self, file: FileId, suspects: &[Suspect]) -> Result<usize, Status> {
-        // Writes through the mgr and new layouts to write wait meanwhile.
+        // The exclusive lock blocks writes on the mgr path and grants of write layouts during the repair.
         let _alone = self.locks.alone(file).await;
         self.check_unwritten(file)?;
         let info = self.regular(file)?;

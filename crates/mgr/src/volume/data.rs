@@ -10,14 +10,15 @@ use meta::schema::{Holes, Reach, Whole};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
-/// How often a read that meets lost bytes is tried again: the file may have been truncated and written again in the
-/// meantime.
+/// Number of times that the mgr repeats a read that met lost bytes. The file may have been truncated and written again
+/// during the read.
 const LOST_TRIES: usize = 3;
-/// The unit in which kernel clients read files.
+/// Page size of kernel clients, the unit in which they read files, in bytes.
 const PAGE: u64 = 4096;
 
 impl Volume {
-    /// Reads a range; bytes that a concurrent truncation removes are not returned as zeros.
+    /// Reads a range of a file. Repeats the read if a concurrent truncation or move may have turned bytes of the range
+    /// into zeros.
     pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
         let mut tries = LOST_TRIES;
         loop {
@@ -29,15 +30,17 @@ impl Volume {
                 }
                 read => read.inspect_err(|e| self.tell_lost(file, *e))?,
             };
-            // Objects that the file does not use any more may be gone, and then read as zeros. A truncation changes the
-            // size before it reaches the objects.
+            // If a move has ended during the read, the read may have used old objects, which read as zeros after their
+            // deletion. A truncation changes the size before it truncates objects. So an unchanged size shows that no
+            // truncation interfered.
             if self.moves.swapped() == swapped && self.regular(file)?.attrs.size >= reached {
                 return Ok(out);
             }
         }
     }
 
-    /// As [`Self::read`]; also returns one past the last byte that the read assumed in the file.
+    /// Reads a range like [`Self::read`], once. Also returns the file offset up to which the read relied on the file
+    /// size.
     async fn read_once(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<(ReadOut, u64), Status> {
         let mut info = self.regular(file)?;
         let wanted = u64::from(len).min(limits::PAYLOAD_MAX as u64);
@@ -57,7 +60,7 @@ impl Volume {
             return Ok((ReadOut { data, eof }, 0));
         }
         self.settled(file, Part::Meeting(range), Why::Read).await?;
-        // The file may have got objects in the meantime.
+        // Read the state of the file again, because a concurrent request may have moved inline bytes to objects.
         let data = match self.objects(&self.regular(file)?)? {
             Some(objects) => {
                 let read = objects.read(range).await;
@@ -73,8 +76,8 @@ impl Volume {
         Ok((ReadOut { data, eof }, range.end()))
     }
 
-    /// Writes bytes. If a copy has lost bytes, the file is first repaired from its other copy. If there is no other
-    /// copy, the write is refused, because the lost bytes would then read as zeros.
+    /// Writes bytes to a file. If a copy has lost bytes, first repairs the file from its other copy. Without another
+    /// copy, fails with `Lost`, because the lost bytes would then read as zeros.
     pub(crate) async fn write(
         &self,
         ctx: &Ctx,
@@ -113,8 +116,7 @@ impl Volume {
             return Ok(self.counted(out));
         }
         let objects = self.objects_now(ctx.now, &info).await?;
-        // With an iod lost, the other iods write stably: a later COMMIT of the file could not confirm their bytes
-        // alone.
+        // While an iod is lost, write stably to the other iods: a later COMMIT of the file cannot reach all its iods.
         let stable = wanted > Stability::Unstable || objects.lost_in(None);
         if !stable && let Some(out) = self.gather(ctx, &*objects, offset, &data).await? {
             return Ok(self.counted(out));
@@ -133,7 +135,8 @@ impl Volume {
             self.namespace.note_write(&ctx.cred, ctx.now, file, run.range()).await?;
         }
         writing.done();
-        // The namespace is as durable as the client asked, and no more.
+        // Report the stability that the client requested, because the size in the namespace is no more durable than
+        // that.
         let stable = if stable { Stability::FileSync } else { Stability::Unstable };
         Ok(self.counted(WriteOut { count: run.data.len() as u32, stable, verifier: written.verifier }))
     }
@@ -147,10 +150,11 @@ impl Volume {
     pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
         self.regular(file)?;
         let gone = self.let_go(file, Part::All, Why::Commit).await;
-        // Each client receives the failure of this flush, or of an earlier one, exactly once.
+        // Report each failure once to each client that wrote the lost bytes, whether this flush failed or an earlier
+        // one.
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
-        // The shared lock excludes truncations and swaps of the objects.
+        // The shared lock excludes truncations and moves of the objects.
         let shared = self.locks.shared(file).await;
         let info = self.regular(file)?;
         let verifier = match self.objects(&info)? {
@@ -194,8 +198,9 @@ impl Volume {
         }
     }
 
-    /// Asks the iods to copy the beginning of a range of one file to `target` in another, as an unstable write. Returns
-    /// `None` if they cannot: then the bytes have to be read and written, and any part may be written already.
+    /// Asks the iods to copy the beginning of a range of one file to the offset `target` of another, as an unstable
+    /// write. Returns `None` if the iods cannot copy. The client must then read and write the bytes itself, and any
+    /// part may be written already.
     pub(crate) async fn copy(
         &self,
         ctx: &Ctx,
@@ -205,8 +210,8 @@ impl Volume {
         self.settled(from, Part::Meeting(range), Why::Read).await?;
         self.settled(to, Part::Meeting(ByteRange { offset: target, len: range.len }), Why::Write).await?;
         self.moves.check_changes(to)?;
-        // The shared locks exclude truncations. They are taken in one order, so that no two tasks with two locks wait
-        // for each other.
+        // The shared locks exclude truncations. All tasks lock the file with the lower inode number first, so that no
+        // two tasks deadlock.
         let _first = self.shared(from.min(to)).await?;
         let _second = self.shared(from.max(to)).await?;
         let (source, info) = (self.regular(from)?, self.regular(to)?);
@@ -221,7 +226,7 @@ impl Volume {
         let writing = self.notes.writing(to).await?;
         let range = ByteRange { offset: range.offset, len };
         let Some(written) = objects.copy(&*from, range, target).await? else { return Ok(None) };
-        // A hole of the source may be a hole of the target.
+        // A hole of the source file may become a hole of the target file.
         let holes = if source.attrs.holes { Holes::Made } else { Holes::Before(target) };
         self.namespace.note_write(&ctx.cred, ctx.now, to, Reach { end, holes, whole: None }).await?;
         writing.done();
@@ -229,10 +234,11 @@ impl Volume {
         Ok(Some(WriteOut { count: len as u32, stable: Stability::Unstable, verifier: written.verifier }))
     }
 
-    /// Reserves space for a range on all iods that hold a part of it, and then extends the file to its end.
+    /// Reserves space for a range on all iods that hold a part of it, and then extends the file to the end of the
+    /// range.
     ///
-    /// The objects grow first, as with a write. If the mgr ends in between, or an iod has no space, the objects report
-    /// the size of the file.
+    /// The objects grow before the file. If the mgr dies in between, or an iod has no space, the mgr later measures the
+    /// size of the file by its objects.
     pub(crate) async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
         self.settled(file, Part::Meeting(range), Why::Write).await?;
         self.moves.check_changes(file)?;
@@ -243,8 +249,8 @@ impl Volume {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.notes.writing(file).await?;
-        // If an object ends within a page, its data server has to ask the mgr for the length of the file. Within the
-        // file, the object does not end there.
+        // If an object ended within a page of the file, its data server would have to ask the mgr for the file length.
+        // So reserve up to the end of the last page, within the file.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;
@@ -253,7 +259,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Extends a file to `end`, unless it is as long already. Other clients may extend it at the same time.
+    /// Extends a file to `end` bytes, unless it is as long already. Other clients may extend the file at the same time.
     pub(crate) async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<(), Status> {
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
@@ -272,7 +278,8 @@ impl Volume {
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
-        // Behind the end there is nothing to deallocate; but objects that other clients write may reach further.
+        // A range after the end of the file needs no work, unless other clients are writing: their objects may already
+        // reach further.
         let end = if self.grants.written(file) { limits::FILE_SIZE_MAX } else { info.attrs.size };
         let len = range.end().min(end).saturating_sub(range.offset);
         if len == 0 {
@@ -284,7 +291,7 @@ impl Volume {
         }
         let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
         objects.punch(range).await?;
-        // Times and the change attribute change, the size does not.
+        // Update the times and the change attribute. The size stays the same.
         let punched = Reach { end: 0, holes: Holes::Made, whole: None };
         self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
     }

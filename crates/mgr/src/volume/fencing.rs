@@ -1,8 +1,8 @@
-//! Fencing of files: the mgr raises the generation of a file, and announces it to the file's iods, which then refuse
-//! all capabilities granted before.
+//! Fencing of files: the mgr raises the generation of a file and sends it to the file's iods, which then refuse all
+//! capabilities of earlier generations.
 //!
-//! The namespace notes each fence, so an iod that is down receives it before it is used again
-//! (`iods/fencing.rs`).
+//! The namespace stores each fence as an intent. An iod that is down receives the fence before any request uses the iod
+//! again (`iods/fencing.rs`).
 
 use super::Volume;
 use crate::clock::now;
@@ -12,7 +12,8 @@ use nfs::fs::Ctx;
 use types::{FileId, Status};
 
 impl Volume {
-    /// Invalidates every capability granted so far; a client that still holds a layout has to request a new one.
+    /// Ends every capability for the file granted so far, after a layout was revoked. A client that still holds a
+    /// layout has to request a new one.
     pub(crate) async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         add(&self.counters.layouts_revoked, 1);
         let failure = self.notes.last_failure(file);
@@ -22,8 +23,9 @@ impl Volume {
         self.finish_fence(file).await
     }
 
-    /// As [`Self::fence`], for a client that keeps its layout and has abandoned requests that it sent under it. This
-    /// does not wait for an iod that is down: that iod is fenced before it is used again.
+    /// Ends every capability for the file, without revoking a layout: after a change of permissions, or because a
+    /// client has abandoned requests to an iod. Does not wait for an iod that is down, because the mgr fences the iod
+    /// before any request uses it again.
     pub(crate) async fn outdate(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.fence(ctx.now, file).await?;
         self.notes.fence_noted(file, generation);
@@ -33,8 +35,8 @@ impl Volume {
         }
     }
 
-    /// Announces the current generation to all iods of a file, which then refuse older capabilities. An iod that is
-    /// down learns of it when it returns, before it is used for anything.
+    /// Sends the current generation to all iods of a file, which then refuse older capabilities. An iod that is down
+    /// receives it when it connects, before any request uses the iod.
     pub(crate) async fn finish_fence(&self, file: FileId) -> Result<(), Status> {
         let info = match self.namespace.info(file) {
             Err(Status::Stale) => {
@@ -50,7 +52,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Announces the current generation to all iods of a file again.
+    /// Sends the current generation to all iods of a file again, as a new fence.
     pub(crate) async fn fence_again(&self, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.info(file)?.generation;
         self.namespace.note(now(), Noted { file, intent: Intent::Fence(generation) }).await?;
@@ -58,10 +60,11 @@ impl Volume {
         self.finish_fence(file).await
     }
 
-    /// Fences a file whose writers can no longer be asked.
+    /// Fences a file with writers that the mgr can no longer ask for a report.
     ///
-    /// The generation rises under the exclusive lock of the file, so that no write through the mgr and no layout for
-    /// writing has the previous generation. A mgr that dies in between finds both notes, and fences again.
+    /// Raises the generation under the exclusive lock of the file. So no write on the mgr path and no write layout has
+    /// the previous generation. If the mgr dies before the end, the next start finds both intents and fences the file
+    /// again.
     pub(super) async fn shut_out(&self, file: FileId) -> Result<(), Status> {
         {
             let _alone = self.locks.alone(file).await;
@@ -71,7 +74,7 @@ impl Volume {
     }
 
     pub(super) async fn shut_out_alone(&self, file: FileId) -> Result<(), Status> {
-        // Without objects no client ever got a layout to write.
+        // Without objects, no client can have a write layout, so there is nothing to fence.
         if self.objects(&self.namespace.info(file)?)?.is_some() {
             let generation = self.namespace.fence(now(), file).await?;
             self.notes.fence_noted(file, generation);

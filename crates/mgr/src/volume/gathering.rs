@@ -1,8 +1,8 @@
-//! Write gathering: which small writes are held in memory, and which requests flush them to the iods.
+//! Write gathering: which small writes the mgr holds in memory, and which requests flush them to the iods.
 //!
-//! Held bytes reach the iods before any other request can look for them there. A read, a copy, a truncation and a
-//! layout grant flush them first. While another client may use the direct path, nothing is held. So no client sees
-//! older bytes than without gathering.
+//! The mgr flushes held bytes before any other request can read or change the objects: a read, a copy, a truncation or
+//! a layout grant. While another client may use the direct path, the mgr holds no writes. So gathering never makes a
+//! client read older bytes.
 
 use super::Volume;
 use crate::counters::add;
@@ -15,29 +15,30 @@ use nfs::fs::{Ctx, Stability, WriteOut};
 use std::sync::atomic::AtomicU64;
 use types::{ByteRange, FileId, Status};
 
-/// Why held bytes are flushed.
+/// Why the mgr flushes held bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
-    /// A window is full.
+    /// A gathering window is full.
     Full,
-    /// The delay has passed.
+    /// The delay of the held bytes has passed.
     Delay,
-    /// Their writer sent a COMMIT.
+    /// A client sent a COMMIT for the file.
     Commit,
-    /// A client reads or copies them, or looks for holes.
+    /// A client reads or copies the held bytes, or looks for data or holes.
     Read,
-    /// An overlapping write that is not held, a truncation or a hole.
+    /// A client truncates the file, punches a hole, or sends an overlapping write that the mgr does not hold.
     Write,
     /// A client gets a layout for the direct path.
     Layout,
-    /// Their writer closes the file, or returns a layout, a delegation or a lock.
+    /// A client closes the file, or returns a layout, a delegation or a lock.
     Close,
     /// The mgr stops.
     Stop,
 }
 
 impl Volume {
-    /// Holds an unstable write if it is small and nothing forbids it. The caller holds the file's lock shared.
+    /// Holds an unstable write in memory, if it is small and no other client may use the direct path. Returns `None` if
+    /// the caller must write the bytes to the iods at once. The caller has the file's shared lock.
     pub(super) async fn gather(
         &self,
         ctx: &Ctx,
@@ -46,14 +47,16 @@ impl Volume {
         data: &Bytes,
     ) -> Result<Option<WriteOut>, Status> {
         let (file, window) = (objects.known().file, objects.window());
-        // A write to an iod that is down must fail now, while its writer can still retry it.
+        // A write to an iod that is down must fail now, so that the client can retry it.
         if !self.gathered.is_for(data.len(), window) || objects.all_up().is_err() {
             return Ok(None);
         }
-        // The verifier is from before the write is held: a later loss changes the verifier of every COMMIT.
+        // Get the verifier before the write is held. If the held bytes are lost later, every COMMIT returns another
+        // verifier.
         let verifier = self.iods.verifiers.combine(&[]);
         let writing = self.notes.writing(file).await?;
-        // A client of an earlier start may use the direct path without a layout that this start knows.
+        // A client from before the restart of the mgr may use the direct path under a layout that this start has not
+        // granted.
         let may = || !self.notes.is_exposed(file) && self.grants.all_come_here(file, ctx.client);
         let small = Small { client: ctx.client, offset, data, window };
         let Some(taken) = self.gathered.take(file, small, may) else {
@@ -67,15 +70,17 @@ impl Volume {
         add(&self.counters.gathered_bytes, data.len() as u64);
         add(&self.counters.gathered_joined, u64::from(taken.joined));
         if taken.full {
-            // The writer that fills a window waits for the flush, so that the mgr never holds more bytes than the iods
-            // can take. A failure concerns all writers of the window, so COMMIT reports it.
+            // The client whose write fills a window waits for the flush. So the mgr never holds more bytes than the
+            // iods can take. A failure concerns all clients that wrote into the window, so COMMIT reports it to each of
+            // them.
             let _ = self.let_go_held(file, Part::Full, Why::Full).await;
         }
         Ok(Some(WriteOut { count: data.len() as u32, stable: Stability::Unstable, verifier }))
     }
 
-    /// Flushes a part of a file's held bytes to the iods before another operation uses the objects. Returns `Delay`
-    /// while the bytes cannot be written; bytes that can never be written are given up, which does not stop the caller.
+    /// Flushes a part of a file's held bytes to the iods before another operation uses the objects. Fails with `Delay`
+    /// if the bytes cannot be written now. Bytes that can never be written are dropped, and the operation of the caller
+    /// continues.
     pub(crate) async fn settled(&self, file: FileId, part: Part, why: Why) -> Result<(), Status> {
         match self.let_go(file, part, why).await {
             Err(Status::Delay) => Err(Status::Delay),
@@ -83,7 +88,7 @@ impl Volume {
         }
     }
 
-    /// As [`Self::settled`], for callers that hold the file's lock, shared or exclusive.
+    /// Flushes like [`Self::settled`], for callers that have the file's lock, shared or exclusive.
     pub(crate) async fn settled_held(&self, file: FileId, part: Part, why: Why) -> Result<(), Status> {
         match self.let_go_held(file, part, why).await {
             Err(Status::Delay) => Err(Status::Delay),
@@ -91,7 +96,8 @@ impl Volume {
         }
     }
 
-    /// Writes a part of a file's held bytes. On `Delay` they stay held; on any other error they are given up.
+    /// Flushes a part of a file's held bytes to the iods. After `Delay`, the mgr still holds the bytes. After any other
+    /// error, it has dropped them.
     pub(crate) async fn let_go(&self, file: FileId, part: Part, why: Why) -> Result<(), Status> {
         if !self.gathered.meets(file, part) {
             return Ok(());
@@ -107,7 +113,7 @@ impl Volume {
         match outcome {
             Ok(()) => leaving.end(Ok(())),
             Err(Status::Delay) => drop(leaving),
-            // The file is gone, so no client can read the bytes.
+            // The file was deleted, so no client can read the bytes.
             Err(Status::Stale) => leaving.end(Ok(())),
             Err(error) => {
                 tracing::warn!(file = file.0, "cannot write acknowledged writes to the iods: {error}");
@@ -118,8 +124,8 @@ impl Volume {
         outcome
     }
 
-    /// Counts a loss and changes the verifier. Called before the bytes in flight are dropped, so that no COMMIT that
-    /// finds nothing held returns the old verifier.
+    /// Counts dropped bytes and changes the write verifier. The caller calls this before it drops the bytes. Otherwise
+    /// a COMMIT could find no held bytes and return the old verifier.
     fn give_up(&self) {
         add(&self.counters.gather_losses, 1);
         self.iods.verifiers.lost();
@@ -131,11 +137,11 @@ impl Volume {
         let writing = self.notes.writing(file).await?;
         match objects.write(runs, false).await {
             Ok(_) => {
-                // The namespace has known the size since the bytes were held.
+                // The namespace has had the new size since the mgr began to hold the bytes.
                 writing.done();
                 Ok(())
             }
-            // No request waits for a lost iod, and neither does this flush. When the writer sends the bytes again, it
+            // An iod of the file is lost, so the flush does not wait for it. The client sends the bytes again, and then
             // learns which of them can be written.
             Err(Status::Delay) if objects.lost_in(None) => {
                 self.give_up();
@@ -158,7 +164,7 @@ impl Volume {
         }
     }
 
-    /// Flushes all held bytes, as far as the iods are up.
+    /// Flushes the held bytes of all files to the iods, as far as the iods are up.
     pub(crate) async fn let_all_go(&self) {
         let files = self.gathered.files();
         let gone = future::join_all(files.iter().map(|file| self.let_go(*file, Part::All, Why::Stop))).await;

@@ -1,10 +1,10 @@
-//! Inline files: the mgr keeps the bytes of a small file with its metadata until it grows, or a client gets a layout to
-//! write it.
+//! Inline files: the mgr stores the bytes of a small file with its metadata, until the file grows or a client gets a
+//! write layout.
 //!
-//! No iod knows of an inline file: the mgr alone creates, writes, reads and removes it. When its bytes move, the
-//! namespace first records their destination, and from then on no write changes the inline bytes. Then the mgr writes
-//! them to the objects, durably, and the namespace forgets the inline bytes. Until then the inline bytes count, so a
-//! mgr that dies in between starts the move again.
+//! No iod has anything of an inline file: the mgr alone creates, writes, reads and deletes it. To move the bytes, the
+//! namespace first records the objects, and from then on no write changes the inline bytes. Then the mgr writes the
+//! bytes to the objects durably, and the namespace drops the inline bytes. Until then the inline bytes are valid. So if
+//! the mgr dies during the move, the next start moves the bytes again.
 
 use super::Volume;
 use crate::counters::add;
@@ -19,7 +19,8 @@ use types::{ByteRange, FileId, Status, Timestamp};
 use xdr::{Segments, Xdr};
 
 impl Volume {
-    /// Writes to an inline file that stays short enough. Returns `None` for any other file.
+    /// Writes to an inline file, if the file stays within the size limit of inline files. Returns `None` if the caller
+    /// must write to objects instead.
     pub(super) async fn write_inline(
         &self,
         ctx: &Ctx,
@@ -29,7 +30,8 @@ impl Volume {
         wanted: Stability,
     ) -> Result<Option<WriteOut>, Status> {
         let (file, most) = (info.attrs.id, self.inline_max);
-        // Read the verifier before the write, so that a loss meanwhile changes the verifier of a COMMIT.
+        // Read the verifier before the write. If the mgr loses bytes during the write, COMMIT then returns another
+        // verifier.
         let verifier = self.iods.verifiers.combine(&[]);
         if !info.layout.as_ref().is_some_and(Layout::is_inline) || offset.saturating_add(data.len() as u64) > most {
             return Ok(None);
@@ -45,7 +47,7 @@ impl Volume {
         Ok(Some(WriteOut { count: data.len() as u32, stable, verifier }))
     }
 
-    /// Returns a range within the size of an inline file; `None` if the file has objects.
+    /// Reads a range within the size of an inline file; `None` if the file has objects.
     pub(super) fn read_inline(&self, file: FileId, range: ByteRange) -> Result<Option<Segments>, Status> {
         let Some((bytes, _)) = self.namespace.read_inline(file)? else { return Ok(None) };
         add(&self.counters.inline_reads, 1);
@@ -61,8 +63,8 @@ impl Volume {
         Ok(Some(all))
     }
 
-    /// Returns the next data or hole of an inline file: the inline bytes are data, the rest is a hole. `None` if the
-    /// file has objects.
+    /// Returns the offset of the next data or hole of an inline file. The inline bytes are data, and the rest of the
+    /// file is a hole. Returns `None` if the file has objects.
     pub(super) fn seek_inline(&self, file: FileId, offset: u64, what: Content) -> Result<Option<Option<u64>>, Status> {
         let Some((bytes, _)) = self.namespace.read_inline(file)? else { return Ok(None) };
         let end = bytes.len() as u64;
@@ -72,7 +74,7 @@ impl Volume {
         }))
     }
 
-    /// Fills a range of an inline file with zeros, as far as it has bytes there; returns `false` if the file has
+    /// Fills a range of an inline file with zeros, as far as the inline bytes reach. Returns `false` if the file has
     /// objects.
     pub(super) async fn punch_inline(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<bool, Status> {
         loop {
@@ -87,14 +89,16 @@ impl Volume {
             if written.await?.is_some() {
                 return Ok(true);
             }
-            // The file has grown, or has got objects.
+            // The file has become too long for an inline file, or has got objects. Move its bytes to the objects, and
+            // look again.
             self.objects_now(ctx.now, &self.regular(file)?).await?;
         }
     }
 
-    /// Returns the objects of a file; creates them first, or moves the inline bytes there.
+    /// Returns the objects of a file. First chooses the objects if necessary, and moves the inline bytes to them.
     pub(super) async fn move_out(&self, now: Timestamp, file: FileId) -> Result<Opened<'_>, Status> {
-        // One move at a time: later writes to the objects must not arrive before the moved bytes.
+        // Move the bytes of a file only once at a time: later writes to the objects must not arrive before the moved
+        // bytes.
         let _turn = self.moving.alone(file).await;
         let info = self.regular(file)?;
         if let Some(objects) = self.objects(&info)? {
@@ -102,7 +106,8 @@ impl Volume {
         }
         let layout = self.decided(&info)?.map_or_else(|| self.decide(&info), Ok)?;
         let new = self.kinds.open(&self.iods, Known::nothing(file, info.generation), &layout)?;
-        // Check this first: the inline bytes move to the iods only while all of these iods are up.
+        // Move inline bytes only while all iods of the objects are up. Check this before the namespace records the
+        // objects.
         let has_bytes = self.namespace.read_inline(file)?.is_some_and(|(bytes, _)| !bytes.is_empty());
         if has_bytes {
             new.all_up()?;
@@ -124,7 +129,8 @@ impl Volume {
         self.objects(&info)?.ok_or(Status::ServerFault)
     }
 
-    /// Returns the layout that a file has or will have, if it is decided.
+    /// Returns the layout record that names the objects of a file, even before its inline bytes have moved there.
+    /// Returns `None` if the mgr has not chosen the objects yet.
     pub(super) fn decided(&self, info: &FileInfo) -> Result<Option<Layout>, Status> {
         let decided = info.layout.as_ref().and_then(Layout::decided).transpose();
         decided.map_err(|e| {

@@ -1,4 +1,5 @@
-//! Layouts, native and for kernel clients: grants, device addresses, commits, and returned or revoked layouts.
+//! Layouts, native and for kernel clients: LAYOUTGET, GETDEVICEINFO, LAYOUTCOMMIT, and layouts that were returned or
+//! revoked.
 
 use super::Volume;
 use super::gathering::Why;
@@ -16,33 +17,34 @@ use wire::native::Rights;
 impl Volume {
     pub(crate) async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut, Status> {
         let (layout, setting) = (self.kinds.layout_type(ask.kind)?, self.exports.rule(ctx.place).kernel_layout);
-        // Session 0 is the mgr's own.
+        // Client id 0 stands for operations of the mgr itself, which use no layouts.
         if !layout.is_offered(setting) || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
-        // Held until the grant is on record.
+        // The guard `_granting` lives until the grant is recorded, so that a move waits for the grant.
         let _granting = self.moves.granting(ask.file)?;
         if !layout.is_for_kernels() {
             self.native.seen(ctx.client);
         } else if self.leads_nowhere(ask.file)? {
-            // An iod of the file is down. Refuse before anything waits for the iod: kernel clients use the mgr path
-            // meanwhile.
+            // An iod of the file is down. Refuse before this request waits for the iod, because kernel clients can use
+            // the mgr path.
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
-        // Record the rights before reading anything else: a revocation searches for the rights given before it.
+        // Record the rights before reading anything else: a concurrent revocation searches for the rights recorded
+        // before it.
         let expires = self.expires(layout);
         self.rights.give(ask.file, ctx.cred.uid, unix_now(), expires);
         let info = self.regular(ask.file)?;
         if !write && !self.is_in_objects(&info) && info.attrs.size <= self.inline_max {
-            // The mgr serves reads of this inline file itself.
+            // The mgr serves reads of an inline file itself, so a reader needs no layout.
             return Err(Status::NoLayout);
         }
-        // A client with a layout reads the objects, so bytes of gathered small writes must be in them first. The bar
-        // stops the gathering of further writes until the layout is on record.
+        // A client with a layout reads the objects. So flush the held bytes first, and hold no further writes until the
+        // grant is recorded.
         let _bar = self.gathered.bar(ask.file);
         self.settled(ask.file, Part::All, Why::Layout).await?;
-        // Hold this guard until the grant is recorded: a truncation asks which clients hold layouts.
+        // Keep the shared lock until the grant is recorded, because a truncation checks which clients hold layouts.
         let _shared = if write { Some(self.shared(ask.file).await?) } else { None };
         let info = self.regular(ask.file)?;
         let objects = self.objects_now(ctx.now, &info).await?;
@@ -71,12 +73,12 @@ impl Volume {
         Ok(LayoutOut { range: ByteRange::ALL, iomode: ask.iomode, kind: ask.kind, body, return_on_close: true })
     }
 
-    /// Returns when the rights of a layout of this type end if it is granted now, in Unix seconds.
+    /// Returns when the rights of a layout of this type expire if the mgr grants it now, in Unix seconds.
     fn expires(&self, layout: &dyn LayoutType) -> u64 {
         unix_now() + u64::from(layout.lifetime(self.lifetimes))
     }
 
-    /// Returns whether a data server that a layout of this file would name is down.
+    /// Returns whether a layout of this file would name a data server that is down.
     fn leads_nowhere(&self, file: FileId) -> Result<bool, Status> {
         let info = self.regular(file)?;
         match self.objects_to_be(&info)? {
@@ -85,13 +87,13 @@ impl Volume {
         }
     }
 
-    /// Returns the lengths below which a kernel client reads and writes a file through the mgr.
+    /// Returns the file lengths below which a kernel client reads and writes a file on the mgr path (`mdsthreshold4`).
     ///
-    /// Linux compares `write_size` with the length of the file, and `write_iosize` with all bytes written since it got
-    /// the layout. It writes through the mgr only while both are below. The second covers the first request of a large
-    /// file that is written without a cache: the file is empty then.
+    /// Linux compares `write_size` with the length of the file, and `write_iosize` with the bytes written since it got
+    /// the layout. Linux writes through the mgr only while both are below their thresholds. `write_iosize` matters for
+    /// the first uncached write to a new large file, when the file is still empty.
     ///
-    /// A policy of the server, the directory or the file overrides the common length of the export.
+    /// A policy of the server, the directory or the file overrides the threshold of the export.
     pub(crate) fn threshold(&self, ctx: &Ctx, file: FileId, dir: Option<FileId>) -> Result<Option<Threshold>, Status> {
         let rule = self.exports.rule(ctx.place);
         let Some(kind) = self.kinds.offered_to_kernels(rule.kernel_layout) else { return Ok(None) };
@@ -138,8 +140,9 @@ impl Volume {
             self.outdate(ctx, file).await?;
         }
         if update.measure || (end > 0 && self.grants.is_cut(file, ctx.client)) {
-            // The range that the client reports may have been truncated since. The measurement waits for iods that are
-            // down: after the reply, other clients must see the bytes that this client synced.
+            // Another client may have truncated the range that this client reports, so ask the iods for the size. The
+            // measurement fails while an iod is down, because other clients must see the reported bytes after the
+            // reply.
             self.measure(file).await?;
             end = 0;
         }
@@ -156,8 +159,8 @@ impl Volume {
             true => self.namespace.set_size(&ctx.cred, ctx.now, file, to, mtime).await?,
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,
         };
-        // Record the report only now: a report that failed for lack of space does not count. A report of a client that
-        // may have failed to write something does not say how far its writes reached.
+        // Record the report only after the namespace has stored it: a report that failed for lack of space does not
+        // count. Nor does a report without `durable`, because it does not say how far the client's writes reached.
         if update.durable {
             self.grants.committed(file, ctx.client);
         }
@@ -180,7 +183,8 @@ impl Volume {
         }
         let mut untold = write && (revoked || self.grants.is_untold(file, client));
         if untold {
-            // Note this before the grant is removed: after that, the next report of another client counts as complete.
+            // Record the missing report before removing the grant. Without the grant, the next report of another client
+            // would count as complete.
             self.notes.abandoned(file, revoked);
         }
         if write {
@@ -192,7 +196,7 @@ impl Volume {
             self.given_back(file).await;
             let fenced = if revoked { self.fence(ctx, file).await } else { Ok(()) };
             if untold {
-                // A client that lost its layout may have written after its last report.
+                // The client may have written after its last report, so ask the iods for the size.
                 self.measure_or_later(file).await?;
             } else if write {
                 self.all_told(file);
@@ -200,14 +204,14 @@ impl Volume {
             fenced
         };
         match result.await {
-            // The file is gone: nothing is left to protect or to measure.
+            // The file was deleted, so there is nothing to fence or to measure.
             Err(Status::Stale) => Ok(()),
             other => other,
         }
     }
 
-    /// Logs the failures at data servers that a client reports. The report changes nothing: the mgr itself knows the
-    /// state of its iods.
+    /// Logs the failures at data servers that a client reports in a LAYOUTRETURN. The report has no other effect,
+    /// because the mgr itself monitors its iods.
     fn note_faults(&self, client: u64, file: FileId, (kind, body): (u32, &Bytes)) {
         let Ok(layout) = self.kinds.layout_type(kind) else { return };
         let faults = match layout.faults(body) {
@@ -224,7 +228,8 @@ impl Volume {
         }
     }
 
-    /// Counts and logs the client's report of `count` failed operations at data servers, of which `first` is the first.
+    /// Counts and logs the report of a client about `count` failed operations at data servers. `first` is the first of
+    /// them.
     pub(crate) fn note_failures(&self, client: u64, file: FileId, first: &dyn Debug, count: usize) {
         add(&self.counters.layout_faults, count as u64);
         if let Some(left_out) = net::seldom("a client failed at a data server", Machine::UNKNOWN) {
@@ -232,16 +237,17 @@ impl Volume {
         }
     }
 
-    /// Writes held bytes to the iods when a client returns a layout, a delegation or a lock, so that later readers find
-    /// them. Bytes that cannot be written now stay held, and readers at the mgr wait for them.
+    /// Flushes held bytes to the iods when a client returns a layout, a delegation or a lock, so that later readers
+    /// find them. If the bytes cannot be written now, the mgr still holds them, and reads on the mgr path wait for
+    /// them.
     pub(crate) async fn given_back(&self, file: FileId) {
         if let Err(error) = self.let_go(file, Part::All, Why::Close).await {
             tracing::debug!(file = file.0, "gathered writes did not reach the iods yet: {error}");
         }
     }
 
-    /// Handles the close of a file that the client could write: if the client never reported its writes, the mgr asks
-    /// the iods for the size.
+    /// Handles the close of a file that the client could write. If the client has not reported all its writes, the mgr
+    /// asks the iods for the size.
     pub(crate) async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<(), Status> {
         self.given_back(file).await;
         if wrote && self.grants.is_untold(file, ctx.client) {

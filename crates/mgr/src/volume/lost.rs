@@ -1,8 +1,8 @@
-//! Errors for kernel clients when an iod counts as lost: EIO instead of an endless wait.
+//! Errors for kernel clients when an iod is lost: EIO instead of an endless wait.
 //!
-//! Weir's own clients get `Delay`, and decide themselves how often they retry. A kernel client would retry forever, and
-//! the program that reads would hang. So it gets `Io` once the iod has been down long enough to count as lost, and only
-//! for the bytes on that iod.
+//! Weir's own client gets `Delay`, and limits itself how often it retries. A kernel client would retry forever, and the
+//! program that reads would hang. So the mgr answers a kernel client with `Io` once the iod is lost, and only for the
+//! bytes on this iod.
 
 use super::Volume;
 use nfs::fs::Ctx;
@@ -10,15 +10,16 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use types::{ByteRange, FileId, Status, limits};
 
-/// Clients that have used native layouts, by client id.
+/// Ids of the clients that have used native layouts, which shows that they are no kernel clients.
 #[derive(Debug, Default)]
 pub(crate) struct NativeClients(Mutex<HashSet<u64>>);
 
 impl NativeClients {
-    /// Records that a client requests something that only Weir's clients know.
+    /// Records that a client has sent a request that only Weir's own client sends.
     pub(super) fn seen(&self, client: u64) {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The set may hold clients that are gone. A forgotten client is recorded again with its next file.
+        // The set may contain clients that no longer exist, so clear it when it is full. A dropped client is recorded
+        // again at its next layout.
         if clients.len() >= limits::CLIENTS_MAX {
             clients.clear();
         }
@@ -31,8 +32,8 @@ impl NativeClients {
 }
 
 impl Volume {
-    /// Returns the outcome of a request for these bytes of a file, or for all of it, with `Io` instead of `Delay` if an
-    /// iod with these bytes is lost.
+    /// Returns the outcome of a request for a range of a file (`None`: the whole file). Replaces `Delay` by `Io` for a
+    /// kernel client if an iod with these bytes is lost.
     pub(crate) fn unless_lost<T>(
         &self,
         ctx: &Ctx,
@@ -48,8 +49,9 @@ impl Volume {
         }
     }
 
-    /// Returns how many bytes at the beginning of a range can be reached, if not all can. A kernel requests more at a
-    /// time than a program; it gets the reachable bytes, and asks for the rest separately.
+    /// Returns how many bytes at the beginning of a range a kernel client can read before the first byte on a lost iod.
+    /// Returns `None` if all bytes or none can be read. A kernel reads ahead of the program, so it must get the
+    /// available bytes, and then requests the rest separately.
     pub(crate) fn before_lost(&self, ctx: &Ctx, file: FileId, range: Option<ByteRange>) -> Option<u64> {
         let range = range.filter(|_| !self.native.has(ctx.client))?;
         let info = self.namespace.info(file).ok()?;
@@ -58,13 +60,14 @@ impl Volume {
     }
 
     fn is_lost(&self, file: FileId, range: Option<ByteRange>) -> bool {
-        // A truncation or fence that must first reach all objects blocks access to the other objects too.
+        // A pending truncation or fence must first reach all objects. Until then, a lost iod also blocks requests to
+        // the other iods of the file.
         let range = range.filter(|_| self.notes.cut(file).is_none() && !self.notes.is_fencing(file));
         let Ok(info) = self.namespace.info(file) else { return false };
         let Ok(objects) = self.objects(&info) else { return false };
         match objects {
             Some(objects) => objects.lost_in(range),
-            // The file has no iods yet, and none is up to be chosen.
+            // The file has no objects yet. The file counts as lost if no iod is connected that the mgr could choose.
             None => self.iods.up().is_empty() && !self.iods.lost().is_empty(),
         }
     }

@@ -1,4 +1,4 @@
-//! The policy that clients receive: the settings of the server, and those of directories and files.
+//! The policy that clients receive: the settings of the server, of directories and of files.
 
 use super::Volume;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use nfs::fs::{Ctx, Told};
 use types::{FileId, FileKind, Status};
 
 impl Volume {
-    /// Returns the settings of a directory or file, from its extended attributes.
+    /// Returns the policy settings of a directory or file, from its extended attributes.
     fn own_settings(&self, file: FileId) -> Result<Settings, Status> {
         let xattrs = self.namespace.effective_xattrs(file, layout::policy::PREFIX.as_bytes())?;
         if xattrs.is_empty() {
@@ -16,19 +16,20 @@ impl Volume {
         }
         let origin = self.origin(file)?;
         let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
-        // Settings without effect on a file were reported when they were set.
+        // The mgr reported an attribute without effect when a user set it, so here the mgr logs only at the debug
+        // level.
         Ok(Settings::of_xattrs(origin, xattrs, |e| {
             tracing::debug!(file = file.0, "ignored an invalid policy attribute: {e}")
         }))
     }
 
-    /// Returns the origin of this inode's settings: directory or file.
+    /// Returns the origin of this inode's settings: a directory or a file.
     fn origin(&self, file: FileId) -> Result<Origin, Status> {
         let directory = self.namespace.getattr(file)?.kind == FileKind::Directory;
         Ok(if directory { Origin::Directory } else { Origin::File })
     }
 
-    /// Checks whether an extended attribute of the policy may have this value.
+    /// Checks whether an extended attribute of the policy may get this value.
     pub(crate) fn check_policy(&self, file: FileId, name: &[u8], value: &[u8]) -> Result<(), Status> {
         let origin = self.origin(file)?;
         match Settings::default().set(origin, name, value) {
@@ -51,15 +52,16 @@ impl Volume {
         }
     }
 
-    /// Returns the policy for the private attribute of Weir's clients.
+    /// Returns the policy texts for the private attribute that Weir's own client reads.
     pub(crate) fn told(&self, ctx: &Ctx, file: FileId) -> Result<Told, Status> {
         let own = if ctx.place.is_outside() { Settings::default() } else { self.own_settings(file)? };
         let server = self.exports.rule(ctx.place).told;
         Ok(Told { server: Bytes::from(server.text()), own: Bytes::from(own.text()) })
     }
 
-    /// Returns the thresholds that a policy sets for a file, opened in `dir` if that is known: for kernel clients'
-    /// reads and writes, in bytes. `auto` gives none, because kernels do not know it.
+    /// Returns the read and write thresholds that the policy sets for a file, in bytes, for kernel clients. `dir` is
+    /// the directory in which the client opens the file, if known. The setting `auto` results in `None`, because
+    /// kernels do not support it.
     pub(super) fn thresholds_of(
         &self,
         ctx: &Ctx,

@@ -1,4 +1,4 @@
-//! The measurement of this mgr's queue delay, which its answers report.
+//! Measurement of the mgr's queue delay, which the mgr reports in its replies.
 
 use super::Volume;
 use crate::queue::Queue;
@@ -7,18 +7,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A panic cannot leave the averages half changed, so a poisoned lock is used.
+/// Ignores lock poisoning: a panic cannot leave the averages half updated.
 fn locked(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Volume {
-    /// Records that a request that arrived at this time is about to be executed.
+    /// Records the wait of a request that arrived at the time `arrived` and that the mgr executes now.
     pub(crate) fn waited(&self, arrived: Instant) {
         let (begun, now) = (self.begun, Instant::now());
         let due = locked(&self.queue).waited(now - begun, now - arrived);
         if due {
-            // The probe task waits behind all runnable tasks, as the tasks that read requests do.
+            // A probe task waits behind all runnable tasks, as do the tasks that read requests.
             let queue = self.queue.clone();
             task::spawn(async move {
                 tokio::task::yield_now().await;
@@ -28,7 +28,7 @@ impl Volume {
         }
     }
 
-    /// Returns how long requests wait at present.
+    /// Returns how long requests wait now.
     pub(crate) fn queue_delay(&self) -> Duration {
         locked(&self.queue).delay(self.begun.elapsed())
     }

@@ -1,8 +1,9 @@
-//! File sizes: the size in the namespace, larger sizes that the iods know of, and truncation.
+//! File sizes: the size in the namespace, larger sizes according to the iods, and truncation.
 //!
-//! LAYOUTCOMMIT and writes through the mgr report growth to the namespace. A client on the direct path may have written
-//! further than it has reported, or may end without a report. Then the mgr asks the iods: one past the last byte that
-//! any object holds is written data, because no file grows before every truncation has reached its objects.
+//! LAYOUTCOMMIT and writes on the mgr path report growth to the namespace. A client on the direct path may have written
+//! beyond the size that it reported, or may end without a report. Then the mgr asks the iods for the length of the
+//! objects. Every byte of an object is written data, because no file grows before every truncation has reached all its
+//! objects.
 
 use super::Volume;
 use super::gathering::Why;
@@ -16,14 +17,16 @@ use nfs::fs::Ctx;
 use types::{Attrs, Cred, FileId, SetAttrs, Status, Timestamp, limits};
 
 impl Volume {
-    /// Returns the current attributes; asks the iods only while clients other than the caller may be writing.
+    /// Returns the current attributes of a file. Asks the iods for the size only if clients other than the caller may
+    /// be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
         if self.is_untold(ctx, file) {
-            // Boxed, because the future is large and this branch is rare.
+            // Box the future of `learn_size`, because it is large and this branch is rare.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
-                // Until its objects are truncated nothing makes the file grow: its size is the requested one. An iod
-                // that is down, or refuses to truncate its object, prevents no client from reading the attributes.
+                // While a truncation is pending, no operation extends the file, so its size is the requested one. An
+                // iod that is down, or refuses to truncate its object, must not prevent clients from reading the
+                // attributes.
                 Err(_) if self.notes.cut(file).is_some() => self.namespace.getattr(file),
                 Err(e) => Err(e),
             };
@@ -31,14 +34,14 @@ impl Volume {
         self.namespace.getattr(file)
     }
 
-    /// Returns whether the iods may know of bytes that clients other than the caller have not reported to the
-    /// namespace.
+    /// Returns whether the iods may have bytes that clients other than the caller have not reported to the namespace.
     pub(crate) fn is_untold(&self, ctx: &Ctx, file: FileId) -> bool {
         let by_others = self.grants.written_by_others(file, ctx.client) || self.grants.is_silent(file, ctx.client);
         by_others || self.notes.is_left(file)
     }
 
-    /// Stores the size that the iods know of; also returns whether all of them were asked.
+    /// Asks the iods for the size of a file and stores it if it is larger. Returns the attributes, and whether all iods
+    /// answered.
     pub(crate) async fn learn_size(&self, now: Timestamp, file: FileId) -> Result<(Attrs, bool), Status> {
         let _shared = self.shared(file).await?;
         let info = self.namespace.info(file)?;
@@ -48,16 +51,18 @@ impl Volume {
         if end.reached <= info.attrs.size && !end.changed {
             return Ok((info.attrs, end.complete));
         }
-        // With root's credentials: the writer's permissions were checked when it got its layout.
+        // Use root's credentials: the mgr checked the permissions of the client when it granted the layout.
         let changed = match end.changed {
             true => self.namespace.note_write(&Cred::root(), now, file, end.reached).await?,
-            // The writer may have reported and set a later time in the meantime; that time stays.
+            // The client may have reported its writes during the query, and set a later time. `learn_size` keeps a
+            // later time.
             false => self.namespace.learn_size(now, file, end.reached).await?,
         };
         Ok((changed.after, end.complete))
     }
 
-    /// Learns the size of a file that no client writes any more, from all of its iods.
+    /// Measures the size of a file by asking all its iods, and records the measurement. The caller must know that no
+    /// client writes the file any more.
     pub(crate) async fn measure(&self, file: FileId) -> Result<(), Status> {
         let failure = self.notes.last_failure(file);
         let outcome = match self.learn_size(now(), file).await {
@@ -73,14 +78,14 @@ impl Volume {
             Err(e) => Err(e),
         };
         if outcome.is_err() {
-            // No client is left that could report the size: tried again until the size is known.
+            // No client is left that could report the size, so the mgr tries again until it has measured the size.
             self.notes.unknown(file);
         }
         outcome
     }
 
-    /// As [`Self::measure`], for a file that no possible writer has open. Writes in flight from clients that can no
-    /// longer be asked are fenced first: they must not extend the file after it was measured. Returns `Delay` until
+    /// Measures the size of a file that no possible writer has open. First fences writes in flight of clients that the
+    /// mgr cannot ask for a report, so that these writes cannot extend the file afterwards. Fails with `Delay` until
     /// every iod refuses them.
     pub(crate) async fn measure_for_good(&self, file: FileId) -> Result<(), Status> {
         if self.notes.is_exposed(file) {
@@ -95,22 +100,23 @@ impl Volume {
         self.measure(file).await
     }
 
-    /// As [`Self::measure`], but a size that cannot be learnt or stored now is left for a later attempt.
+    /// Measures the size of a file like [`Self::measure`]. If the size cannot be measured or stored now, leaves it to a
+    /// background job and returns no error.
     pub(crate) async fn measure_or_later(&self, file: FileId) -> Result<(), Status> {
         match self.measure(file).await {
             Err(Status::Delay | Status::NoSpc) => Ok(()),
-            // No client has written since: an iod that refuses a truncation blocks every write.
+            // No client has written since the truncation: an iod that refuses a truncation blocks every write.
             Err(_) if self.notes.cut(file).is_some() => Ok(()),
             other => other,
         }
     }
 
-    /// Records that everything written so far is reported, and drops the note unless a client may still write.
+    /// Records that all writes so far are reported, so that the intent can be removed unless a client may still write.
     pub(crate) fn all_told(&self, file: FileId) {
         self.notes.told(file, || self.grants.written(file));
     }
 
-    /// Locks a file shared, once all its objects are truncated to its size.
+    /// Returns the shared lock of a file. First completes a pending truncation of the file.
     pub(crate) async fn shared(&self, file: FileId) -> Result<FileGuard<'_>, Status> {
         loop {
             let shared = self.locks.shared(file).await;
@@ -122,7 +128,7 @@ impl Volume {
         }
     }
 
-    /// Truncates the objects of a file whose truncation is unfinished; `Delay` while that is impossible.
+    /// Completes a pending truncation of a file: truncates its objects. Fails with `Delay` while an iod is down.
     pub(crate) async fn finish_cut(&self, file: FileId) -> Result<(), Status> {
         let _alone = self.locks.alone(file).await;
         self.finish_cut_alone(file).await
@@ -133,7 +139,7 @@ impl Volume {
             None => return Ok(()),
             Some(Cut::To(size)) => size,
             Some(Cut::Perhaps) => {
-                // After this call the view contains every change that was submitted before.
+                // After `settle`, the namespace has every change that was submitted before.
                 self.namespace.settle().await?;
                 let noted = self.namespace.intents_of(file)?;
                 let size = noted.iter().find_map(|intent| match intent {
@@ -162,13 +168,13 @@ impl Volume {
     /// Abandons a truncation that an iod refuses permanently, after one more attempt, which truncates the other
     /// objects. Returns whether the file had such a truncation.
     ///
-    /// From then on the bytes of the object behind the size count as written. Only an administrator decides this: until
-    /// then nothing makes the file grow.
+    /// From then on, the bytes of the refused object after the file size count as written. Only an administrator may
+    /// decide this. Until then, no operation can extend the file.
     pub(crate) async fn give_up_cut(&self, file: FileId) -> Result<bool, Status> {
         let _alone = self.locks.alone(file).await;
         match self.finish_cut_alone(file).await {
             Ok(()) => return Ok(false),
-            // The truncation waits for an iod that is down.
+            // An iod is down: the truncation stays pending.
             Err(Status::Delay) => return Err(Status::Delay),
             Err(_) => {}
         }
@@ -177,11 +183,12 @@ impl Volume {
         Ok(true)
     }
 
-    /// Changes attributes including the size: first in the namespace, with a note that the objects are to be truncated,
+    /// Changes attributes including the size: first in the namespace, together with the intent to truncate the objects,
     /// then in the objects.
     ///
-    /// A mgr that dies before the namespace confirms the change has changed nothing. A mgr that dies later finds the
-    /// note, and truncates the objects before any file growth can expose the bytes that they still hold.
+    /// If the mgr dies before the namespace confirms the change, nothing has changed. If it dies later, the next start
+    /// finds the intent and truncates the objects. This happens before the file can grow over bytes that the objects
+    /// still hold.
     pub(crate) async fn set_size(
         &self,
         ctx: &Ctx,
@@ -199,7 +206,8 @@ impl Volume {
         }
         self.moves.check_changes(file)?;
         let _alone = self.locks.alone(file).await;
-        // A note of a larger size is replaced: an iod may refuse that truncation.
+        // Replace a pending truncation to a larger size instead of completing it, because an iod may refuse the pending
+        // truncation.
         let replaces = matches!(self.notes.cut(file), Some(Cut::To(noted)) if size <= noted);
         if !replaces {
             self.finish_cut_alone(file).await?;
@@ -207,13 +215,14 @@ impl Volume {
         self.settled_held(file, Part::All, Why::Write).await?;
         let mut info = self.namespace.info(file)?;
         if info.layout.as_ref().is_some_and(meta::Layout::is_moving) {
-            // Objects may already hold bytes that are to be truncated.
+            // Inline bytes are moving to objects, which may already hold bytes beyond the new size. Complete the move
+            // first.
             self.objects_now(ctx.now, &info).await?;
             info = self.namespace.info(file)?;
         }
         if self.notes.is_exposed(file) {
-            // Clients that are gone, or have returned and not written again, received no layout recall. Their writes
-            // under the old layout must not arrive after the truncation.
+            // A client that is gone, or has returned its layout, gets no layout recall. Fence the file, so that late
+            // writes of such a client cannot arrive after the truncation.
             self.objects(&info)?.map_or(Ok(()), |objects| objects.all_up())?;
             self.shut_out_alone(file).await?;
             self.finish_fence(file).await?;
@@ -224,7 +233,7 @@ impl Volume {
         let Some(objects) = objects else {
             return Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after);
         };
-        // An impossible truncation must change nothing.
+        // Check first that the truncation is possible, because an impossible truncation must change nothing.
         objects.may_be_cut(size).await?;
         let noted = self.notes.cut(file);
         self.notes.cutting(file);

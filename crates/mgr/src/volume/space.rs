@@ -1,4 +1,5 @@
-//! The space that files with holes use (`st_blocks`), as their iods report it, because it is stored nowhere.
+//! Allocated space of files with holes (`st_blocks`): the mgr asks the iods for it, because the namespace does not
+//! store it.
 
 use super::Volume;
 use crate::clock::now;
@@ -10,15 +11,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use types::{Attrs, Cred, FileId, Status};
 
-/// Number of files asked for at a time, per request.
+/// Number of files for which one client request queries the iods at a time.
 const AT_ONCE: usize = 32;
 
-/// The least space reported for a file that is not empty. Programs take a file without allocated space for one hole,
-/// and do not read it; and some data may not have arrived.
+/// Smallest allocated space in bytes that the mgr reports for a file with data. Programs take a file without allocated
+/// space for a single hole, and do not read it. Also, some data may not have reached the iods yet.
 const LEAST: u64 = 512;
 
 impl Volume {
-    /// Corrects the space of files with holes, as far as the iods answer soon.
+    /// Replaces the allocated space in the attributes of files with holes, as far as the iods answer in time.
     pub(crate) async fn correct_space(self: &Arc<Self>, files: &mut [&mut Attrs]) {
         let with_holes = files.iter_mut().filter(|attrs| attrs.holes);
         stream::iter(with_holes)
@@ -31,20 +32,22 @@ impl Volume {
     async fn space_of(self: &Arc<Self>, attrs: &Attrs) -> u64 {
         let known = loop {
             let mut answered = pin!(self.space.answered.notified());
-            // Enabled before the state is read, so that an answer in between is not missed.
+            // Enable the notification before reading the cache, so that a query that ends in between is not missed.
             answered.as_mut().enable();
             match self.space.next(attrs.id, attrs.change) {
                 Next::Tell(used) => break used,
                 Next::Ask => self.ask_space(attrs.id, attrs.change),
-                // After the answer or the timeout the state is read again.
+                // After the query ends, or after the timeout, the loop reads the cache again.
                 Next::Wait(most) => drop(tokio::time::timeout(most, answered).await),
             }
         };
-        // Iods also count their own overhead, and whole disk blocks.
+        // Report at most the value in the attributes, because iods also count their own overhead, and whole disk
+        // blocks.
         known.map_or(attrs.used, |known| known.max(LEAST).min(attrs.used))
     }
 
-    /// Asks the iods in a task of its own, even if the caller gives up: an iod reports a change only once.
+    /// Queries the iods in a separate task, which continues even if the caller is cancelled. An iod reports a change
+    /// only once, so the reply must not be lost.
     fn ask_space(self: &Arc<Self>, file: FileId, change: u64) {
         let volume = self.clone();
         task::spawn(async move {
@@ -66,7 +69,7 @@ impl Volume {
         add(&self.counters.space_queries, 1);
         let end = objects.end().await;
         if end.changed {
-            // As for a request of the size: the iod reports the change only once.
+            // Record the change of the file now, because the iod reports it only once.
             self.namespace.note_write(&Cred::root(), now(), file, end.reached).await?;
         }
         end.allocated.ok_or(Status::Delay)

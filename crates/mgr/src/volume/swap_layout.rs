@@ -1,13 +1,14 @@
-//! The swap of a file's objects: the mgr moves the bytes of a file to other objects while clients use it. The new
-//! objects are of the next stream, so they may be on the same iods.
+//! The layout swap: the mgr moves the bytes of a file to new objects while clients use the file. The new objects are of
+//! the next stream, so they may be on the same iods.
 //!
-//! The mgr recalls all layouts of the file and grants no other one. Then it locks the file: reads through the mgr go
-//! on, writes and truncations wait. It notes the new objects durably, fences the old ones, copies them, and swaps the
-//! layout record. So a write waits for as long as the copy takes, and not while a client is slow to return its layout.
+//! The mgr recalls all layouts of the file and grants no new one. Then it locks the file: reads on the mgr path
+//! continue, and writes and truncations wait. The mgr stores the new objects as unused objects, fences the old ones,
+//! copies the bytes, and swaps the layout record. So a write waits as long as the copy takes, but not while a client is
+//! slow to return its layout.
 //!
-//! A mgr that stops at any point leaves one record of unused objects: the new ones before the swap, the old ones after
-//! it. `background/delete_unused.rs` removes them. A client that kept its layout was fenced when the layout was
-//! revoked. The old objects refuse its requests, and it asks for a layout again.
+//! If the mgr stops at any point, one record of unused objects is left: the new objects before the swap, or the old
+//! ones after it. The background job `delete_unused` deletes them. A client that kept its layout was fenced when the
+//! mgr revoked the layout. The old objects refuse its requests, and the client requests a new layout.
 
 use super::Volume;
 use super::gathering::Why;
@@ -23,21 +24,22 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{FileId, Generation, Status};
 
-/// How long layouts may be held, in lease periods: a recall takes one, and a layout granted meanwhile another one.
+/// Time limit for the return of all layouts, in lease periods. A recall may take one lease period, and the recall of a
+/// layout granted meanwhile another one.
 const LEASES: u32 = 3;
-/// The pause after which layouts are recalled that were granted during the recall.
+/// Pause before the mgr recalls the layouts that it granted during the last recall.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How often the swap is tried again after a fence that came in between.
+/// Largest number of attempts to swap the layout record when fences for other reasons interfere.
 const TRIES: usize = 8;
 
-/// The layouts of a file before and after the swap.
+/// The layout records of a file before and after the swap.
 struct Swap {
     file: FileId,
     from: Layout,
     to: Layout,
 }
 
-/// Moves a file to new objects on these iods; see [`crate::Running::swap_layout`].
+/// Moves a file to new objects on these iods, as [`crate::Running::swap_layout`] describes.
 pub(crate) async fn run(server: &NfsServer, file: FileId, iods: &[u16]) -> Result<(), Status> {
     let volume = &server.fs().0;
     let moving = volume.moves.begin(file, Stage::Recalling)?;
@@ -48,21 +50,21 @@ pub(crate) async fn run(server: &NfsServer, file: FileId, iods: &[u16]) -> Resul
     volume.swap_closed(&moving, &swap).await?;
     drop((moving, frozen));
     add(&volume.counters.layouts_swapped, 1);
-    // The file has its new objects. A fence that fails now is noted, and finished in the background.
+    // The file has its new objects. If the fence fails now, its intent is stored, and a background job completes it.
     if let Err(e) = volume.finish_fence(file).await {
         tracing::debug!(file = file.0, "the new objects cannot be fenced yet: {e}");
     }
     Ok(())
 }
 
-/// Recalls the layouts of a file until no client has one.
+/// Recalls the layouts of a file until no client holds one. Fails with `Delay` after the time limit.
 async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
     let Volume { grants, moves, lease_secs, .. } = &*server.fs().0;
     let limit = Duration::from_secs((*lease_secs).into()) * LEASES;
     let deadline = Instant::now() + limit;
     loop {
         server.recall(file, None, now()).await;
-        // Ask in this order: a grant is recorded as held before it stops counting as in progress.
+        // Check in this order: a grant is recorded in `grants` before it stops being in progress.
         if !moves.is_granting(file) && !grants.is_held(file) {
             return Ok(());
         }
@@ -74,7 +76,7 @@ async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
 }
 
 impl Volume {
-    /// Returns the layouts of a move to these iods.
+    /// Returns the layout records of a move of the file to these iods.
     fn to_swap(&self, file: FileId, iods: &[u16]) -> Result<Swap, Status> {
         let info = self.regular(file)?;
         let from = info.layout.filter(Layout::is_final).ok_or(Status::Inval)?;
@@ -88,10 +90,10 @@ impl Volume {
         Ok(Swap { file, from, to })
     }
 
-    /// Moves the bytes of a file of which no client has a layout, and swaps its layout.
+    /// Moves the bytes of a file of which no client holds a layout, and swaps its layout record.
     async fn swap_closed(&self, moving: &Moving<'_>, swap: &Swap) -> Result<(), Status> {
         let file = swap.file;
-        // Waits for the changes that have begun.
+        // The exclusive lock waits for changes in progress.
         let _alone = self.locks.alone(file).await;
         self.finish_cut_alone(file).await?;
         self.settled_held(file, Part::All, Why::Layout).await?;
@@ -100,7 +102,7 @@ impl Volume {
         let old = self.kinds.open(&self.iods, Known::from(&info), &swap.from)?;
         old.move_to(&swap.to.body, begun).await?;
         for _ in 0..TRIES {
-            // A fence for another reason may have raised the generation.
+            // A fence for another reason may have raised the generation of the file.
             let generation = self.regular(file)?.generation;
             let swapped = self.namespace.swap_layout(now(), file, (&swap.from, generation), begun).await?;
             if let Some(raised) = swapped {
@@ -112,8 +114,8 @@ impl Volume {
         Err(Status::Delay)
     }
 
-    /// Returns `Exist` if one of the new objects exists. A store that was recovered from an older copy does not know
-    /// the objects that a later move made.
+    /// Fails with `Exist` if one of the new objects exists. This happens if the store was recovered from an older copy,
+    /// which does not have the record of a later move.
     async fn check_absent(&self, new: &dyn Stored) -> Result<(), Status> {
         #[cfg(feature = "planted")]
         if types::planted::is_planted(types::planted::Planted::SameStream) {
@@ -126,7 +128,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Notes the new objects, and fences the old ones: from then on their bytes do not change.
+    /// Stores the new objects as unused objects, and fences the old objects, so that the bytes of the old objects no
+    /// longer change.
     async fn begin_swap(&self, swap: &Swap) -> Result<Generation, Status> {
         let file = swap.file;
         let known = Known::from(&self.regular(file)?);

@@ -1,4 +1,5 @@
-//! Attacks by false identity: acting as another user, ending foreign client records, reading internal state.
+//! Attacks by false identity: clients that act as another user, destroy client records of others, or read the mgr's
+//! state.
 
 use crate::cluster::Cluster;
 use crate::link::{Link, Place, call};
@@ -16,7 +17,7 @@ use wire::rpc::{AUTH_REJECTEDCRED, Message, RejectStat, ReplyStat, decode_messag
 use xdr::{Reader, Segments, Xdr};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
-/// Environment variable with the path of the socket, for the child process of another user.
+/// Environment variable with the path of the mgr's Unix socket, for the child process that runs as another user.
 const SOCKET: &str = "WEIR_TEST_SOCKET";
 const SOMEBODY: u32 = 65_534;
 
@@ -30,7 +31,7 @@ async fn only_the_user_of_a_client_record_can_destroy_it() {
     let mgr = address(&cluster);
     let mut victim = Peer::new(HERE, mgr, 1000);
     let mut attacker = Peer::new(HERE, mgr, 1001);
-    // Client ids are not consecutive.
+    // An attacker cannot guess client ids, because consecutive clients do not get consecutive ids.
     let far = |a: u64, b: u64| (a as u32).wrapping_sub(b as u32).min((b as u32).wrapping_sub(a as u32)) > 1000;
     assert!(far(victim.client, attacker.client), "{:x} {:x}", victim.client, attacker.client);
     let idle = Peer::introduce(HERE, mgr, 1000);
@@ -41,7 +42,7 @@ async fn only_the_user_of_a_client_record_can_destroy_it() {
     assert!(victim.walk("/").is_ok());
 }
 
-/// The reply of the mgr to a STATUS request from this address.
+/// Returns the mgr's reply to a STATUS request from the address `from`.
 fn status(from: Ipv4Addr, mgr: SocketAddr) -> Status {
     let mut link = Link::over(connect_from(from, mgr));
     link.send(call(1, (admin::PROGRAM, admin::VERSION), admin::STATUS, None, Segments::default())).unwrap();
@@ -61,7 +62,7 @@ async fn status_shows_other_users_only_that_a_mgr_runs() {
     let names: Vec<&str> = told.groups[0].values.iter().map(|(name, _)| &name[..]).collect();
     assert_eq!(names, ["state", "software"]);
     assert!(status(Ipv4Addr::new(127, 0, 0, 2), mgr).group("iod").is_some());
-    // The mgr refuses requests of strangers before they can create a client record.
+    // The mgr refuses NFS requests from clients that see no export, before they can create a client record.
     let mut link = Link::over(connect_from(HERE, mgr));
     let body = COMPOUND4args { argarray: vec![Op::OP_PUTROOTFH], minorversion: 2, ..COMPOUND4args::default() };
     link.send(call(7, (NFS4_PROGRAM, 4), 1, Some(0), body.to_bytes().into())).unwrap();
@@ -71,7 +72,7 @@ async fn status_shows_other_users_only_that_a_mgr_runs() {
     assert!(Peer::new(Ipv4Addr::new(127, 0, 0, 2), mgr, 0).walk("/").is_ok());
 }
 
-/// On a Unix socket the kernel reports the user of the peer.
+/// On a Unix socket, the kernel reports the user of the peer process. So a process of another user cannot act as root.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_unix_socket_does_not_trust_a_claimed_uid() {
     if !rustix::process::geteuid().is_root() {
@@ -86,7 +87,7 @@ async fn the_unix_socket_does_not_trust_a_claimed_uid() {
     let secret = owner.below(&root, "secret").unwrap();
     assert_eq!(owner.patiently(vec![crate::peer::putfh(&secret), Op::OP_SETATTR(args)]).0, NFS4_OK);
     let Some(net::Address::Unix(socket)) = cluster.mgr().nearby().cloned() else { panic!("it has a Unix socket") };
-    // Let all users reach the socket.
+    // Let processes of all users reach the socket.
     for dir in socket.ancestors().skip(1).take_while(|dir| dir.starts_with(cluster.dir.path())) {
         std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
     }
@@ -97,7 +98,7 @@ async fn the_unix_socket_does_not_trust_a_claimed_uid() {
     let output = somebody.uid(SOMEBODY).gid(SOMEBODY).current_dir("/").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    // The mgr accepts any uid from root, because a mount acts for its users.
+    // On the socket, a process of root may act for any user, because a mount sends requests for all its users.
     let mut mount = Peer::over(Link::connect(&Place::Unix(socket.clone()), Duration::from_secs(20)).unwrap(), SOMEBODY);
     assert_eq!(mount.open_to_read(&secret), NFS4ERR_ACCESS);
     let mut mount = Peer::over(Link::connect(&Place::Unix(socket), Duration::from_secs(20)).unwrap(), 0);
@@ -109,7 +110,7 @@ fn mode(mode: u32) -> fattr4 {
     fattr4 { attrmask: vec![0, 1 << (FATTR4_MODE - 32)], attr_vals }
 }
 
-/// The test above runs this one as another user.
+/// The test `the_unix_socket_does_not_trust_a_claimed_uid` runs this function in a child process of another user.
 #[test]
 #[ignore = "run by a test as another user"]
 fn open_as_another_user() {

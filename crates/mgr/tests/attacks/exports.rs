@@ -11,9 +11,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use wire::nfs4::nfs_argop4 as Op;
 use wire::nfs4::*;
 
-/// The address of a client that sees all files.
+/// The address of a client that sees all exports.
 const OWNER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// The address of a client that sees only what is exported to all clients.
+/// The address of a client that sees only the exports for all clients.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 
 async fn start(exports: &[&str]) -> (Cluster, SocketAddr) {
@@ -21,7 +21,7 @@ async fn start(exports: &[&str]) -> (Cluster, SocketAddr) {
     restart(&mut cluster, exports).await.map_or_else(|| panic!("no address"), |at| (cluster, at))
 }
 
-/// Starts the mgr with these exports, after stopping it if it runs.
+/// Stops the mgr if it runs, and starts it with these exports. Returns its address.
 async fn restart(cluster: &mut Cluster, exports: &[&str]) -> Option<SocketAddr> {
     if let Some(running) = cluster.mgr.take() {
         running.stop().await;
@@ -32,7 +32,7 @@ async fn restart(cluster: &mut Cluster, exports: &[&str]) -> Option<SocketAddr> 
     cluster.mgr().addresses().first().and_then(|address| address.to_string().parse().ok())
 }
 
-/// Tries every operation on each handle. Each must fail with one of the statuses in `why`.
+/// Tries every operation on each filehandle. Each operation must fail with one of the statuses in `why`.
 fn all_are_refused(peer: &mut Peer, handles: &[(&str, &Bytes)], own: &Bytes, why: &[nfsstat4]) {
     for (what, handle) in handles {
         for (name, ops) in operations(handle, own) {
@@ -42,7 +42,7 @@ fn all_are_refused(peer: &mut Peer, handles: &[(&str, &Bytes)], own: &Bytes, why
     }
 }
 
-/// The entries that READDIR shows: names, and filehandles where the mgr gives them.
+/// Returns the entries of a directory according to READDIR: names, and filehandles if the mgr returns them.
 fn entries(peer: &mut Peer, dir: &Bytes) -> Result<Vec<(Bytes, Option<Bytes>)>, nfsstat4> {
     let attr_request = Mask::of(&[FATTR4_RDATTR_ERROR, FATTR4_FILEHANDLE]).to_bitmap();
     let args = READDIR4args { dircount: 60_000, maxcount: 60_000, attr_request, ..READDIR4args::default() };
@@ -74,16 +74,16 @@ async fn no_operation_reaches_what_an_export_hides() {
     let mut stranger = Peer::new(STRANGER, mgr, 0);
     assert_eq!(stranger.walk("/pub/closed"), Err(NFS4ERR_ACCESS));
     assert_eq!(stranger.read(&link).unwrap(), "seen");
-    // The name is listed, but without a filehandle.
+    // READDIR lists the name of the hidden export, but without a filehandle.
     let shown = entries(&mut stranger, &public).unwrap();
     let handles: Vec<_> = shown.iter().filter(|(name, _)| &name[..] == b"closed").map(|(_, handle)| handle).collect();
     assert_eq!(handles, [&None]);
     assert!(shown.iter().any(|(name, handle)| &name[..] == b"own" && handle.is_some()));
-    // The stranger uses filehandles that the owner received.
+    // The stranger sends filehandles that only the owner got from the mgr.
     let stolen = [("a directory", &closed), ("a file", &data)];
     all_are_refused(&mut stranger, &stolen, &own, &[NFS4ERR_ACCESS]);
     assert_eq!(owner.read(&data).unwrap(), "SECRET");
-    // Above an export that the stranger sees, only the path to the export is visible.
+    // In the parent of an export that the stranger sees, READDIR lists only the path to the export.
     let (status, mut results) = stranger.patiently(vec![putfh(&open), Op::OP_LOOKUPP, Op::OP_GETFH]);
     assert_eq!(status, NFS4_OK);
     let Some(nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(above))) = results.pop() else { panic!("{results:?}") };
@@ -116,21 +116,21 @@ async fn old_handles_are_stale_after_exports_change() {
     let mut stranger = Peer::new(STRANGER, mgr, 0);
     assert_eq!(stranger.read(later_data).unwrap(), "SECRET");
 
-    // The directory is closed by another export while the mgr is stopped.
+    // While the mgr is stopped, a new export for other clients closes the directory `later`.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2", "/pub", "/pub/later,clients=127.0.0.2"]).await.unwrap();
     let mut stranger = Peer::new(STRANGER, at, 0);
     let handles = [("a closed directory", later), ("one below", later_deep), ("a file in it", later_data)];
     all_are_refused(&mut stranger, &handles, stays, &[NFS4ERR_STALE]);
     assert_eq!(stranger.walk("/pub/later/deep/data"), Err(NFS4ERR_ACCESS));
-    // Directory handles stay valid, and files can be looked up again.
+    // Directory filehandles from before the change stay valid, and a client can look up files again.
     assert_eq!(stranger.below(stays, "deep").map(|_| ()), Ok(()));
     let found = stranger.walk("/pub/stays/deep/data").unwrap();
     assert_eq!(stranger.read(&found).unwrap(), "SECRET");
-    // A restart with the same exports changes nothing.
+    // After a restart with the same exports, filehandles of files stay valid.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2", "/pub", "/pub/later,clients=127.0.0.2"]).await.unwrap();
     assert_eq!(Peer::new(STRANGER, at, 0).read(&found).unwrap(), "SECRET");
 
-    // A directory is moved out of `/pub` while `/pub` is not exported.
+    // While `/pub` is not exported, the owner moves a directory out of it.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2"]).await.unwrap();
     let mut owner = Peer::new(OWNER, at, 0);
     let (public, private) = (owner.walk("/pub").unwrap(), owner.walk("/priv").unwrap());
@@ -156,7 +156,7 @@ async fn each_handle_follows_the_terms_of_its_own_export() {
     let create = make_dir("new");
     let mut make = |dir: &Bytes| peer.patiently(vec![putfh(dir), Op::OP_CREATE(create.clone())]).0;
     assert_eq!(make(&read_only), NFS4ERR_ROFS);
-    // The directory belongs to root, and this export squashes root.
+    // Root owns the directory, and this export squashes root, so the caller may not write to it.
     assert_eq!(make(&squashed), NFS4ERR_ACCESS);
     assert_eq!(make(&root), NFS4_OK);
 }
@@ -183,7 +183,7 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
             ((&a, "closed"), (&a, "x")),
             ((&public, "a"), (&public, "b")),
             ((&other, "data"), (&a, "closed")),
-            // The path of an export whose directory does not exist yet.
+            // The target is the path of an export whose directory does not exist yet.
             ((&public, "other"), (&public, "late")),
         ] {
             assert_eq!(peer.rename(from, to), NFS4ERR_XDEV, "{from:?} to {to:?}");
@@ -194,11 +194,11 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
         assert_eq!(peer.rename((&other, "again"), (&a, "data")), NFS4_OK);
         assert_eq!(peer.rename((&a, "data"), (&other, "data")), NFS4_OK);
     }
-    // Renames out of the export and into it.
+    // The mgr refuses renames out of the export and into it.
     assert_eq!(owner.rename((&closed, "inside"), (&public, "x")), NFS4ERR_XDEV);
     assert_eq!(owner.rename((&other, "data"), (&inside, "x")), NFS4ERR_XDEV);
     assert_eq!(owner.rename((&closed, "inside"), (&closed, "x")), NFS4_OK);
-    // A directory created at the path of an export is that export at once.
+    // A directory that a client creates at the path of an export belongs to this export at once.
     let create = make_dir("late");
     let made = stranger.patiently(vec![putfh(&public), Op::OP_CREATE(create), Op::OP_GETFH]);
     assert_eq!(
@@ -210,8 +210,8 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
     assert_eq!(remove(&mut stranger, &public, "late"), NFS4ERR_XDEV);
 }
 
-/// A stranger renames, creates and removes directories at random. No handle that the stranger receives ever leads into
-/// a closed directory.
+/// A stranger renames, creates and removes directories at random. No filehandle that the stranger gets may lead into a
+/// closed directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_renames_never_open_a_closed_export() {
     let exports = ["/,clients=127.0.0.2", "/pub", "/pub/a/closed,clients=127.0.0.2", "/pub/b,clients=127.0.0.2"];
@@ -245,7 +245,7 @@ async fn random_renames_never_open_a_closed_export() {
                 let remove = REMOVE4args { target: text(from.1) };
                 stranger.patiently(vec![putfh(&from.0), Op::OP_REMOVE(remove)]);
             }
-            // The owner renames at random, too.
+            // The owner, who sees all exports, also renames at random.
             2 => drop(owner.rename((&from.0, from.1), (&to.0, to.1))),
             _ => drop(stranger.rename((&from.0, from.1), (&to.0, to.1))),
         }

@@ -1,4 +1,5 @@
-//! Attacks by clients that have only a socket: the mgr and its iods refuse each, and no other client suffers.
+//! Attacks by clients that can only connect to the mgr: the mgr and its iods refuse each attack, and other clients are
+//! not affected.
 
 mod callers;
 #[path = "../volume/cluster.rs"]

@@ -1,4 +1,4 @@
-//! All NFS operations that take a filehandle or return one.
+//! All NFS operations that take a filehandle or return one, as COMPOUNDs for attacks.
 
 use crate::peer::{CURRENT, lookup, make_dir, putfh, text};
 use bytes::Bytes;
@@ -6,8 +6,8 @@ use nfs::attrs::{self, Mask};
 use wire::nfs4::nfs_argop4 as Op;
 use wire::nfs4::*;
 
-/// Each operation as the last one of a COMPOUND. `target` is the current or the saved filehandle. `own`, a directory of
-/// the caller, is the other one.
+/// Returns a COMPOUND for each operation, which comes last in its COMPOUND. The operation uses `target` as the current
+/// or the saved filehandle. If it needs another filehandle, it uses `own`, a directory of the caller.
 pub fn operations(target: &Bytes, own: &Bytes) -> Vec<(&'static str, Vec<Op>)> {
     let one = [on_names(), opens(), on_data()].concat();
     let mut out: Vec<_> = one.into_iter().map(|(name, op)| (name, vec![putfh(target), op])).collect();

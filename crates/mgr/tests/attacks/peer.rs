@@ -1,4 +1,4 @@
-//! A client that sends arbitrary COMPOUNDs from any address of this machine.
+//! An NFS client for attacks that sends arbitrary COMPOUNDs from any address of this machine.
 
 use crate::link::{Link, call};
 use bytes::Bytes;
@@ -10,14 +10,14 @@ use wire::nfs4::*;
 use wire::rpc::{Message, decode_message};
 use xdr::{Reader, Xdr};
 
-/// Program and version of NFS.
+/// Program number and version of NFS.
 const NFS: (u32, u32) = (NFS4_PROGRAM, 4);
-/// How long an answer may take.
+/// Time limit for the reply to a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 static OWNERS: AtomicU64 = AtomicU64::new(1);
 
-/// A TCP connection from the address `from`.
+/// Connects by TCP from the address `from` to the address `to`.
 pub fn connect_from(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddrV4::new(from, 0)).unwrap();
@@ -39,12 +39,12 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A new client that claims to be user `uid`.
+    /// Creates a client with a session. The client claims to be the user `uid`.
     pub fn new(from: Ipv4Addr, to: SocketAddr, uid: u32) -> Peer {
         Peer::over(Link::over(connect_from(from, to)), uid)
     }
 
-    /// As [`Peer::new`], on an existing connection.
+    /// Creates a client with a session on an existing connection.
     pub fn over(link: Link, uid: u32) -> Peer {
         let (mut peer, sequence) = Peer::met(link, uid);
         let (fore, back) = nfs::testing::bench::linux_channels();
@@ -66,7 +66,7 @@ impl Peer {
         peer
     }
 
-    /// A client after EXCHANGE_ID, without a session.
+    /// Creates a client record with EXCHANGE_ID, without a session.
     pub fn introduce(from: Ipv4Addr, to: SocketAddr, uid: u32) -> Peer {
         Peer::met(Link::over(connect_from(from, to)), uid).0
     }
@@ -86,7 +86,7 @@ impl Peer {
         (peer, met.eir_sequenceid)
     }
 
-    /// Sends the operations without a SEQUENCE.
+    /// Sends a COMPOUND with these operations, without a SEQUENCE.
     pub fn raw(&mut self, argarray: Vec<nfs_argop4>) -> COMPOUND4res {
         self.xid += 1;
         let body = COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray }.to_bytes();
@@ -102,7 +102,8 @@ impl Peer {
         }
     }
 
-    /// Sends operations after a SEQUENCE. Returns the status and the results.
+    /// Sends a COMPOUND of a SEQUENCE and these operations. Returns the status, and the results without that of
+    /// SEQUENCE.
     pub fn ops(&mut self, mut ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         self.sequence += 1;
         let sequence = SEQUENCE4args {
@@ -117,7 +118,7 @@ impl Peer {
         (reply.status, reply.resarray.into_iter().skip(1).collect())
     }
 
-    /// As [`Peer::ops`], repeated until the mgr answers neither DELAY nor GRACE.
+    /// Sends the operations like [`Peer::ops`], and repeats them while the mgr answers DELAY or GRACE.
     pub fn patiently(&mut self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         loop {
             let (status, results) = self.ops(ops.clone());
@@ -127,7 +128,7 @@ impl Peer {
         }
     }
 
-    /// Returns the filehandle of a path.
+    /// Looks up an absolute path and returns its filehandle.
     pub fn walk(&mut self, path: &str) -> Result<Bytes, nfsstat4> {
         let mut ops = vec![nfs_argop4::OP_PUTROOTFH];
         ops.extend(path.split('/').filter(|name| !name.is_empty()).map(lookup));
@@ -148,7 +149,7 @@ impl Peer {
         self.below(dir, name).unwrap()
     }
 
-    /// Returns the filehandle of a name in a directory.
+    /// Looks up a name in a directory and returns its filehandle.
     pub fn below(&mut self, dir: &Bytes, name: &str) -> Result<Bytes, nfsstat4> {
         let (status, mut results) = self.patiently(vec![putfh(dir), lookup(name), nfs_argop4::OP_GETFH]);
         match results.pop() {
@@ -179,7 +180,7 @@ impl Peer {
         }
     }
 
-    /// Reads the first 99 bytes of a file.
+    /// Reads at most 99 bytes from the beginning of a file.
     pub fn read(&mut self, file: &Bytes) -> Result<Bytes, nfsstat4> {
         let read = READ4args { stateid: stateid4::default(), offset: 0, count: 99 };
         let (status, mut results) = self.patiently(vec![putfh(file), nfs_argop4::OP_READ(read)]);
@@ -189,7 +190,7 @@ impl Peer {
         }
     }
 
-    /// Opens a file for reading by its filehandle, as a client does for open(2). Returns the status.
+    /// Opens a file for reading by its filehandle. Returns the status of the OPEN.
     pub fn open_to_read(&mut self, file: &Bytes) -> nfsstat4 {
         let open = OPEN4args {
             seqid: 0,
@@ -202,7 +203,7 @@ impl Peer {
         self.patiently(vec![putfh(file), nfs_argop4::OP_OPEN(open)]).0
     }
 
-    /// Renames a file and returns the status.
+    /// Renames a directory entry. Returns the status of the RENAME.
     pub fn rename(&mut self, from: (&Bytes, &str), to: (&Bytes, &str)) -> nfsstat4 {
         let rename = RENAME4args { oldname: text(from.1), newname: text(to.1) };
         let ops = vec![putfh(from.0), nfs_argop4::OP_SAVEFH, putfh(to.0), nfs_argop4::OP_RENAME(rename)];
@@ -210,7 +211,7 @@ impl Peer {
     }
 }
 
-/// The current stateid (RFC 8881 §16.2.3.1.2).
+/// The special stateid that stands for the current stateid (RFC 8881 §16.2.3.1.2).
 pub const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 
 pub fn text(name: &str) -> Bytes {

@@ -1,7 +1,8 @@
-//! Many clients with open files, locks and layouts die at once, and the mgr frees all of their state.
+//! Memory of dead clients: many clients with open files, locks and layouts die at once, and the mgr frees all of their
+//! state.
 //!
-//! The clients are as many as a small cluster has, and each has every slot in use. The test also limits the memory that
-//! each client takes.
+//! The test uses as many clients as a small cluster has, and each client uses all its slots. The test also limits the
+//! memory that each client takes.
 
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
@@ -23,16 +24,17 @@ use nfs::Session;
 use std::time::Duration;
 use wire::nfs4::*;
 
-/// Number of clients on one machine. The mgr grants this many clients all the slots that they request.
+/// Number of clients. The mgr grants this many clients all the slots that they request.
 const GUESTS: u64 = 32;
 const FILES: u64 = 20;
-/// Number of slots that Linux requests.
+/// Number of session slots that the Linux client requests.
 const SLOTS: u32 = 64;
-/// Bytes of memory that one client may take: 64 cached replies, and the state of its files.
+/// Largest memory that one client may take, in bytes: for 64 cached replies and the state of its files.
 const GUEST_MAX: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The current stateid: the one that the previous operation returned (RFC 8881 §16.2.3.1.2).
+/// The special stateid that stands for the current stateid, which the previous operation returned (RFC 8881
+/// §16.2.3.1.2).
 const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 
 fn open(name: String, client: u64) -> nfs_argop4 {
@@ -49,7 +51,7 @@ fn open(name: String, client: u64) -> nfs_argop4 {
     })
 }
 
-/// Creates and writes a file, and holds an open, a lock and a layout of it.
+/// Creates a file and writes to it, and keeps an open, a lock and a layout of the file.
 fn hold(session: &mut Session, name: String) {
     let lock = nfs_argop4::OP_LOCK(LOCK4args {
         locktype: WRITE_LT,
@@ -83,7 +85,7 @@ fn hold(session: &mut Session, name: String) {
     session.ops(vec![nfs_argop4::OP_PUTROOTFH, open, lock, write, layoutget]).expect("a file of one's own");
 }
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").expect("/proc shows the memory");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("how much is in use");
@@ -94,7 +96,8 @@ fn resident() -> usize {
 fn dead_clients_leave_no_state_and_no_memory() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
     let mut cluster = runtime.block_on(Cluster::stopped(2, "64K"));
-    // Lease and courtesy time end after 27 seconds. No other client shortens the courtesy time.
+    // With a lease of 3 s, lease and courtesy time end after 27 s. No other client requests anything that would end the
+    // courtesy time earlier.
     cluster.config.lease_secs = 3;
     runtime.block_on(cluster.start_mgr());
     runtime.block_on(cluster.wait_up(2));
@@ -118,11 +121,11 @@ fn dead_clients_leave_no_state_and_no_memory() {
     println!("{each} bytes for each of {GUESTS} clients with {FILES} files and {SLOTS} slots in use");
     assert!(each <= GUEST_MAX, "{each} bytes for each client");
     assert_eq!(number("mgr", "layouts"), GUESTS * FILES);
-    // The connections end without DESTROY_SESSION and DESTROY_CLIENTID.
+    // Close the connections without DESTROY_SESSION and DESTROY_CLIENTID, as if the clients had died.
     drop(sessions);
     runtime.block_on(cluster::until("their state is gone", || state() == [0; 5]));
     runtime.block_on(cluster::until("no memory is held", || number("network", "memory_held_bytes") == 0));
-    // Another client can open, lock and write the same file at once.
+    // Another client can open, lock and write a file of a dead client without waiting.
     let mut other = Session::establish(&place, 0, true, PATIENCE).expect("a session");
     hold(&mut other, "0-0".to_owned());
     assert_eq!(state(), [1; 5]);

@@ -1,4 +1,4 @@
-//! Sessions with an iod, for the well-behaved client and for attackers.
+//! Sessions with an iod over the native data program, for the well-behaved client and for attackers.
 
 use crate::dice::Dice;
 use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
@@ -14,20 +14,20 @@ use xdr::{Reader, Segments, Xdr};
 
 const NATIVE: (u32, u32) = (PROGRAM, VERSION);
 const SESSION: u64 = 4711;
-/// The owner of the connections that the tests open.
+/// The owner of the connections, which the tests prove to the iod (PROVE).
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 const ALL: Rights = Rights(7);
 const PATIENCE: Duration = ANSWERED_WITHIN;
-/// Lowest object number of the attackers. Objects of files have smaller numbers.
+/// Lowest inode number of the attackers' objects. Real files have smaller inode numbers.
 const HOSTILE: u64 = 1 << 40;
 
-/// An iod under attack: its address, file system and key.
+/// An iod under attack: its address, its file system and its key.
 #[derive(Clone)]
 pub struct Target {
     pub place: Place,
     pub fsid: Fsid,
     pub key: IodKey,
-    /// The key of an iod of another cluster.
+    /// The key of an iod of another file system, whose capabilities the iod must refuse.
     pub foreign: IodKey,
 }
 
@@ -40,7 +40,7 @@ impl Target {
         self.key.sign_capability(self.fsid, ObjectId::stream_0(FileId(object)), Generation(1), ALL, later(), SESSION)
     }
 
-    /// A connection after HELLO and PROVE.
+    /// Opens a connection to the iod, and sends HELLO and PROVE with a valid ticket.
     fn known(&self) -> io::Result<Data> {
         let link = Link::connect(&self.place, PATIENCE)?;
         let mut data = Data { link, target: self.clone(), xid: 0 };
@@ -66,7 +66,7 @@ impl Data {
         target.known()
     }
 
-    /// Returns the encoded results, or the failure that the iod reported.
+    /// Calls a procedure. Returns the encoded results, or the status that the iod returned.
     fn exchange(&mut self, procedure: Procedure, args: Bytes) -> io::Result<Result<Bytes, String>> {
         self.xid += 1;
         self.link.send(call(self.xid, NATIVE, procedure as u32, None, args.into()))?;
@@ -82,7 +82,7 @@ impl Data {
         self.exchange(Procedure::Write, args.to_bytes())?.map(drop).map_err(io::Error::other)
     }
 
-    /// Reads, and returns whether the reply ends in these bytes.
+    /// Reads a range of an object. Returns whether the reply ends with the bytes `data`.
     pub fn reads(&mut self, object: u64, offset: u64, data: &[u8]) -> io::Result<bool> {
         let extents = vec![Extent { offset, len: data.len() as u32 }];
         let args = ReadArgs { cap: self.target.cap(object), extents };
@@ -97,13 +97,13 @@ fn write(cap: Capability, offset: u64, data: &[u8]) -> WriteArgs {
     WriteArgs { head: WriteHead { cap, stable: false, least: 0, extents }, data }
 }
 
-/// A peer of an iod that sends damaged, random and unauthorized requests.
+/// An attacker of an iod, which sends damaged, random and unauthorized requests.
 pub struct Attacker {
     target: Target,
     dice: Dice,
     known: Option<Data>,
     stranger: Option<Link>,
-    /// Number of requests with invalid capabilities. The iod must refuse all of them.
+    /// Number of requests with invalid capabilities that the attacker has sent and the iod has refused.
     pub bad: u64,
 }
 
@@ -112,7 +112,7 @@ impl Attacker {
         Attacker { target, dice: Dice::new(seed), known: None, stranger: None, bad: 0 }
     }
 
-    /// Sends one frame and returns its kind.
+    /// Sends one random frame. Returns a name for its kind.
     pub fn frame(&mut self) -> &'static str {
         match self.dice.below(16) {
             0 => {
@@ -122,7 +122,8 @@ impl Attacker {
             }
             1 | 2 => {
                 let ticket = self.target.key.ticket(self.target.fsid, SESSION, later());
-                // A peer that knows the owner of other connections and proves to have a ticket may end them.
+                // The attacker sends no PROVE. With a valid ticket, a PROVE may end other connections with the same
+                // owner.
                 let hello = HelloArgs::new(&ticket, [8; 32], true);
                 let message = call(1, NATIVE, Procedure::Hello as u32, None, hello.to_bytes().into());
                 let damaged = mutate(&message, self.dice.number());
@@ -133,7 +134,8 @@ impl Attacker {
                 let (procedure, body) = self.request(None);
                 let message = call(7, NATIVE, procedure as u32, None, body.into());
                 let damaged = mutate(&message, self.dice.number());
-                // The iod must answer or close the connection in time. Then the attacker gives the connection up.
+                // The iod must reply or close the connection within the time limit. After that, the attacker drops the
+                // connection.
                 if let Some(mut data) = self.take_known() {
                     let _ = data.link.send(damaged);
                     let _ = data.link.send(call(8, NATIVE, 0, None, Segments::default()));
@@ -171,7 +173,7 @@ impl Attacker {
         }
     }
 
-    /// Returns the answer, unless the connection failed. Counts a request without an answer in time.
+    /// Returns the reply, or `None` if the connection failed. Counts a request that got no reply in time.
     fn count_timeout<T>(outcome: io::Result<T>) -> Option<T> {
         if outcome.as_ref().is_err_and(is_timeout) {
             STUCK.fetch_add(1, Relaxed);
@@ -209,7 +211,8 @@ impl Attacker {
         }
     }
 
-    /// A random procedure with valid XDR arguments, on an object of the attackers unless `cap` is given.
+    /// Returns a random procedure with valid XDR arguments. Uses a valid capability for an object of the attackers,
+    /// unless `cap` is given.
     fn request(&mut self, cap: Option<Capability>) -> (Procedure, Bytes) {
         let cap = cap.unwrap_or_else(|| self.target.cap(HOSTILE + self.dice.below(8) as u64));
         let far = types::limits::FILE_SIZE_MAX;

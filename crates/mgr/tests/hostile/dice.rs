@@ -1,6 +1,6 @@
-//! Random choices from a seed (splitmix64).
+//! A random generator for tests: random choices from a seed (splitmix64).
 
-/// A stream of random choices.
+/// A sequence of random choices that depends only on its seed.
 pub struct Dice(u64);
 
 impl Dice {
@@ -27,7 +27,7 @@ impl Dice {
         self.below(n) == 0
     }
 
-    /// Up to `max` random bytes.
+    /// Returns up to `max` random bytes.
     pub fn bytes(&mut self, max: usize) -> Vec<u8> {
         (0..self.below(max + 1)).map(|_| self.number() as u8).collect()
     }

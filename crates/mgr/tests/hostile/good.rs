@@ -1,4 +1,4 @@
-//! A well-behaved client that measures how long each answer takes.
+//! A well-behaved client that measures the response time of each request during attacks.
 
 use crate::data::{Data, Target};
 use crate::link::Place;
@@ -9,7 +9,7 @@ use std::io;
 use std::time::{Duration, Instant};
 use wire::nfs4::*;
 
-/// A timeout that is far longer than any answer should take.
+/// Timeout of the well-behaved client's connections, far longer than any reply should take.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: &[u8] = b"the file of a good client";
 const OBJECT: u64 = 1 << 20;
@@ -17,11 +17,11 @@ const OBJECT: u64 = 1 << 20;
 pub struct Good {
     session: Session,
     data: Data,
-    /// Answer times of this client.
+    /// Response times of this client's requests.
     pub times: Times,
 }
 
-/// Answer times by kind of request.
+/// Response times for each kind of request.
 pub type Times = BTreeMap<&'static str, Vec<Duration>>;
 
 impl Good {
@@ -42,7 +42,7 @@ impl Good {
         Ok(done)
     }
 
-    /// One round of requests: a lookup, a create, a remove, a write and a read. All must succeed.
+    /// Sends one round of requests: a lookup, a create, a remove, a write and a read. Fails if any of them fails.
     pub fn round(&mut self, number: u64) -> io::Result<()> {
         let name = Bytes::from_static(FILE);
         let look = || LOOKUP4args { objname: name.clone() };
@@ -71,7 +71,7 @@ impl Good {
     }
 }
 
-/// The quantile `part` (0 to 1) of `times`.
+/// Returns the quantile `part` (0 to 1) of the response times.
 pub fn quantile(times: &[Duration], part: f64) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort();

@@ -1,4 +1,4 @@
-//! A blocking connection that sends arbitrary bytes.
+//! A blocking connection to a daemon that sends arbitrary bytes.
 
 use bytes::Bytes;
 use std::io::{self, Read, Write};
@@ -11,20 +11,20 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{Auth, AuthSys, CallHeader};
 use xdr::{Segments, Writer};
 
-/// Where a daemon listens.
+/// Address of a daemon: TCP, or the path of a Unix socket.
 #[derive(Clone, Debug)]
 pub enum Place {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// How long a daemon may take to answer a request or to close the connection.
+/// Time within which a daemon must reply to a request or close the connection.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Number of requests that a daemon neither answered nor ended by closing the connection within [`ANSWERED_WITHIN`].
+/// Number of requests to which a daemon neither replied nor closed the connection within [`ANSWERED_WITHIN`].
 pub static STUCK: AtomicU64 = AtomicU64::new(0);
 
-/// Returns whether an error is a timeout of this side.
+/// Returns whether an error is a timeout of this side of the connection.
 pub fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -48,7 +48,7 @@ impl Stream for UnixStream {
 pub struct Link(Box<dyn Stream>);
 
 impl Link {
-    /// Connects. A read or write that takes longer than `patience` fails.
+    /// Connects to a daemon. Later reads and writes fail after the time `patience`.
     pub fn connect(place: &Place, patience: Duration) -> io::Result<Self> {
         Ok(Link(match place {
             Place::Tcp(address) => {
@@ -67,28 +67,28 @@ impl Link {
         }))
     }
 
-    /// A link over an existing connection.
+    /// Wraps an existing connection.
     #[allow(dead_code)]
     pub fn over(stream: TcpStream) -> Self {
         Link(Box::new(stream))
     }
 
-    /// Sets how long later reads wait for an answer.
+    /// Sets the timeout of later reads.
     pub fn wait_for(&self, time: Duration) -> io::Result<()> {
         self.0.wait_for(time)
     }
 
-    /// Sends bytes unchanged.
+    /// Sends bytes without a record mark.
     pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
     }
 
-    /// Sends a message as one record.
+    /// Sends a message as one RPC record.
     pub fn send(&mut self, message: impl Into<Bytes>) -> io::Result<()> {
         self.raw(&mark(Segments::from(message.into())).to_bytes())
     }
 
-    /// Receives the next record.
+    /// Receives the next RPC record.
     pub fn receive(&mut self) -> io::Result<Bytes> {
         let mut head = [0; 4];
         self.0.read_exact(&mut head)?;
@@ -100,7 +100,7 @@ impl Link {
     }
 }
 
-/// An RPC call by user `uid`, or with AUTH_NONE.
+/// Returns the message of an RPC call by the user `uid`, or with AUTH_NONE.
 pub fn call(xid: u32, (program, version): (u32, u32), procedure: u32, uid: Option<u32>, body: Segments) -> Bytes {
     let cred = uid.map_or(Auth::None, |uid| Auth::Sys(AuthSys { uid, gid: uid, ..AuthSys::default() }));
     let mut out = Writer::new();

@@ -1,8 +1,9 @@
-//! Random and damaged frames against a running mgr and iod, from strangers and in valid sessions.
+//! Hostile frames: random and damaged frames to a running mgr and iod, from clients without a session and in valid
+//! sessions.
 //!
-//! Nothing may panic, memory must stay bounded, and a well-behaved client must be served meanwhile.
+//! No daemon may panic, memory must stay bounded, and the daemons must serve a well-behaved client meanwhile.
 //!
-//! `cargo xtask hostile` runs this test with a million frames and shows the answer times of the well-behaved client.
+//! `cargo xtask hostile` runs this test with a million frames and shows the response times of the well-behaved client.
 
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
@@ -25,9 +26,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Number of concurrent attackers of each daemon.
+/// Number of concurrent attackers of each of the two daemons.
 const ATTACKERS: u64 = 2;
-/// Bytes by which this process, with daemons and peers, may grow.
+/// Largest growth of this process's resident memory, in bytes. The process contains the daemons, the attackers and the
+/// client.
 const GROWTH_MAX: u64 = 768 << 20;
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -36,32 +38,33 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-/// Frames of one attacker by kind, and the number of requests that had to be refused.
+/// What one attacker did: the number of frames of each kind, and the number of requests with invalid capabilities.
 type Done = (BTreeMap<&'static str, u64>, u64);
 
 struct Plan {
     mgr: Place,
-    /// The TCP address of the mgr for the well-behaved client.
+    /// The TCP address of the mgr, for the well-behaved client. Attackers use a Unix socket.
     front: Place,
     iod: Target,
     frames: u64,
-    /// Frames per second of each attacker, 0 for no limit.
+    /// Number of frames that each attacker sends per second; 0 for no limit.
     rate: u64,
     seed: u64,
-    /// Whether this run measures the answer times of the well-behaved client.
+    /// Whether this run measures the response times of the well-behaved client.
     measured: bool,
 }
 
 fn attack(plan: &Plan, who: u64, sent: &AtomicU64) -> Done {
     if plan.measured {
-        // Attackers run at low priority: on another machine they would take no CPU time from the daemons.
+        // Run the attackers at low priority, so that they take no CPU time from the daemons. Real attackers run on
+        // other machines.
         let _ = rustix::process::setpriority_process(None, 19);
     }
     let seed = plan.seed.wrapping_add(who);
@@ -82,8 +85,8 @@ fn attack(plan: &Plan, who: u64, sent: &AtomicU64) -> Done {
     (kinds, iod.bad)
 }
 
-/// Runs the attackers beside a well-behaved client. Returns the client's answer times before the attack and during the
-/// attack, and the frames that the attackers sent.
+/// Runs the attackers beside the well-behaved client. Returns the response times of the client before and during the
+/// attack, and what the attackers did.
 fn run(plan: &Plan, quiet_rounds: u64, show: bool) -> (Times, Times, Done) {
     let mut good = Good::new(&plan.front, &plan.iod).expect("a good client is served");
     for n in 0..quiet_rounds {
@@ -122,7 +125,8 @@ fn run(plan: &Plan, quiet_rounds: u64, show: bool) -> (Times, Times, Done) {
     (quiet, good.times, all)
 }
 
-/// The answer times before and during the attack by kind of request, and the worst ratio of the 99th percentiles.
+/// Returns the response times before and during the attack for each kind of request, and the largest ratio of the 99th
+/// percentiles.
 fn compare(quiet: &Times, beside: &Times) -> (Value, f64) {
     let micros = |times: &[Duration], part| quantile(times, part).as_micros() as u64;
     let mut worst = 0.0f64;

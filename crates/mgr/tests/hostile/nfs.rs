@@ -1,4 +1,4 @@
-//! Sessions with the mgr, for the well-behaved client and for attackers.
+//! NFS sessions with the mgr, for the well-behaved client and for attackers.
 
 use crate::dice::Dice;
 use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
@@ -16,7 +16,7 @@ use wire::rpc::{Message, decode_message};
 use xdr::{Reader, Segments, Xdr};
 
 pub const NFS: (u32, u32) = (NFS4_PROGRAM, 4);
-/// The layout type that the mgr grants.
+/// The layout type that this mgr grants: the native type.
 const KIND: u32 = layout::kinds::native::KIND;
 
 static OWNERS: AtomicU64 = AtomicU64::new(1);
@@ -47,7 +47,7 @@ fn create_session(client: u64, back: bool) -> nfs_argop4 {
     })
 }
 
-/// A session with a connection of its own.
+/// An NFS session on a connection of its own.
 pub struct Session {
     pub link: Link,
     pub client: u64,
@@ -81,14 +81,14 @@ impl Session {
         Ok(session)
     }
 
-    /// Sends a COMPOUND and returns its reply. Callbacks that arrive meanwhile are not answered.
+    /// Sends a COMPOUND and returns its reply. Ignores callbacks that arrive before the reply.
     fn exchange(&mut self, body: Bytes) -> io::Result<COMPOUND4res> {
         self.xid += 1;
         self.link.send(call(self.xid, NFS, 1, Some(self.uid), body.into()))?;
         self.answer()
     }
 
-    /// Receives the reply to the last request.
+    /// Receives the reply to the last request. Ignores other messages.
     fn answer(&mut self) -> io::Result<COMPOUND4res> {
         loop {
             let mut reply = Reader::new(self.link.receive()?);
@@ -112,13 +112,15 @@ impl Session {
         })
     }
 
-    /// Sends operations after a SEQUENCE. All must succeed. Returns their results.
+    /// Sends a COMPOUND of a SEQUENCE and these operations. Returns the results without that of SEQUENCE. Fails if any
+    /// operation fails.
     pub fn ops(&mut self, mut ops: Vec<nfs_argop4>) -> io::Result<Vec<nfs_resop4>> {
         ops.insert(0, self.sequence());
         self.all(ops)
     }
 
-    /// As [`Session::ops`], as the first request on another slot, with a request to cache the reply.
+    /// Sends the operations like [`Session::ops`], but as the first request of the slot `slot`, and asks the mgr to
+    /// cache the reply.
     pub fn first_on_slot(&mut self, slot: u32, mut ops: Vec<nfs_argop4>) -> io::Result<Vec<nfs_resop4>> {
         let sequence = SEQUENCE4args {
             sa_sessionid: self.id,
@@ -137,23 +139,23 @@ impl Session {
     }
 }
 
-/// A peer of the mgr that sends damaged and random requests.
+/// An attacker of the mgr, which sends damaged and random requests.
 pub struct Attacker {
     place: Place,
     dice: Dice,
-    /// A bench that only generates requests and never receives them.
+    /// A test bench that generates random requests. The attacker sends these requests to the mgr, and not to the bench.
     bench: Bench,
     seen: Seen,
     session: Option<Session>,
     stranger: Option<Link>,
-    /// Sessions whose last request is not answered yet, with the time of that request.
+    /// Sessions whose last request has no reply yet, each with the time of this request.
     late: VecDeque<(Session, Instant)>,
 }
 
-/// Largest number of sessions that wait for an answer.
+/// Largest number of sessions without a reply that the attacker keeps.
 const LATE_MAX: usize = 64;
-/// How long the attacker waits for an answer before it continues in a new session. Some requests wait for callbacks
-/// that the attacker does not answer.
+/// How long the attacker waits for a reply before it continues in a new session. Some requests wait for callbacks, to
+/// which the attacker does not reply.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Attacker {
@@ -170,7 +172,7 @@ impl Attacker {
         }
     }
 
-    /// Sends one frame and returns its kind. Every answer of the mgr is accepted.
+    /// Sends one random frame. Returns a name for its kind. The mgr may reply with any status.
     pub fn frame(&mut self) -> &'static str {
         match self.dice.below(16) {
             0 => {
@@ -201,7 +203,7 @@ impl Attacker {
         }
     }
 
-    /// Waits for answers until at most `most` are outstanding.
+    /// Waits for the replies of sessions until at most `most` sessions have no reply.
     pub fn settle(&mut self, most: usize) {
         while self.late.len() > most {
             let Some((mut session, sent)) = self.late.pop_front() else { return };
@@ -215,7 +217,7 @@ impl Attacker {
         }
     }
 
-    /// A call that needs no session.
+    /// Returns an RPC call that needs no session.
     fn stranger_call(&mut self) -> Bytes {
         let (xid, uid) = (self.dice.number() as u32, self.dice.of(&[None, Some(0), Some(1000)]));
         let nfs = |ops| call(xid, NFS, 1, uid, compound(ops).into());
@@ -232,7 +234,7 @@ impl Attacker {
         }
     }
 
-    /// Sends on a connection without a session, which the mgr may have closed.
+    /// Sends a frame on a connection without a session. Connects again if the mgr has closed the connection.
     fn as_stranger(&mut self, send: impl FnOnce(&mut Link) -> io::Result<()>) {
         let mut link = match self.stranger.take() {
             Some(link) if !self.dice.once_in(8) => link,
@@ -281,14 +283,14 @@ impl Attacker {
         };
         self.seen.note(&reply);
         let begun = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));
-        // Abandon a session whose SEQUENCE failed, and one in 200 other sessions, with all their state.
+        // Keep the session only if its SEQUENCE succeeded. Also abandon one in 200 sessions together with its state.
         if begun && !self.dice.once_in(200) {
             self.session = Some(session);
         }
     }
 }
 
-/// Requests the layout type that this mgr grants.
+/// Sets the layout type of an operation to the one that this mgr grants.
 fn set_layout_type(op: &mut nfs_argop4) {
     match op {
         nfs_argop4::OP_LAYOUTGET(args) => args.loga_layout_type = KIND,

@@ -1,6 +1,6 @@
-//! Memory that idle sessions cost: this process with and without a thousand of them.
+//! Memory of idle sessions: the test compares this process with and without a thousand sessions.
 //!
-//! The peers are bare sockets, so nearly all of the memory is the mgr's.
+//! The clients are plain sockets, so the mgr uses nearly all of the memory.
 
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
@@ -25,11 +25,11 @@ use types::limits::IDLE_BYTES_MAX;
 use wire::nfs4::nfs_argop4;
 
 const SESSIONS: usize = 1000;
-/// Number of sessions created before the first measurement, so that one-time allocations do not count.
+/// Number of sessions that the test creates before the first measurement, so that one-time allocations do not count.
 const BEFORE: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").expect("/proc shows the memory");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("how much is in use");
@@ -43,7 +43,7 @@ fn a_thousand_idle_sessions_take_little_memory() {
         .expect("as many files as the system grants");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
     let mut cluster = runtime.block_on(Cluster::stopped(1, "64K"));
-    // The sessions stay silent, and their leases must not expire during the test.
+    // A long lease, because the sessions send no requests and must not expire during the test.
     cluster.config.lease_secs = 3600;
     runtime.block_on(cluster.start_mgr());
     let place = Place::Tcp(cluster.mgr().addresses()[0].socket_addr().expect("TCP"));
@@ -64,10 +64,10 @@ fn a_thousand_idle_sessions_take_little_memory() {
         status.group(group).expect("it is shown").get_number(name)
     };
     assert_eq!(number("mgr", "sessions"), (BEFORE + SESSIONS) as u64);
-    // The mgr frees the memory of the last reply after sending it. The client may receive the reply earlier.
+    // The mgr frees the memory of its last reply after sending it. The client may receive the reply before that.
     let nothing = || number("network", "memory_held_bytes") == 0;
     runtime.block_on(cluster::until("nothing is set aside for who does nothing", nothing));
-    // All sessions are still alive.
+    // The mgr must not have dropped any session.
     for session in &mut held {
         session.ops(vec![nfs_argop4::OP_PUTROOTFH]).expect("the session is alive");
     }

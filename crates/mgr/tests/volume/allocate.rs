@@ -1,4 +1,4 @@
-//! Space reserved on iods (ALLOCATE): its effect on the file, refusals, and the release of the space.
+//! ALLOCATE: space reserved on iods, its effect on the file, refusals, and the release of the space.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
 use mgr::Files;
@@ -9,7 +9,7 @@ async fn allocate(files: &Files, file: FileId, offset: u64, len: u64) -> Result<
     files.allocate(&ctx(1), file, ByteRange { offset, len }).await
 }
 
-/// Disk space of all objects on all iods, in bytes.
+/// Returns the disk space that all objects on all iods use, in bytes.
 fn stored(cluster: &Cluster) -> u64 {
     fn below(dir: &std::path::Path) -> u64 {
         use std::os::unix::fs::MetadataExt;
@@ -39,7 +39,7 @@ async fn allocate_extends_the_file_and_deallocate_frees_its_space() {
         assert_eq!(after.size, 3 << 20);
         assert!(after.change > before.change && after.mtime > before.mtime && after.ctime > before.ctime);
         assert!(stored(&cluster) >= empty + copies * (2 << 20));
-        // An ALLOCATE within the file does not change the size.
+        // An ALLOCATE within the file does not change its size.
         allocate(&files, file, 0, 1 << 20).await.unwrap();
         assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, 3 << 20);
         let full = stored(&cluster);
@@ -56,7 +56,7 @@ async fn allocate_extends_the_file_and_deallocate_frees_its_space() {
     }
 }
 
-/// The sum of the lengths of all object files, including their headers.
+/// Returns the sum of the lengths of all objects' files, including the header of each.
 fn lengths(cluster: &Cluster) -> u64 {
     fn below(dir: &std::path::Path) -> u64 {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();

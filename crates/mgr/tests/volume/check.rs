@@ -1,4 +1,5 @@
-//! Checks of a running cluster: damage to objects and to records of the mgr, planted, found and repaired.
+//! Checks of a running cluster (`weir fsck`): the tests damage objects and records of the mgr, and the check finds and
+//! repairs the damage.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use bytes::Bytes;
@@ -21,10 +22,10 @@ use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Writer, Xdr};
 
 const LONG: Duration = Duration::from_secs(60);
-/// The owner of the connections that the tests open.
+/// The owner of the connections, which the tests prove to the iod (PROVE).
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
-/// A connection to an iod with all rights, which otherwise only the mgr has.
+/// A connection to an iod with the rights that otherwise only the mgr has.
 pub struct Native<'a> {
     cluster: &'a Cluster,
     key: IodKey,
@@ -76,7 +77,7 @@ impl<'a> Native<'a> {
         self.call::<WriteReply>(Procedure::Write, &WriteArgs { head, data }).await.map(drop)
     }
 
-    /// Makes an object of a few bytes.
+    /// Creates an object of a few bytes on the iod.
     pub async fn make(&self, object: ObjectId) {
         let Capability { fsid, generation, rights, expires, session, .. } = self.cap(object.file, 1);
         let cap = self.key.sign_capability(fsid, object, generation, rights, expires, session);
@@ -90,13 +91,13 @@ impl<'a> Native<'a> {
     }
 }
 
-/// The path of the file of an object.
+/// Returns the path of the file that stores an object of stream 0.
 pub fn object(cluster: &Cluster, iod: usize, file: FileId) -> PathBuf {
     let (high, low) = (file.0 >> 16 & 0xff, file.0 >> 8 & 0xff);
     cluster.dir.path().join(format!("iod{iod}/objects/{high:02x}/{low:02x}/{:016x}", file.0))
 }
 
-/// Stops the mgr, changes its store, and starts it again.
+/// Stops the mgr, changes its metadata store, and starts the mgr again.
 pub async fn offline(cluster: &mut Cluster, change: impl AsyncFnOnce(&Namespace<Arc<Embedded>>, &Arc<Embedded>)) {
     cluster.mgr.take().unwrap().stop().await;
     let store = Arc::new(Embedded::open(&cluster.config.dir.join("meta.redb"), merge).unwrap());
@@ -121,8 +122,8 @@ pub fn codes(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|finding| &finding.code[..]).collect()
 }
 
-/// Expects exactly one finding, of this code and file, in two checks. Then repairs. Afterwards nothing is left if the
-/// damage is repairable; otherwise the finding stays.
+/// Runs two checks, which must each find exactly one problem, with this code and file. Then runs a repair. A repairable
+/// problem must be gone afterwards, and any other problem must remain.
 async fn found(cluster: &Cluster, code: &str, file: FileId, repairable: bool) -> Finding {
     let finding = check(cluster, false).await;
     assert_eq!(codes(&finding), [code], "{finding:?}");
@@ -136,7 +137,7 @@ async fn found(cluster: &Cluster, code: &str, file: FileId, repairable: bool) ->
     finding.into_iter().next().unwrap()
 }
 
-/// A cluster of two iods, with a closed file of three stripe units and no pending intents.
+/// Returns a cluster of two iods, with a closed file of three stripe units and no pending intents.
 async fn settled() -> (Cluster, FileId) {
     let cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
@@ -152,7 +153,7 @@ pub async fn wait_settled(cluster: &Cluster) {
     until("nothing is noted", || work() == 0).await;
 }
 
-/// The iod that holds the first stripe unit of a file, and the other iod.
+/// Returns the position of the iod that holds the first stripe unit of a file, and the position of the other iod.
 async fn places(cluster: &Cluster, file: FileId) -> (usize, usize) {
     let first = if object(cluster, 0, file).metadata().unwrap().len() == 4096 + 128 { 0 } else { 1 };
     (first, 1 - first)
@@ -185,7 +186,7 @@ async fn a_check_of_a_busy_cluster_finds_nothing() {
     let mut workers: Vec<_> = (1..5).map(work).collect();
     let mut rounds = 0;
     while rounds < 3 || workers.iter().any(|worker| !worker.is_finished()) {
-        // A file that a rename replaced stays until its last close, which does not happen here.
+        // Files that a rename replaced stay as orphans until their last close, which does not happen in this test.
         let found = check(&cluster, false).await;
         assert_eq!(found, [], "while clients work");
         rounds += 1;
@@ -200,7 +201,7 @@ async fn a_check_of_a_busy_cluster_finds_nothing() {
 async fn lost_and_damaged_objects_are_reported() {
     let (mut cluster, file) = settled().await;
     let (first, second) = places(&cluster, file).await;
-    // The last stripe unit is the second unit of the first object.
+    // The object on the first iod has the first and the last stripe unit of the file.
     let path = object(&cluster, first, file);
     let good = std::fs::read(&path).unwrap();
     let again = async |cluster: &mut Cluster, content: Option<&[u8]>| {
@@ -222,13 +223,13 @@ async fn lost_and_damaged_objects_are_reported() {
     let mut bad = good.clone();
     bad[20] ^= 1;
     again(&mut cluster, Some(&bad)).await;
-    // One finding is for the file, and one is for the iod.
+    // The check of files and the check of objects each report the damaged object.
     let damaged = check(&cluster, false).await;
     assert_eq!(codes(&damaged), ["object-damaged"; 2]);
     again(&mut cluster, Some(&good)).await;
     assert_eq!(check(&cluster, false).await, []);
     cluster.stop_iod(second);
-    // This object does not hold the last byte of the file.
+    // The object on the second iod does not hold the last byte of the file.
     std::fs::remove_file(object(&cluster, second, file)).unwrap();
     until("the loss is noticed", || cluster.up() == 1).await;
     let unreached = check(&cluster, false).await;
@@ -245,7 +246,7 @@ async fn only_objects_that_are_known_to_be_without_a_file_are_removed() {
     let (cluster, file) = settled().await;
     let (first, _) = places(&cluster, file).await;
     let native = Native::connect(&cluster, first).await;
-    // Inode numbers that are reserved for new files and that no file has.
+    // Inode numbers that the mgr has reserved for new files and not used yet.
     let (gone, other) = (FileId(4000), FileId(4001));
     native.make(ObjectId::new(gone, 3)).await;
     found(&cluster, "object-stray", gone, true).await;
@@ -272,7 +273,7 @@ async fn objects_without_a_file_are_reported() {
     let (cluster, file) = settled().await;
     let files = cluster.files();
     let native = Native::connect(&cluster, 0).await;
-    // An inode number that is reserved for new files and that no file has.
+    // An inode number that the mgr has reserved for new files and not used yet.
     let gone = FileId(4000);
     native.write(gone, 0, 0, b"late").await.unwrap();
     let stray = found(&cluster, "object-stray", gone, true).await;
@@ -295,7 +296,7 @@ async fn wrong_sizes_and_generations_are_repaired() {
     Native::connect(&cluster, first).await.write(file, 0, 128, b"more").await.unwrap();
     found(&cluster, "object-beyond", file, true).await;
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 260);
-    // While a file is being written, a client may still report such bytes.
+    // The file has an unreported write, so bytes beyond its size are no problem: a client may still report them.
     write(&cluster.files(), file, 0, b"x", Stability::FileSync).await;
     Native::connect(&cluster, second).await.write(file, 0, 192, b"even more").await.unwrap();
     assert_eq!(check(&cluster, false).await, []);
@@ -305,7 +306,7 @@ async fn wrong_sizes_and_generations_are_repaired() {
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 457);
     Native::connect(&cluster, first).await.fence(file, 3).await;
     found(&cluster, "generation-newer", file, true).await;
-    // Objects of an older generation than the file are fenced again.
+    // The store gets a higher generation than the objects. The repair fences the objects with this generation.
     offline(&mut cluster, async |namespace, _| {
         let now = Default::default();
         namespace.raise_generation(now, file, Generation(7)).await.unwrap();
@@ -348,7 +349,7 @@ async fn unusable_layouts_and_records_are_reported() {
         let of_file = findings.iter().find(|finding| finding.code == code);
         let finding = of_file.unwrap_or_else(|| panic!("{code} in {findings:?}"));
         assert_eq!((finding.inode, finding.mended), (Some(file.0), Mended::Failed));
-        // Without a usable layout, the objects of the file count as foreign.
+        // If the layout record is unusable, the check of objects may also report the objects of the file as foreign.
         assert!(findings.iter().all(|finding| [code, "object-foreign"].contains(&&finding.code[..])), "{findings:?}");
     }
     offline(&mut cluster, async |_, store| {
@@ -375,7 +376,7 @@ async fn metadata_faults_are_reported_with_paths_and_repaired() {
     offline(&mut cluster, async |_, store| plant(store, schema::tail_key(file), Bytes::from_static(b"junk"))).await;
     let fault = found(&cluster, "record-damaged", file, true).await;
     assert!(fault.text.starts_with("the record i "), "{fault:?}");
-    // The size of the repaired file is the one that the iods know.
+    // After the repair, the mgr measures the size of the file by asking the iods.
     wait_settled(&cluster).await;
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 192);
     assert!(read(&cluster.files(), file, 0, 192).await.unwrap() == pattern(192, 1));
@@ -396,7 +397,7 @@ async fn root_can_fetch_each_page_of_findings_again() {
         Auth::Sys(sys)
     };
     let ask = async |auth: &Auth, run, page| {
-        // Each request uses a new connection, as if the previous one had broken.
+        // Use a new connection for each request, as if the previous connection had broken.
         let connection = connect().await.unwrap();
         let args = CheckArgs { run, page, repair: false };
         let call = connection.call(admin::PROGRAM, 1, admin::CHECK, auth, args.to_bytes().into(), LONG);

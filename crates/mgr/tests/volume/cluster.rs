@@ -1,4 +1,5 @@
-//! A cluster in this process: a mgr and some iods in a temporary directory, each of which can be stopped and started.
+//! A test cluster in this process: a mgr and some iods in a temporary directory, each of which a test can stop and
+//! start.
 
 use bytes::Bytes;
 use mgr::{ClusterFile, Config, Files, Mgr, Running};
@@ -19,14 +20,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A new cluster with all daemons running. Files have stripe units of `unit` bytes and use all iods.
+    /// Starts a new cluster with all daemons. Files have stripe units of `unit` bytes and use all iods.
     pub async fn new(iods: usize, unit: &str) -> Cluster {
         let mut cluster = Cluster::stopped(iods, unit).await;
         cluster.start_mgr().await;
         cluster
     }
 
-    /// A new cluster whose iods run and whose mgr does not run yet.
+    /// Creates a new cluster whose iods run, and whose mgr does not run yet.
     pub async fn stopped(iods: usize, unit: &str) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cluster.toml");
@@ -34,7 +35,7 @@ impl Cluster {
         mgr::format(&dir.path().join("mgr"), &file).await.unwrap();
         let config = Config::new(dir.path().join("mgr"), path, Vec::new());
         let config = Config { listen: vec!["127.0.0.1:0".into()], stripe_unit: unit.into(), lease_secs: 5, ..config };
-        // The tests write little data and need it on iods, so inline files are off.
+        // Inline files are disabled, because the tests write little data and need it on iods.
         let config = Config { inline_max: "0".into(), ..config };
         let mut cluster = Cluster { dir, file, config, mgr: None, iods: Vec::new(), addresses: Vec::new() };
         for i in 0..iods {
@@ -56,12 +57,12 @@ impl Cluster {
         self.start_iod_with(i, true);
     }
 
-    /// As [`Self::start_iod`], with or without a Unix socket.
+    /// Starts an iod like [`Self::start_iod`], with or without a Unix socket.
     pub fn start_iod_with(&mut self, i: usize, unix: bool) {
         self.iods[i] = Some(iod::Iod::start(iod::Config { unix, ..self.iod_config(i) }).unwrap());
     }
 
-    /// As [`Self::start_iod`], but the iod announces an NFS address, at which nothing listens.
+    /// Starts an iod like [`Self::start_iod`]. The iod announces an NFS address on which nothing listens.
     pub fn start_data_server(&mut self, i: usize) {
         let config = iod::Config { data_server: vec!["127.0.0.1:1".into()], ..self.iod_config(i) };
         self.iods[i] = Some(iod::Iod::start(config).unwrap());
@@ -92,12 +93,12 @@ impl Cluster {
         self.mgr().files()
     }
 
-    /// Number of objects on the running iods.
+    /// Returns the number of objects on the running iods.
     pub fn objects(&self) -> u64 {
         self.iods.iter().flatten().map(|iod| files_below(&iod.store().dir().join("objects"))).sum()
     }
 
-    /// Waits until the mgr shows `count` iods as up.
+    /// Waits until the mgr shows `count` iods as connected.
     pub async fn wait_up(&self, count: usize) {
         until("the iods are up", || self.up() == count).await;
     }
@@ -109,13 +110,13 @@ impl Cluster {
     }
 }
 
-/// Number of files in a tree. Directories may appear and disappear during the count.
+/// Returns the number of files in a directory tree. Directories may appear and disappear during the count.
 fn files_below(dir: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|e| if e.path().is_dir() { files_below(&e.path()) } else { 1 }).sum()
 }
 
-/// Waits until `reached` returns true. `what` names the state in the panic after a timeout.
+/// Waits until `reached` returns true. Panics after a timeout with the text `what`, which names the expected state.
 pub async fn until(what: &str, mut reached: impl FnMut() -> bool) {
     let begun = SystemTime::now();
     while !reached() {
@@ -160,7 +161,7 @@ pub async fn remove(files: &Files, name: &str) -> FileId {
     removed.id
 }
 
-/// Test data of `len` nonzero bytes that depend on position and seed.
+/// Returns test data of `len` nonzero bytes that depend on their position and on `seed`.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u64).wrapping_mul(0x9e37_79b9).to_be_bytes()[5] ^ seed | 1).collect()
 }

@@ -1,4 +1,4 @@
-//! Copies from iod to iod at the request of the mgr, and copies that the iods cannot make.
+//! Server-side copy: copies between iods at the request of the mgr, and copies that the iods cannot make.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, write};
 use nfs::fs::{FileSystem, Stability};
@@ -23,7 +23,7 @@ async fn iods_copy_data_and_the_mgr_updates_the_size() {
     assert_eq!(counters.iod_copied_bytes as usize, LEN - 5000);
     assert_eq!(counters.proxy_write_bytes, counted.proxy_write_bytes);
     assert_eq!(counters.proxy_read_bytes, counted.proxy_read_bytes);
-    // Bytes after the end of the source, or beyond the largest file size, cannot be copied.
+    // The iods copy no bytes after the end of the source file, and none beyond the largest file size.
     set_size(&files, from, 6000).await;
     assert_eq!(files.copy(&ctx(1), from, range, to, 0).await.unwrap().unwrap().count, 1000);
     let behind = ByteRange { offset: 6000, len: 1 };
@@ -39,7 +39,8 @@ async fn iods_copy_data_and_the_mgr_updates_the_size() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_is_declined_if_the_iods_cannot_reach_each_other() {
     let mut cluster = Cluster::stopped(2, "4096").await;
-    // The mgr reaches the iods by Unix sockets, which other hosts could not use.
+    // The mgr uses only Unix sockets of the iods. Other iods could not connect to these sockets, so the iods cannot
+    // copy.
     let sockets = cluster.iods.iter().flatten().map(|iod| format!("unix:{}", iod.unix_path().unwrap().display()));
     cluster.config.iods = sockets.collect();
     cluster.start_mgr().await;
@@ -52,7 +53,7 @@ async fn a_copy_is_declined_if_the_iods_cannot_reach_each_other() {
         assert_eq!(files.copy(&ctx(1), from, range, to, 1).await, Ok(None));
     }
     assert_eq!((cluster.mgr().counters().iod_copied_bytes, cluster.up()), (0, 2));
-    // The mgr reported none of the bytes that the iods may have copied.
+    // The mgr confirmed no bytes to the client, although the iods may have copied some.
     write(&files, to, 1, &pattern(LEN, 1), Stability::FileSync).await;
     assert!(read(&files, to, 1, 1 << 20).await.unwrap() == pattern(LEN, 1));
 }

@@ -1,4 +1,4 @@
-//! Iods that stop and start, restarts of the mgr, and the deletion of removed files.
+//! Failures: iods that stop and start, restarts of the mgr, and the deletion of removed files' objects.
 
 use crate::cluster::{Cluster, create, ctx, mode, pattern, read, remove, until, write};
 use bytes::Bytes;
@@ -23,7 +23,7 @@ async fn a_stopped_iod_blocks_only_its_own_data() {
     assert_eq!(files.setattr(&ctx(1), both, set, true).await, Err(Status::Delay));
     assert_eq!(files.getattr(&ctx(1), both).await.unwrap().size, 200);
     assert_eq!(commit(&files, both).await, Err(Status::Delay));
-    // New files use only iods that are up.
+    // A new file uses only iods that are up.
     let new = create(&files, "new").await;
     write(&files, new, 0, &pattern(200, 2), Stability::FileSync).await;
     assert!(read(&files, new, 0, 200).await.unwrap() == pattern(200, 2));
@@ -44,7 +44,7 @@ async fn only_data_on_a_lost_iod_return_eio() {
     let unstable = write(&files, file, 0, &pattern(256, 1), Stability::Unstable).await;
     cluster.stop_iod(1);
     until("the loss is noticed", || cluster.up() == 1).await;
-    // The mgr gives the iod up a moment after the connection is lost.
+    // The mgr regards the iod as lost a moment after the connection is lost.
     let given_up = async {
         for unit in [0, 64] {
             while read(&files, file, unit, 64).await == Err(Status::Delay) {
@@ -53,7 +53,8 @@ async fn only_data_on_a_lost_iod_return_eio() {
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(30), given_up).await.expect("the mgr reports the iod as down");
-    // Half of the stripe units are available. A longer request gets the units before the first unavailable one.
+    // Every second stripe unit is on the available iod. A read of several units returns the units before the first
+    // unavailable one.
     let there = |from: u64| (from / 64).is_multiple_of(2);
     let first_there = if read(&files, file, 0, 64).await.is_ok() { 0 } else { 64 };
     for unit in (0..256).step_by(64) {
@@ -65,12 +66,12 @@ async fn only_data_on_a_lost_iod_return_eio() {
         let data = Bytes::copy_from_slice(&pattern(256, 1)[unit as usize..]);
         let written = files.write(&ctx(1), file, unit, data, Stability::Unstable).await;
         match there(unit + first_there) {
-            // The reply is FILE_SYNC, because a COMMIT could not report this write.
+            // The mgr writes stably and replies FILE_SYNC, because a later COMMIT could not reach all iods.
             true => assert_eq!(written.map(|out| (out.count, out.stable)), Ok((64, Stability::FileSync))),
             false => assert_eq!(written, Err(Status::Io)),
         }
     }
-    // The changed verifier shows that unstable bytes may be lost.
+    // The verifier has changed, because unstable bytes on the lost iod may be lost.
     assert_ne!(commit(&files, file).await.unwrap(), unstable.verifier);
     let set = types::SetAttrs { size: Some(0), ..Default::default() };
     assert_eq!(files.setattr(&ctx(1), file, set, true).await, Err(Status::Io));
@@ -135,7 +136,7 @@ async fn objects_of_removed_files_are_deleted_on_all_iods() {
     assert_eq!(cluster.objects(), 30);
     for i in 0..5 {
         let file = remove(&files, &format!("f{i}")).await;
-        // The file is still open, so its bytes stay until the last close.
+        // The removed file is still open, so its bytes stay until the last close.
         assert!(read(&files, file, 0, 600).await.unwrap() == pattern(600, 1));
         files.reap(&ctx(0), file).await.unwrap();
         assert_eq!(files.getattr(&ctx(1), file).await, Err(Status::Stale));
@@ -143,13 +144,13 @@ async fn objects_of_removed_files_are_deleted_on_all_iods() {
         assert_eq!(files.setattr(&ctx(1), file, cut, true).await, Err(Status::Stale));
     }
     until("the objects are deleted", || cluster.objects() == 15).await;
-    // The objects on a stopped iod wait for deletion, also across a restart of the mgr.
+    // Objects on a stopped iod wait for their deletion, even across a restart of the mgr.
     cluster.stop_iod(2);
     until("the loss is noticed", || cluster.up() == 2).await;
     for i in 5..10 {
         let name = Bytes::from(format!("f{i}"));
         let id = files.lookup(&ctx(1), FileId::ROOT, &name).await.unwrap().id;
-        // No client has the file open, so the removal of the last name deletes the inode.
+        // No client has the file open, so the removal of its last name deletes the inode.
         let removed = files.remove(&ctx(1), FileId::ROOT, &name, &|file| file == id).await.unwrap();
         assert!(!removed.orphaned && removed.id == id);
         assert_eq!(files.getattr(&ctx(1), id).await, Err(Status::Stale));
@@ -168,7 +169,7 @@ async fn orphans_from_before_a_restart_are_freed() {
     let files = cluster.files();
     let file = create(&files, "f").await;
     write(&files, file, 0, &pattern(600, 1), Stability::FileSync).await;
-    // The file is removed while open, and no client closes it before the mgr stops.
+    // The file is removed while it is open, and no client closes it before the mgr stops.
     assert_eq!(remove(&files, "f").await, file);
     drop(files);
     cluster.restart_mgr().await;
@@ -196,7 +197,7 @@ async fn one_client_record_of_each_owner_survives_a_restart() {
     assert_eq!(cluster.files().clients().await.unwrap(), [record(&long, 2)]);
 }
 
-/// A client that creates a file without waiting for the disk sends a COMMIT when it closes the file.
+/// A client that creates a file without waiting for durability sends a COMMIT when it closes the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_of_an_empty_new_file_needs_no_iods() {
     let mut cluster = Cluster::new(1, "64").await;

@@ -1,4 +1,5 @@
-//! Gathered small writes in the mgr: requests to iods, reads of held bytes, and crashes of mgr and iods.
+//! Gathered small writes in the mgr: the number of requests to iods, reads of held bytes, and crashes of the mgr and of
+//! iods.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use nfs::fs::{Content, FileSystem, Iomode, LayoutAsk, LayoutGone, Stability, Wri
 use types::{ByteRange, FileId, Status, Verifier, limits};
 use wire::admin::Value;
 
-/// A gather delay in ms that no test outlasts, so that no timeout sends the held writes.
+/// A gather delay in milliseconds that is longer than any test. So no held write is flushed because of its delay.
 const LONG: u32 = 60_000;
 
 async fn cluster(iods: usize, unit: &str, delay_ms: u32) -> Cluster {
@@ -41,7 +42,7 @@ async fn give_back(files: &Files, client: u64, file: FileId, iomode: Iomode) {
     files.layout_gone(&ctx(client), client, file, iomode, ByteRange::ALL, why).await.unwrap();
 }
 
-/// Number of WRITEs that the iods received.
+/// Returns the number of WRITEs that the iods have received.
 fn write_requests(cluster: &Cluster) -> u64 {
     let counters = cluster.iods.iter().flatten().flat_map(|iod| iod.counters());
     counters.filter(|counter| counter.name == "requests.write").map(|counter| counter.value).sum()
@@ -113,7 +114,7 @@ async fn operations_through_the_mgr_see_held_writes() {
     assert!(held(&cluster) > 5);
     assert_eq!(read(&files, file, 98, 20).await.unwrap(), &b"\0\0olnew"[..]);
     assert_eq!((write_requests(&cluster), held(&cluster)), (1, 0));
-    // A stable write is ordered after the held writes that it covers.
+    // A stable write takes effect after the held writes that it overlaps.
     put(&files, 1, file, 100, b"abcde").await;
     write(&files, file, 103, b"XYZ", Stability::FileSync).await;
     assert_eq!((held(&cluster), write_requests(&cluster)), (0, 3));
@@ -130,18 +131,18 @@ async fn operations_through_the_mgr_see_held_writes() {
     put(&files, 1, file, 400_000, b"room").await;
     files.allocate(&ctx(2), file, ByteRange { offset: 400_001, len: 100 }).await.unwrap();
     assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, 400_101);
-    // A copy reads held writes of its source, and is ordered after held writes of its target.
+    // A copy includes held writes of its source, and takes effect after held writes of its target.
     put(&files, 1, file, 0, b"source").await;
     put(&files, 1, other, 0, b"target").await;
     let copied = files.copy(&ctx(1), file, ByteRange { offset: 0, len: 3 }, other, 2).await.unwrap().unwrap();
     assert_eq!(commit(&files, 1, other).await, Ok(copied.verifier));
     assert_eq!(read(&files, other, 0, 9).await.unwrap(), "tasout");
-    // No held write reaches the file after a truncate.
+    // No held write reaches the file after a truncation.
     put(&files, 1, file, 0, b"0123456789").await;
     assert_eq!(set_size(&files, file, 4).await.size, 4);
     assert_eq!(set_size(&files, file, 8).await.size, 8);
     assert_eq!(read(&files, file, 0, 20).await.unwrap(), &b"0123\0\0\0\0"[..]);
-    // Held writes of a removed file are discarded.
+    // The mgr drops the held writes of a removed file.
     put(&files, 1, other, 0, b"x").await;
     let gone = remove(&files, "g").await;
     files.reap(&ctx(0), gone).await.unwrap();
@@ -165,11 +166,11 @@ async fn writes_are_not_held_while_another_client_has_a_layout() {
         let requests = write_requests(&cluster);
         put(&files, 1, file, 0, b"at once").await;
         assert_eq!((gathered(), write_requests(&cluster)), (before + 1, requests + 1));
-        // The client with the layout orders its writes on the direct path and on the mgr path itself, so the mgr holds
-        // its write.
+        // The client that has the layout keeps its writes on the direct path and on the mgr path in order. So the mgr
+        // may hold its writes.
         put(&files, 2, file, 0, b"held").await;
         assert_eq!(gathered(), before + 2);
-        // A held write is ordered before an overlapping write of another client.
+        // A held write takes effect before an overlapping later write of another client.
         put(&files, 1, file, 1, b"o").await;
         assert_eq!((held(&cluster), read(&files, file, 0, 4).await.unwrap()), (0, Bytes::from_static(b"hold")));
         give_back(&files, 2, file, iomode).await;
@@ -177,7 +178,7 @@ async fn writes_are_not_held_while_another_client_has_a_layout() {
         assert!(held(&cluster) > 0 && gathered() == before + 3);
         assert!(commit(&files, 1, file).await.is_ok());
     }
-    // CLOSE, unlock and LAYOUTRETURN send the held writes first.
+    // CLOSE, unlock and LAYOUTRETURN flush the held writes.
     put(&files, 1, file, 0, b"a").await;
     files.closed(&ctx(1), file, true).await.unwrap();
     assert_eq!(held(&cluster), 0);
@@ -201,7 +202,7 @@ async fn a_crash_between_write_and_commit_changes_the_verifier() {
         let before = put(&files, 1, file, 0, &pattern(10_000, 2)).await.verifier;
         cluster.stop_iod(iod);
         until("the loss is noticed", || cluster.up() == 1).await;
-        // While the bytes cannot be written, COMMIT returns DELAY, and the mgr keeps the bytes.
+        // While an iod is down, COMMIT returns DELAY, and the mgr still holds the bytes.
         assert_eq!(commit(&files, 1, file).await, Err(Status::Delay));
         assert_eq!(read(&files, file, 0, 10_000).await, Err(Status::Delay));
         cluster.start_iod(iod);
@@ -209,14 +210,14 @@ async fn a_crash_between_write_and_commit_changes_the_verifier() {
         assert_ne!(commit(&files, 1, file).await.unwrap(), before);
         assert!(read(&files, file, 0, 10_000).await.unwrap() == pattern(10_000, 2));
     }
-    // A mgr that is stopped sends its held writes.
+    // A mgr that is stopped flushes its held writes.
     let before = put(&files, 1, file, 0, &pattern(10_000, 3)).await.verifier;
     drop(files);
     cluster.restart_mgr().await;
     let files = cluster.files();
     assert_ne!(commit(&files, 1, file).await.unwrap(), before);
     assert!(read(&files, file, 0, 10_000).await.unwrap() == pattern(10_000, 3));
-    // A mgr that is killed loses them.
+    // A mgr that is killed loses its held writes.
     let before = put(&files, 1, file, 0, &pattern(10_000, 4)).await.verifier;
     assert!(held(&cluster) > 0);
     drop(files);
@@ -239,7 +240,7 @@ async fn commit_reports_a_failed_gathered_write() {
     std::fs::write(&objects, "no directory").unwrap();
     let first = put(&files, 1, file, 0, b"one").await.verifier;
     until("it is tried", || cluster.mgr().counters().gather_losses == 1).await;
-    // The next write fails at once.
+    // The iod cannot write now, so the next write fails at once instead of being held.
     let data = Bytes::from_static(b"two");
     let second = files.write(&ctx(2), file, 3, data, Stability::Unstable).await;
     assert!(second.is_err_and(|e| e != Status::Delay));
@@ -251,7 +252,7 @@ async fn commit_reports_a_failed_gathered_write() {
     );
     std::fs::remove_file(&objects).unwrap();
     std::fs::rename(&away, &objects).unwrap();
-    // A reported failure does not affect later writes.
+    // The reported failure does not affect later writes.
     let third = put(&files, 1, file, 0, b"three").await.verifier;
     assert_eq!(commit(&files, 1, file).await, Ok(third));
     assert_eq!(read(&files, file, 0, 9).await.unwrap(), "three");

@@ -1,4 +1,4 @@
-//! Inline files: iods do not know them until they grow or a client requests a layout to write.
+//! Inline files: iods have nothing of such a file until it grows or a client requests a write layout.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use layout::kinds::native::KIND;
@@ -18,7 +18,7 @@ fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
     LayoutAsk { file, kind: KIND, iomode, readable: true, range: ByteRange::ALL, min_len: 0, max_body }
 }
 
-/// Number of data and object requests that the iods received.
+/// Returns the number of requests for data and objects that the iods have received.
 fn data_requests(cluster: &Cluster) -> u64 {
     let counters = cluster.iods.iter().flatten().flat_map(|iod| iod.counters());
     let of_bytes = ["requests.write", "requests.read", "requests.remove", "requests.commit", "requests.size"];
@@ -41,7 +41,7 @@ async fn inline_files_cause_no_requests_to_iods() {
         kept.push(file);
     }
     assert_eq!(cluster.mgr().counters().inline_writes, 40);
-    // The files are readable without any iod, also after a restart of the mgr.
+    // Clients can read the files without any iod, even after a restart of the mgr.
     (0..3).for_each(|iod| cluster.stop_iod(iod));
     drop(files);
     cluster.restart_mgr().await;
@@ -59,7 +59,8 @@ async fn inline_files_cause_no_requests_to_iods() {
     assert_eq!(files.seek(&ctx(1), file, 1500, Content::Data).await, Err(Status::NxIo));
     files.deallocate(&ctx(1), file, ByteRange { offset: 10, len: 20 }).await.unwrap();
     assert!(read(&files, file, 0, 40).await.unwrap() == [&data[..10], &[0; 20], &data[30..40]].concat());
-    // A reader gets no layout, because the mgr has the bytes. A client that requests a layout to write waits for iods.
+    // A reader gets no layout, because the mgr has the bytes. A request for a write layout fails with `Delay` while the
+    // iods are down.
     assert_eq!(files.layout_get(&ctx(1), ask(file, Iomode::Read)).await.map(drop), Err(Status::NoLayout));
     assert_eq!(files.layout_get(&ctx(1), ask(file, Iomode::ReadWrite)).await.map(drop), Err(Status::Delay));
     for (i, file) in kept.iter().enumerate() {
@@ -95,7 +96,7 @@ async fn an_inline_file_moves_to_iods_when_it_grows() {
         assert!(read(&files, file, 0, 1 << 20).await.unwrap() == data[..len]);
         files.layout_get(&ctx(2), ask(file, Iomode::Read)).await.unwrap();
     }
-    // The moved bytes are durable on the iods before the namespace discards them.
+    // The moved bytes are durable on the iods before the namespace drops the inline bytes.
     files.commit(&ctx(1), grown, ByteRange::ALL).await.unwrap();
     drop(files);
     cluster.restart_mgr().await;
@@ -105,7 +106,7 @@ async fn an_inline_file_moves_to_iods_when_it_grows() {
     assert!(read(&files, reserved, 0, 1 << 20).await.unwrap() == [&data[..50], &[0; 50]].concat());
 }
 
-/// Bytes that cannot move to their iods stay with the metadata.
+/// Inline bytes that cannot move to iods stay in the metadata store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_inline_file_that_cannot_move_stays_readable_and_moves_later() {
     let mut cluster = cluster(2).await;

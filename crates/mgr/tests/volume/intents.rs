@@ -35,7 +35,7 @@ async fn a_truncate_interrupted_by_a_crash_is_completed() {
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
     let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
-    // The mgr crashes after it has stored the size and before the iods truncate.
+    // The mgr crashes when the namespace has the new size and no iod has truncated its object.
     offline(&mut cluster, async |namespace, _| {
         namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
     })
@@ -47,7 +47,7 @@ async fn a_truncate_interrupted_by_a_crash_is_completed() {
     want.resize(500, 0);
     assert!(read(&files, file, 0, 500).await.unwrap() == want, "bytes beyond the truncation came back");
     until("the cut is done", || work(&cluster, "cuts_pending") == 0).await;
-    // The next start does not repeat the truncate over later writes.
+    // The next start of the mgr does not repeat the truncation after later writes.
     write(&files, file, 100, &pattern(300, 2), Stability::FileSync).await;
     want[100..400].copy_from_slice(&pattern(300, 2));
     drop(files);
@@ -69,7 +69,7 @@ async fn a_pending_truncate_delays_writes_until_the_iods_return() {
     .await;
     let files = cluster.files();
     assert_eq!(work(&cluster, "cuts_pending"), 1);
-    // GETATTR does not wait for the truncate.
+    // GETATTR does not wait for the pending truncation.
     assert_eq!(size(&files, 1, file).await, 10);
     let data = Bytes::from_static(b"x");
     assert_eq!(files.write(&ctx(1), file, 0, data, Stability::FileSync).await, Err(Status::Delay));
@@ -86,7 +86,7 @@ async fn a_pending_truncate_delays_writes_until_the_iods_return() {
     assert!(read(&cluster.files(), file, 0, 500).await.unwrap() == want);
 }
 
-/// An offset beyond the largest file of most local file systems, and therefore beyond the largest object.
+/// A file size beyond the largest file of most local file systems, and therefore beyond the largest object.
 const FAR: u64 = 70_368_743_129_083;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,12 +95,12 @@ async fn a_truncate_beyond_the_largest_object_size_succeeds() {
     let files = cluster.files();
     let file = create(&files, "f").await;
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
-    // Another client may have written more, so the mgr asks the iods to truncate.
+    // Another client may have written more, so the mgr asks the iods to truncate their objects.
     granted(&files, 7, file).await;
     assert_eq!(set_size(&files, file, FAR).await.size, FAR);
     drop(files);
     cluster.restart_mgr().await;
-    // The intent of a mgr that crashed on a refusal by an iod, or before the truncate.
+    // The store contains a pending truncation, as after a crash of the mgr before the iods truncated.
     let far = SetAttrs { size: Some(FAR + 1), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.cut(&Cred::root(), Default::default(), file, &far, true).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_truncate_beyond_the_largest_object_size_succeeds() {
     remove(&files, "f").await;
 }
 
-/// Damages the object of a file on one iod, so that the iod refuses to use it.
+/// Damages the header of the file's object on one iod, so that the iod refuses to use the object.
 async fn spoil(cluster: &mut Cluster, iod: usize, file: FileId) {
     let path = object(cluster, iod, file);
     let up = cluster.up();
@@ -158,7 +158,7 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
     let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
-        // A client was writing when the mgr ended, so the mgr must learn the size.
+        // The intent `Written` says that a client was writing when the mgr died, so the mgr must measure the size.
         namespace.note(Default::default(), Noted { file, intent: Intent::Written }).await.unwrap();
     })
     .await;
@@ -167,7 +167,7 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
         let files = cluster.files();
         assert_eq!(size(&files, 1, file).await, 100);
         files.closed(&ctx(1), file, true).await.unwrap();
-        // No request may extend the file over the bytes that the object still holds.
+        // No request may extend the file over the bytes that the refused object still holds.
         let data = Bytes::from_static(b"x");
         assert_eq!(files.write(&ctx(1), file, 0, data, Stability::FileSync).await, Err(Status::Io));
         assert_eq!(files.setattr(&ctx(1), file, cut(400), true).await, Err(Status::Io));
@@ -184,7 +184,7 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
     assert_eq!(refused.mended, wire::admin::Mended::Yes);
     let left = cluster.mgr().check(true).await.findings;
     assert!(left.iter().all(|finding| finding.code == "object-damaged"), "{left:?}");
-    // The data on the other iod are usable again.
+    // Clients can use the data on the other iod again.
     let files = cluster.files();
     write(&files, file, 128, &pattern(64, 3), Stability::FileSync).await;
     assert!(read(&files, file, 128, 64).await.unwrap() == pattern(64, 3));
@@ -206,7 +206,7 @@ async fn the_size_is_measured_after_the_writer_and_the_mgr_died() {
     wait_settled(&cluster).await;
     assert_eq!(size(&cluster.files(), 8, file).await, 50);
     assert_eq!(cluster.mgr().check(false).await.findings, []);
-    // A file without later writes is not measured again.
+    // The mgr does not measure the file again, because no client wrote it since.
     let queries = cluster.mgr().counters().size_queries;
     assert_eq!(size(&cluster.files(), 8, file).await, 50);
     assert_eq!(cluster.mgr().counters().size_queries, queries);
@@ -239,7 +239,7 @@ async fn an_mtime_set_by_the_writer_survives_concurrent_getattrs() {
         let body = granted(&files, 7, file).await;
         let first = cluster.iods.iter().position(|iod| iod.as_ref().unwrap().iod() == body.devices[0]).unwrap();
         natives[first].write(file, 0, 0, &pattern(50, 1)).await.unwrap();
-        // Until the writer reports, the iods know a larger size than the mgr.
+        // Until the writer reports its write, the iods have a larger size than the namespace.
         let looking = |turns| {
             let files = files.clone();
             tokio::spawn(async move {
@@ -270,14 +270,14 @@ async fn the_size_is_not_final_while_an_iod_is_down() {
     Native::connect(&cluster, second).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
     cluster.stop_iod(second);
     until("the loss is noticed", || cluster.up() == 1).await;
-    // While the iod is down, the mgr reports the last size that it learned. It asks the iod for the present size later.
+    // While the iod is down, the mgr returns the last size that it knows. It measures the file when the iod is back.
     assert_eq!(size(&files, 8, file).await, 0);
     files.closed(&ctx(7), file, true).await.unwrap();
     assert_eq!(revoke(&files, 7, file).await, Err(Status::Delay));
     assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "fences_pending")), (1, 1));
     cluster.start_iod(second);
     cluster.wait_up(2).await;
-    // The iod receives the fence before it serves clients.
+    // The mgr sends the fence to the iod before the iod serves clients.
     let late = Native::connect(&cluster, second).await.write(file, 0, 50, b"late").await;
     assert_eq!(late, Err(Status::Fenced));
     wait_settled(&cluster).await;
@@ -303,14 +303,14 @@ async fn a_close_does_not_cancel_an_interrupted_size_measurement() {
         let gone = files.layout_gone(&writer, 7, file, Iomode::ReadWrite, ByteRange::ALL, why.clone());
         let mut gone = Box::pin(gone);
         if futures_util::poll!(gone.as_mut()).is_ready() {
-            // On a busy machine the iod answers within the first poll. Then nothing can be interrupted, so the test
-            // tries again.
+            // On a busy machine, the iod may answer within the first poll. The request is complete then and cannot be
+            // interrupted, so the test tries again with another file.
             assert!(tries < 100, "{how}: no iod is asked");
             whys.push(why);
             continue;
         }
         files.closed(&other, file, true).await.unwrap();
-        // Drop the request, as if the answer of the iod never arrived.
+        // Drop the request, as if the reply of the iod had never arrived.
         drop(gone);
         wait_settled(&cluster).await;
         assert_eq!(size(&files, 8, file).await, 50, "{how}");
@@ -362,7 +362,8 @@ async fn a_pending_fence_is_sent_after_a_restart() {
     assert!(read(&cluster.files(), file, 0, 200).await.unwrap() == pattern(200, 1));
 }
 
-/// A file of which a client wrote 50 bytes into each object without a report. Then the mgr stops, and iod `down` too.
+/// Creates a file, and lets a client write 50 bytes into each of its objects without a report. Then stops the mgr, and
+/// the iod `down`.
 async fn left_by_its_writer(cluster: &mut Cluster, down: Option<usize>) -> FileId {
     let file = create(&cluster.files(), "f").await;
     granted(&cluster.files(), 7, file).await;
@@ -415,7 +416,7 @@ async fn a_size_is_not_final_before_all_iods_are_fenced() {
     cluster.start_mgr().await;
     until("the fence is noted", || work(&cluster, "fences_pending") == 1).await;
     assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "intents_written")), (1, 1));
-    // Another restart of the mgr changes nothing.
+    // Another restart of the mgr does not change the pending work.
     cluster.restart_mgr().await;
     until("the first iod is fenced", || work(&cluster, "fences_pending") == 1).await;
     assert_eq!(work(&cluster, "sizes_to_learn"), 1);
@@ -444,7 +445,7 @@ async fn closed_and_unused_files_are_not_fenced() {
     let mut cluster = Cluster::stopped(2, "64").await;
     (0..2).for_each(|i| cluster.stop_iod(i));
     cluster.start_mgr().await;
-    // No client has received a layout of this file.
+    // No client ever gets a layout of this file.
     let unused = create(&cluster.files(), "unused").await;
     cluster.restart_mgr().await;
     wait_settled(&cluster).await;
@@ -506,14 +507,15 @@ async fn an_object_recreated_by_a_late_write_is_collected() {
     assert_eq!(cluster.objects(), 2);
     let late = Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await;
     assert_eq!(late, Err(Status::Fenced), "the iod remembers the removal");
-    // After a restart the iod has forgotten the removal. No mgr runs while the late write creates the object.
+    // A restarted iod has no tombstone of the object. The mgr does not run while the late write creates the object
+    // again.
     drop(files);
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(1);
     cluster.start_iod(1);
     Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await.unwrap();
     assert_eq!(cluster.objects(), 3);
-    // The mgr lists the objects of an iod when the iod comes up.
+    // The mgr lists the objects of an iod when the iod connects.
     cluster.start_mgr().await;
     until("the object is collected", || cluster.objects() == 2).await;
     until("it is counted", || cluster.mgr().counters().objects_collected == 1).await;
@@ -535,7 +537,8 @@ async fn many_objects_without_files_are_not_collected() {
     until("their objects are deleted", || work(&cluster, "doomed") == 0).await;
     assert_eq!(cluster.objects(), 0);
     drop(files);
-    // After a restart the iod has forgotten the removals. No mgr runs while the late writes create the objects.
+    // A restarted iod has no tombstones of the objects. The mgr does not run while the late writes create the objects
+    // again.
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(0);
     cluster.start_iod(0);
@@ -567,7 +570,7 @@ async fn a_file_created_without_iods_keeps_the_policy_of_its_directory() {
     cluster.wait_up(2).await;
     let body = granted(&cluster.files(), 7, file).await;
     assert_eq!((body.stripe_unit, body.devices.len()), (192, 1));
-    // A file that is removed before it has a layout leaves no work.
+    // A file that is removed before it has a layout leaves nothing to clean up.
     let unused = create(&cluster.files(), "unused").await;
     remove(&cluster.files(), "unused").await;
     cluster.files().reap(&ctx(0), unused).await.unwrap();
@@ -582,7 +585,7 @@ async fn only_durable_bytes_are_reported_missing() {
     granted(&files, 7, file).await;
     let commit =
         async |last: u64, body: Bytes| files.layout_commit(&ctx(7), file, (KIND, body), Some(last), None).await;
-    // The size is reported but the bytes are not durable: an iod may have lost them.
+    // The client reports the size, but not that the bytes are durable. So a missing object is no damage.
     assert_eq!(commit(49, Bytes::new()).await, Ok(Some(50)));
     assert_eq!(cluster.mgr().check(false).await.findings, []);
     let durable = Bytes::from(Update { durable: true, ..Update::default() }.to_bytes().to_vec());

@@ -1,4 +1,4 @@
-//! Layouts: their content, the visibility of direct writes to other clients, and fencing.
+//! Layouts: their content, the visibility of writes on the direct path to other clients, and fencing.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, write};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
 
 const LONG: Duration = Duration::from_secs(60);
-/// The owner of the connections that the tests open.
+/// The owner of the connections, which the tests prove to the iod (PROVE).
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
 pub fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
@@ -38,7 +38,7 @@ pub async fn call<R: Xdr>(connection: &Connection, procedure: Procedure, argumen
     decode_reply(&mut reply.unwrap().body).unwrap()
 }
 
-/// Connects to a device with only the device info of the mgr, as a client does.
+/// Connects to an iod, with only the device address that the mgr returns to clients.
 pub async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection {
     let body = files.device_info(&ctx(client), device, KIND).await.unwrap();
     let device = Device::from_bytes(&body).unwrap();
@@ -55,7 +55,7 @@ pub async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection
     connection
 }
 
-/// The capability of a layout for one of its iods.
+/// Returns the capability in a layout for the iod with this index.
 pub fn capability(body: &Body, index: usize) -> Capability {
     Capability { mac: body.authenticators[index], ..Capability::from_bytes(&body.capability).unwrap() }
 }
@@ -119,7 +119,7 @@ async fn other_clients_see_growth_without_a_layoutcommit() {
     write_direct(&files, 7, &body, 300, &pattern(20, 2)).await.unwrap();
     let out = files.read(&ctx(8), file, 290, 100).await.unwrap();
     assert_eq!((out.data.len(), out.eof), (30, true));
-    // A truncate also removes bytes that were written but not reported.
+    // A truncation also removes bytes that a client has written without a report.
     write_direct(&files, 7, &body, 320, &pattern(500, 3)).await.unwrap();
     assert_eq!(set_size(&files, file, 400).await.size, 400);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 400);
@@ -127,7 +127,7 @@ async fn other_clients_see_growth_without_a_layoutcommit() {
     assert!(read(&files, file, 400, 500).await.unwrap().iter().all(|b| *b == 0), "bytes beyond a truncation came back");
 }
 
-/// Another client may truncate the file during a write, and remove some pieces of that write. Then the file does not
+/// Another client may truncate the file during a write, and so remove some pieces of the write. The file then does not
 /// end where the writer reports.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
@@ -137,13 +137,13 @@ async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(128, 1)).await.unwrap();
     assert_eq!(set_size(&files, file, 0).await.size, 0);
-    // This piece arrives after the truncate. The other piece arrived before it.
+    // The first piece of the write arrives after the truncation. The second piece arrived before it.
     write_direct(&files, 7, &body, 0, &pattern(64, 1)).await.unwrap();
     let told = Update { durable: true, whole: true, ..Update::default() }.to_bytes();
     files.layout_commit(&ctx(7), file, (KIND, told.clone()), Some(127), None).await.unwrap();
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 64);
     assert!(read(&files, file, 0, 200).await.unwrap() == pattern(64, 1), "truncated bytes are reported as lost");
-    // Later writes count as usual.
+    // A report of later writes sets the size as usual.
     write_direct(&files, 7, &body, 0, &pattern(300, 2)).await.unwrap();
     files.layout_commit(&ctx(7), file, (KIND, told), Some(299), None).await.unwrap();
     assert!(read(&files, file, 0, 400).await.unwrap() == pattern(300, 2));
@@ -165,7 +165,7 @@ async fn the_size_after_a_silent_writer_is_learned_from_the_iods() {
             "closed" => {
                 files.closed(&ctx(7), file, true).await.unwrap();
                 assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 100);
-                // The client may have closed one of several opens, and continues to write.
+                // The client may have closed only one of several opens, and continues to write.
                 write_direct(&files, 7, &body, 100, &pattern(50, 2)).await.unwrap();
                 assert_eq!(gone(file, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await, 150);
                 continue;
@@ -176,14 +176,15 @@ async fn the_size_after_a_silent_writer_is_learned_from_the_iods() {
         };
         assert_eq!(size, 100 + i as u64, "{how}");
     }
-    // A writer that has reported everything causes no size query to the iods.
+    // For a writer that has reported all its writes, the mgr does not ask the iods for the size.
     let file = create(&files, "told").await;
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(10, 1)).await.unwrap();
     let before = cluster.mgr().counters().size_queries;
     let all = Bytes::from(Update { durable: true, ..Update::default() }.to_bytes().to_vec());
     files.layout_commit(&ctx(7), file, (KIND, all), Some(9), None).await.unwrap();
-    // Setting the current size, as copy programs do, causes no truncate on the iods. A smaller size does.
+    // If a client sets the size that the file has, as copy programs do, the iods need not truncate. A smaller size
+    // causes a truncation.
     let set = |size| SetAttrs { size: Some(size), mode: Some(0o600), ..SetAttrs::default() };
     assert_eq!(files.setattr(&ctx(7), file, set(10), true).await.unwrap().size, 10);
     assert_eq!(cluster.mgr().counters().truncates, 0);
@@ -226,10 +227,10 @@ async fn a_client_can_fence_its_own_old_layout() {
     let new = layout(&files, 7, file, Iomode::ReadWrite).await;
     assert_eq!(new.generation.0, old.generation.0 + 1);
     write_direct(&files, 7, &new, 100, &pattern(20, 2)).await.unwrap();
-    // The new layout is not revoked, so the mgr still learns the size that the writer reached.
+    // The mgr has revoked no layout, so it still asks the iods for the size that the writer reached.
     assert_eq!(cluster.mgr().counters().layouts_revoked, 0);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 120);
-    // A client that lost its layout does not know of later truncates, so it asks the mgr to measure the file.
+    // A client that lost its layout does not know of truncations since then, so it asks the mgr to measure the file.
     set_size(&files, file, 50).await;
     let measure = update(Update { measure: true, ..Update::default() });
     files.layout_commit(&ctx(7), file, (KIND, measure.clone()), Some(119), None).await.unwrap();
@@ -237,7 +238,7 @@ async fn a_client_can_fence_its_own_old_layout() {
     write_direct(&files, 7, &new, 60, &pattern(20, 3)).await.unwrap();
     files.layout_commit(&ctx(7), file, (KIND, measure.clone()), Some(119), None).await.unwrap();
     assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 80);
-    // While an iod is down the file cannot be measured, and the mgr does not acknowledge the request.
+    // While an iod is down, the mgr cannot measure the file, and the LAYOUTCOMMIT fails.
     cluster.stop_iod(1);
     let told = files.layout_commit(&ctx(7), file, (KIND, measure), Some(119), None).await;
     assert_eq!(told.unwrap_err(), Status::Delay);

@@ -1,4 +1,5 @@
-//! File sizes that iods request from the mgr: no answer while a client may have written more.
+//! File lengths that iods request from the mgr (LENGTHS): the mgr returns none while a client may have written more
+//! than it reported.
 
 use crate::cluster::{Cluster, create, ctx, pattern, remove, set_size, write};
 use layout::kinds::native::KIND;
@@ -20,18 +21,18 @@ async fn give_back(files: &Files, client: u64, file: FileId) {
     files.layout_gone(&ctx(client), client, file, Iomode::ReadWrite, ByteRange::ALL, why).await.unwrap();
 }
 
-/// The file size that an iod gets from the mgr.
+/// Returns the length of a file that an iod gets from the mgr.
 async fn length(cluster: &Cluster, iod: usize, file: FileId) -> Option<u64> {
     length_answer(cluster, iod, file).await.map(|told| told.file)
 }
 
-/// As [`length`], together with the least length of the iod's object.
+/// Returns the length of a file, and the smallest valid length of the iod's object, as the iod gets them from the mgr.
 async fn length_answer(cluster: &Cluster, iod: usize, file: FileId) -> Option<FileLength> {
     let served = cluster.iods[iod].as_ref().unwrap().volume().clone();
     tokio::task::spawn_blocking(move || served.file_length(ObjectId::stream_0(file))).await.unwrap()
 }
 
-/// Waits until a request of the iod has reached the mgr.
+/// Waits until a LENGTHS question of the iod has reached the mgr.
 async fn wait_for_request(cluster: &Cluster, iod: usize, file: FileId) {
     let asked = || cluster.mgr().counters().lengths_asked;
     let before = asked();
@@ -55,11 +56,11 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     wait_for_request(&cluster, 1, file).await;
     write(&files, file, 0, &pattern(100, 1), Stability::FileSync).await;
     files.closed(&ctx(1), file, true).await.unwrap();
-    // The file has 100 bytes and a stripe unit of 64: one object has 64 bytes and the other has 36.
+    // The file has 100 bytes and a stripe unit of 64 bytes: one object has 64 bytes, and the other has 36.
     let both = [length_answer(&cluster, 0, file).await.unwrap(), length_answer(&cluster, 1, file).await.unwrap()];
     assert_eq!(both.map(|told| told.file), [100, 100]);
     assert_eq!((both[0].least + both[1].least, both[0].least.max(both[1].least)), (100, 64));
-    // Another client may write on the direct path, and does so.
+    // Another client gets a write layout and extends the file on the direct path.
     layout(&files, 7, file).await;
     assert_eq!(length(&cluster, 0, file).await, None);
     let served = cluster.iods[0].as_ref().unwrap().volume().clone();
@@ -72,9 +73,9 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     assert_eq!(length(&cluster, 1, file).await, Some(longer));
     set_size(&files, file, 30).await;
     assert_eq!(length(&cluster, 1, file).await, Some(30));
-    // An inode that is no regular file, or does not exist, has no size.
+    // The mgr returns no length for an inode that does not exist or is not a regular file.
     assert_eq!((length(&cluster, 0, FileId::ROOT).await, length(&cluster, 0, FileId(9999)).await), (None, None));
-    // A restarted mgr does not know which client had the file open.
+    // A restarted mgr does not know which clients wrote the file, so it measures the file before it returns a length.
     layout(&files, 7, file).await;
     drop(files);
     cluster.restart_mgr().await;

@@ -1,4 +1,4 @@
-//! Lost object data: reads fail instead of returning zeros, checks report the loss, and copies are rebuilt.
+//! Lost object data: reads fail instead of returning zeros, checks report the loss, and the mgr rebuilds lost copies.
 
 use crate::check::{check, codes, object, wait_settled};
 use crate::cluster::{Cluster, create, ctx, mode, pattern, read, until, write};
@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use types::{ByteRange, FileId, SetAttrs, Status};
 use wire::admin::Mended;
 
-/// Length of the file in bytes. It is striped in units of 64 over two iods (with mirrors: two of four).
+/// Length of the test file in bytes. The file is striped in units of 64 bytes over two iods. With mirrors, each of the
+/// two copies has two iods.
 const LEN: usize = 300;
-/// Length of the header of an object's file.
+/// Length of the header in the file of an object, in bytes.
 const HEAD: u64 = 4096;
 
 async fn cluster(mirrors: u32) -> Cluster {
@@ -20,7 +21,7 @@ async fn cluster(mirrors: u32) -> Cluster {
     cluster
 }
 
-/// A file that was written, committed and closed.
+/// Creates a file, and writes, commits and closes it.
 async fn file(cluster: &Cluster, name: &str, stable: Stability) -> FileId {
     let files = cluster.files();
     let file = create(&files, name).await;
@@ -31,13 +32,13 @@ async fn file(cluster: &Cluster, name: &str, stable: Stability) -> FileId {
     file
 }
 
-/// The existing objects of a file, each with the index of its iod.
+/// Returns the existing objects of a file: for each, the position of its iod and the path of its file.
 fn objects(cluster: &Cluster, file: FileId) -> Vec<(usize, PathBuf)> {
     let all = (0..cluster.config.iods.len()).map(|iod| (iod, object(cluster, iod, file)));
     all.filter(|(_, path)| path.exists()).collect()
 }
 
-/// Removes an object, or truncates it to `left` bytes, while its iod is stopped.
+/// Stops an iod, deletes an object of the iod or truncates it to `left` bytes, and starts the iod again.
 async fn lose(cluster: &mut Cluster, (iod, path): &(usize, PathBuf), left: Option<u64>) {
     let up = cluster.up();
     cluster.stop_iod(*iod);
@@ -76,14 +77,15 @@ async fn reads_of_lost_bytes_fail_instead_of_returning_zeros() {
             let named: u64 = found[0].text.split(": ").last().unwrap().split(' ').next().unwrap().parse().unwrap();
             assert_eq!(named, lost, "{}", found[0].text);
             assert_eq!(check(&cluster, true).await[0].mended, Mended::Failed);
-            // A write after the lost bytes, or a truncate into them, would turn them into zeros.
+            // A write after the lost bytes, or a truncation before the end of the file, would turn lost bytes into
+            // zeros. So the mgr refuses both.
             let cred = ctx(1);
             let written = files.write(&cred, file, LEN as u64 - 1, vec![7].into(), Stability::FileSync).await;
             let written_before = files.write(&cred, file, 100, vec![7; 100].into(), Stability::FileSync).await;
             assert!([written, written_before].into_iter().any(|out| out.is_err()));
             let shorter = SetAttrs { size: Some(LEN as u64 - 1), ..mode(0o644) };
             assert_eq!(files.setattr(&cred, file, shorter, true).await.map(drop), Err(Status::Lost));
-            // A truncate to zero is allowed, and makes the file usable again.
+            // A truncation to zero is allowed, and makes the file usable again.
             let empty = SetAttrs { size: Some(0), ..mode(0o644) };
             files.setattr(&cred, file, empty, true).await.unwrap();
             write(&files, file, 0, &whole, Stability::FileSync).await;
@@ -109,7 +111,7 @@ async fn a_lost_copy_is_read_from_its_mirror_and_rebuilt() {
             let before = rebuilt(&cluster);
             lose(&mut cluster, &objects[which], left).await;
             let files = cluster.files();
-            // The read succeeds whether the copy has been rebuilt already or not.
+            // The read succeeds whether or not the mgr has rebuilt the copy already.
             assert!(read(&files, file, 0, LEN as u32).await.unwrap() == whole);
             until("the copy is made again", || rebuilt(&cluster) > before).await;
             let now = std::fs::read(path).unwrap();
@@ -127,7 +129,7 @@ async fn bytes_lost_in_both_copies_are_reported() {
     let mut cluster = cluster(2).await;
     let file = file(&cluster, "f", Stability::FileSync).await;
     let all = objects(&cluster, file);
-    // The two copies of one object: the objects of one stripe column have the same length.
+    // The two copies of one object have the same length, and the other object of the file has another length.
     let len = |path: &PathBuf| path.metadata().unwrap().len();
     let twins: Vec<_> = all.iter().filter(|(_, path)| len(path) == len(&all[0].1)).cloned().collect();
     assert_eq!(twins.len(), 2);

@@ -1,4 +1,4 @@
-//! Random sequences of writes, truncates, holes and reads through the mgr, compared with a flat buffer.
+//! Random sequences of writes, truncations, holes and reads on the mgr path, compared with a flat buffer in memory.
 
 use crate::cluster::{Cluster, create, ctx, read, set_size, write};
 use mgr::Files;
@@ -17,7 +17,7 @@ enum Step {
     Commit,
 }
 
-/// Offsets and lengths, mostly near stripe boundaries.
+/// Generates offsets and lengths, mostly near the boundaries of stripe units.
 fn place(unit: u64) -> impl Strategy<Value = u64> {
     let near = (0u64..24, -3i64..4).prop_map(move |(n, d)| (n * unit).saturating_add_signed(d));
     prop_oneof![3 => near, 1 => 0..20 * unit].prop_map(|at| at.min(600_000))
@@ -37,7 +37,7 @@ fn step(unit: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Applies the step to the file and to the buffer.
+/// Applies a step to the file and to the buffer.
 async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
     match *step {
         Step::Write { at, len, seed, stable } => {
@@ -76,7 +76,8 @@ async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
     assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, flat.len() as u64);
 }
 
-/// Checks the answers of SEEK. A disk may report unwritten bytes as data, but every byte in a hole must be zero.
+/// Checks the replies to SEEK. An iod may report unwritten bytes as data, but every byte that it reports as a hole must
+/// be zero.
 async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
     let data = files.seek(&ctx(1), file, at, Content::Data).await;
     let hole = files.seek(&ctx(1), file, at, Content::Hole).await;
@@ -104,7 +105,7 @@ async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
 }
 
 fn case() -> impl Strategy<Value = (usize, u64, u32, u64, Vec<Step>)> {
-    // The gather delay in ms: off, the default, and longer than the whole case.
+    // Gather delays in milliseconds: disabled, the default, and longer than a test case.
     let delay = || prop_oneof![Just(0u32), Just(2), Just(1000)];
     let inline = || prop_oneof![2 => Just(0u64), 1 => Just(100), 2 => Just(4096), 2 => Just(16384)];
     (1usize..=4, prop_oneof![Just(64u64), Just(192), Just(4096), Just(65536), Just(1 << 20)]).prop_flat_map(
@@ -127,7 +128,7 @@ proptest! {
             for step in &steps {
                 run(&cluster.files(), file, &mut flat, step).await;
             }
-            // The file has the same content after a restart.
+            // After a restart of the mgr, the file has the same content.
             cluster.restart_mgr().await;
             let files = cluster.files();
             assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, flat.len() as u64);

@@ -1,5 +1,5 @@
-//! Files whose objects are of a later stream, after moves to new objects on the same iods: every operation uses the new
-//! objects, and none touches the old ones.
+//! Moves of a file to new objects on the same iods, which belong to later streams: every operation uses the new
+//! objects, and none uses the old ones.
 
 use crate::check::{check, object, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
@@ -10,7 +10,7 @@ use layout::kinds::native::KIND;
 use nfs::fs::{FileSystem, Iomode, LayoutGone, Stability};
 use types::{ByteRange, FileId, ObjectId, Status};
 
-/// A cluster of two iods, with leases of one second.
+/// Starts a cluster of two iods, with leases of one second.
 async fn two(mirrors: u32) -> Cluster {
     let mut cluster = Cluster::stopped(2, "64").await;
     (cluster.config.mirrors, cluster.config.lease_secs) = (mirrors, 1);
@@ -19,7 +19,7 @@ async fn two(mirrors: u32) -> Cluster {
     cluster
 }
 
-/// A file of 1000 bytes on both iods.
+/// Creates a file of 1000 bytes, which has an object on each iod.
 async fn file(cluster: &Cluster) -> FileId {
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(1000, 1), Stability::FileSync).await;
@@ -90,7 +90,7 @@ async fn a_lost_copy_is_rebuilt_in_its_stream() {
     }
 }
 
-/// A client writes under a layout that was revoked before the move, when the old objects are removed.
+/// A client writes under a layout that the mgr revoked before the move, even after the mgr has deleted the old objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_writes_to_old_objects_are_refused_or_collected() {
     let mut cluster = two(1).await;
@@ -113,7 +113,8 @@ async fn late_writes_to_old_objects_are_refused_or_collected() {
             cluster.wait_up(2).await;
         }
     };
-    // A restarted iod has no tombstones. The mgr looks at its objects when it connects.
+    // A restarted iod has no tombstones, so the late write creates the old objects again. The mgr lists the objects of
+    // an iod when the iod connects, and deletes them.
     restart(&mut cluster).await;
     assert_eq!(late(&cluster).await, Ok(()));
     restart(&mut cluster).await;
@@ -122,7 +123,8 @@ async fn late_writes_to_old_objects_are_refused_or_collected() {
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
 }
 
-/// A store that was recovered from an older copy does not know the objects of later moves.
+/// A store that was recovered from an older copy may have no record of objects that later moves created. A move to such
+/// objects must fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_to_objects_that_exist_is_refused() {
     let cluster = two(1).await;

@@ -1,4 +1,4 @@
-//! Names and attributes through the mgr, and the policies that new files take from their directory.
+//! Names and attributes through the mgr's file system, and the policies that new files take from their directory.
 
 use crate::cluster::{Cluster, create, ctx, mode, pattern, read, write};
 use bytes::Bytes;
@@ -41,7 +41,7 @@ async fn policies_are_checked_inherited_and_followed() {
         let body = body(&files, made.attrs.id).await;
         assert_eq!((body.stripe_unit, body.devices.len()), (65536, 2));
     }
-    // Files of one directory begin on different iods.
+    // Consecutive new files begin on different iods.
     let mut first = Vec::new();
     for i in 0..3 {
         let file = create(&files, &format!("r{i}")).await;
@@ -58,7 +58,8 @@ async fn policies_are_checked_inherited_and_followed() {
 async fn creating_a_file_sends_no_request_to_iods() {
     let cluster = Cluster::new(2, "1M").await;
     let files = cluster.files();
-    // The mgr requests statistics and lists in the background. Files would cause all other requests.
+    // The mgr requests statistics and lists of objects in the background. Only operations on files cause other
+    // requests.
     let requests = || {
         let count = |iod: &iod::Running| {
             iod.counters().iter().filter(|c| is_file_request(&c.name)).map(|c| c.value).sum::<u64>()
@@ -155,7 +156,7 @@ async fn access_bits_follow_the_mode() {
     assert_eq!(files.access(&ctx(1), FileId::ROOT, access::ALL).await, Ok(all_of_dir));
 }
 
-/// A file created without waiting for the disk is durable before another client can see it.
+/// A file that its client creates without waiting for durability is durable before another client can see it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_file_is_durable_before_other_clients_see_it() {
     let cluster = Cluster::new(1, "64").await;

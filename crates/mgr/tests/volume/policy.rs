@@ -1,4 +1,5 @@
-//! Policies as clients receive them: Weir's clients by a private attribute, kernels by `mdsthreshold`.
+//! Policies that clients receive: Weir's own client in a private attribute, kernel clients in the attribute
+//! `mdsthreshold`.
 
 use crate::cluster::{Cluster, ctx, mode};
 use bytes::Bytes;

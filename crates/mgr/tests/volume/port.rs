@@ -1,4 +1,4 @@
-//! The RPC programs, the status and the local socket hint that the mgr serves on its port.
+//! The mgr's port: its RPC programs, the status, and the local socket hint.
 
 use crate::cluster::{Cluster, create, pattern, write};
 use net::rpc::{Connection, Limits, NoService, Refusal};
@@ -64,7 +64,7 @@ async fn status_shows_daemons_and_counters() {
     assert_eq!(group("mgr").get_number("files"), 2);
     assert!(group("mgr").get_number("capacity_bytes") >= group("mgr").get_number("free_bytes"));
     assert!(group("mgr").get_number("free_bytes") > 0);
-    // Both stores are on one disk, whose capacity counts once.
+    // The stores of both iods are on one disk, so its capacity counts once.
     assert_eq!(group("mgr").get_number("capacity_bytes"), group("iod").get_number("capacity_bytes"));
     assert_eq!(group("counters").get_number("proxy_write_bytes"), 500);
     assert!(group("store").get_number("flushes") > 0);
@@ -83,7 +83,7 @@ async fn status_shows_daemons_and_counters() {
     assert!(!format!("{status:?}").contains("secret"));
 }
 
-/// The reply to a client that reports `from` as its own address.
+/// Returns the mgr's reply to NEAR for a client that reports `from` as its own address.
 async fn near(connection: &Connection, from: &str) -> NearReply {
     let args = NearArgs { from: from.to_owned() };
     let call = connection.call(admin::PROGRAM, 1, admin::NEAR, &Auth::None, args.to_bytes().into(), LONG);
@@ -100,7 +100,8 @@ async fn local_clients_learn_the_unix_socket() {
     let unix = connect_to(&path.parse().unwrap()).await;
     assert_eq!(unix.local(), None);
     assert_eq!(near(&unix, "").await, NearReply { run: told.run, local: None }, "the same mgr");
-    // The reported address is not that of the connection (a proxy is in between), or it is invalid.
+    // The reported address is invalid, or is not the address of the connection, as with a proxy in between. So the mgr
+    // reveals nothing.
     for from in ["", "127.0.0.1:1", "10.0.0.7:2049", "localhost:7", "/run/mgr.sock", "nonsense"] {
         assert_eq!(near(&tcp, from).await, NearReply { run: 0, local: None }, "{from:?}");
     }
@@ -114,7 +115,7 @@ async fn local_clients_learn_the_unix_socket() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_socket_is_offered_only_if_it_shows_the_same_exports() {
     let mut cluster = Cluster::stopped(1, "64").await;
-    // Over the Unix socket every client counts as 127.0.0.1.
+    // Over the Unix socket, every client counts as 127.0.0.1.
     for (export, is_told) in
         [("/a,clients=127.0.0.1", false), ("/a,clients=::1", false), ("/a,clients=::1+127.0.0.1", true), ("/a", true)]
     {
@@ -146,7 +147,8 @@ async fn the_mgr_does_not_connect_to_an_iod_socket_of_another_user() {
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
     let came = another.accept().map(drop).map_err(|error| error.kind());
     assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the mgr connected to the socket of another user");
-    // The mgr uses the socket of a trusted user. This socket does not answer, so the mgr falls back to TCP.
+    // Now root owns the socket's path, so the mgr trusts the socket and connects to it. The socket does not answer, so
+    // the mgr uses TCP.
     drop(files);
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     another.set_nonblocking(false).unwrap();

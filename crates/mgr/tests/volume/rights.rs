@@ -1,4 +1,4 @@
-//! Revocation of rights on the direct path (capabilities and filehandles), and impostors of iods.
+//! Revocation of rights on the direct path (capabilities and data servers' filehandles), and peers that pose as iods.
 
 use crate::cluster::{Cluster, create, ctx, pattern};
 use crate::false_iod;
@@ -15,7 +15,7 @@ use xdr::Xdr;
 const OWNER: u32 = 5;
 const OTHER: u32 = 7;
 
-/// A request of user `uid` on client `client`.
+/// Returns the context of a request by the user `uid` on the client `client`.
 fn user(uid: u32, client: u64) -> Ctx {
     Ctx { cred: Cred { uid, gid: uid, groups: Vec::new() }, ..ctx(client) }
 }
@@ -31,7 +31,7 @@ async fn layout_of(files: &Files, ctx: &Ctx, file: FileId, kind: u32) -> Bytes {
     body
 }
 
-/// The capabilities and filehandles that a process received. Their layouts were returned.
+/// The capabilities and filehandles that a process got in layouts, and kept after it returned the layouts.
 struct Held {
     native: native::Body,
     handles: Vec<DataHandle>,
@@ -45,8 +45,8 @@ impl Held {
         Held { native, handles }
     }
 
-    /// Shows the capability and the filehandle to each iod. Either all iods accept both, or all refuse both with
-    /// `Fenced`. Returns which.
+    /// Uses the capability and the filehandle of each iod. Either every use must succeed, or every use must fail with
+    /// `Fenced`. Returns whether the uses succeeded.
     async fn are_good(&self, cluster: &Cluster, client: u64) -> bool {
         let mut answers = Vec::new();
         for (index, device) in self.native.devices.iter().enumerate() {
@@ -78,7 +78,7 @@ fn mode(mode: u32) -> SetAttrs {
     SetAttrs { mode: Some(mode), ..SetAttrs::default() }
 }
 
-/// A cluster whose iods announce that they serve NFS.
+/// Starts a cluster whose iods announce that they serve NFS.
 async fn cluster() -> Cluster {
     let mut cluster = Cluster::stopped(2, "64").await;
     for iod in 0..2 {
@@ -90,7 +90,7 @@ async fn cluster() -> Cluster {
     cluster
 }
 
-/// A file of [`OWNER`] that all users may read and write, with bytes on both iods.
+/// Creates a file of the user [`OWNER`] that all users may read and write, with bytes on both iods.
 async fn shared_file(files: &Files, name: &str) -> FileId {
     let file = create(files, name).await;
     let body = layout(files, 3, file, Iomode::ReadWrite).await;
@@ -125,7 +125,8 @@ async fn rights_end_when_the_objects_of_a_file_move() {
     }
 }
 
-/// The attack: a client requests layouts, returns them and keeps the rights, and the owner revokes the permission.
+/// The attack: a client requests layouts, returns them, and keeps the capabilities and filehandles. Then the owner
+/// revokes the permission.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_end_when_the_permission_is_revoked() {
     let cluster = cluster().await;
@@ -142,7 +143,7 @@ async fn rights_end_when_the_permission_is_revoked() {
         let held = Held::get(&files, &other, file).await;
         let own = Held::get(&files, &owner, file).await;
         assert!(held.are_good(&cluster, 12).await && own.are_good(&cluster, 11).await, "{name}");
-        // A change that revokes no permission fences nothing.
+        // A change of attributes that revokes no permission causes no fence.
         set(&files, &owner, file, mode(0o666)).await;
         set(&files, &ctx(1), file, mode(0o4777)).await;
         assert!(held.are_good(&cluster, 12).await, "{name}");
@@ -160,9 +161,9 @@ async fn changes_that_revoke_no_held_right_fence_nothing() {
     let files = cluster.files();
     let fences = || cluster.iods.iter().flatten().map(|iod| counter(iod, "requests.fence")).sum::<u64>();
     for (who, change) in [
-        // As tar and rsync do: root writes the file and then changes its owner.
+        // Like tar and rsync: root writes the file, and then changes its owner.
         (ctx(11), SetAttrs { uid: Some(9), gid: Some(9), ..mode(0o600) }),
-        // As an owner does to protect a file: the holder of the rights owns the file.
+        // Like an owner who protects a file: the user with the rights owns the file.
         (user(OWNER, 12), mode(0o400)),
     ] {
         let file = create(&files, &format!("f{}", who.client)).await;
@@ -175,7 +176,7 @@ async fn changes_that_revoke_no_held_right_fence_nothing() {
     }
 }
 
-/// A restarted iod receives the pending fences before it accepts requests of clients.
+/// The mgr sends the pending fences to a restarted iod before the iod serves clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_iod_refuses_rights_fenced_while_it_was_down() {
     let mut cluster = cluster().await;
@@ -217,8 +218,7 @@ fn counter(iod: &iod::Running, name: &str) -> u64 {
     iod.counters().into_iter().find(|counter| counter.name == name).map_or(0, |counter| counter.value)
 }
 
-/// A restarted mgr does not know which rights were granted before. A change of permissions therefore revokes all of
-/// them.
+/// A restarted mgr does not know which rights the mgr granted before. So a change of permissions revokes all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_from_before_a_mgr_restart_can_be_revoked() {
     let mut cluster = cluster().await;
@@ -231,7 +231,7 @@ async fn rights_from_before_a_mgr_restart_can_be_revoked() {
     set(&cluster.files(), &user(OWNER, 11), file, mode(0o660)).await;
     let now = 0xffff_u64 << 32 | 12;
     assert!(!is_good_for_now(&cluster, &held, now).await);
-    // An iod that starts later refuses the rights as well.
+    // An iod that connects after the revocation also refuses the rights.
     cluster.stop_iod(0);
     cluster.start_data_server(0);
     cluster.restart_mgr().await;
@@ -239,7 +239,8 @@ async fn rights_from_before_a_mgr_restart_can_be_revoked() {
     assert!(!is_good_for_now(&cluster, &held, now).await);
 }
 
-/// As [`Held::are_good`], over connections of a valid session. Returns true if any iod accepts a right.
+/// Uses the capability and the filehandle of each iod, over connections of another session. Returns whether any use
+/// succeeded.
 async fn is_good_for_now(cluster: &Cluster, held: &Held, session: u64) -> bool {
     let mut good = Vec::new();
     for (index, device) in held.native.devices.iter().enumerate() {
@@ -264,8 +265,8 @@ async fn rights_end_when_their_export_changes() {
     assert!(!is_good_for_now(&cluster, &held, 0xffff_u64 << 32 | 12).await);
 }
 
-/// A kernel accepts a layout body of one page at most. A file on more iods than fit there uses the mgr path, because no
-/// filehandle serves several iods.
+/// A kernel client accepts a layout body of at most one page. If the filehandles of all iods do not fit, the file takes
+/// the mgr path, because each iod needs its own filehandle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_files_layout_has_a_filehandle_for_each_iod_or_is_refused() {
     let cluster = cluster().await;
@@ -278,7 +279,7 @@ async fn a_files_layout_has_a_filehandle_for_each_iod_or_is_refused() {
     assert_eq!(get(body.len() - 1).await, Err(Status::NoLayout));
 }
 
-/// A capability is valid only at the iod for which it was made.
+/// A capability is valid only at the iod for which the mgr signed it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_capability_for_one_iod_is_refused_by_another() {
     let cluster = cluster().await;
@@ -299,7 +300,7 @@ async fn a_peer_that_cannot_prove_to_be_an_iod_learns_no_secret() {
     let mut cluster = cluster().await;
     let genuine = cluster.iods[0].as_ref().unwrap();
     let (id, at) = (genuine.iod(), genuine.addrs()[0]);
-    // The answer of the genuine iod to an earlier HELLO, with its proof. An eavesdropper may have recorded it.
+    // The reply of the genuine iod to an earlier HELLO, with its proof. An eavesdropper may have recorded this reply.
     let key = cluster.file.key.of_iod(id);
     let ticket = key.ticket(cluster.file.fsid, MGR_SESSION, u64::MAX);
     let args = HelloArgs::new(&ticket, [8; 32], true);
@@ -314,7 +315,7 @@ async fn a_peer_that_cannot_prove_to_be_an_iod_learns_no_secret() {
     let heard = heard.lock().unwrap().clone();
     for (procedure, body) in heard {
         assert_eq!(procedure, Procedure::Hello as u32, "the false iod received a request");
-        // All fields of the HELLO are public or random.
+        // Every field of the HELLO that the mgr sent is public or random.
         let hello = HelloArgs::from_bytes(&body).unwrap();
         assert_eq!((hello.fsid, hello.session), (cluster.file.fsid, MGR_SESSION));
         let secret = key.ticket(hello.fsid, hello.session, hello.expires).to_bytes();

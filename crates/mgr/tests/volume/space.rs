@@ -1,4 +1,5 @@
-//! Space used by files: below the size for files with holes, and known without a query for files without holes.
+//! Allocated space of files: less than the size for files with holes, and known without a query to iods for files
+//! without holes.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use types::{Attrs, ByteRange, FileId};
 use xdr::Xdr;
 
 const MIB: u64 = 1 << 20;
-/// Bytes for headers and partly used disk blocks: four objects with two copies at most.
+/// Largest allocated space for headers and partly used disk blocks, in bytes, for four objects in two copies.
 const BESIDES: u64 = 128 << 10;
 
 async fn attrs(files: &Files, file: FileId) -> Attrs {
@@ -22,13 +23,13 @@ async fn punch(files: &Files, file: FileId, offset: u64, len: u64) {
     files.deallocate(&ctx(1), file, ByteRange { offset, len }).await.unwrap();
 }
 
-/// Asserts that the file has holes and uses about `bytes`.
+/// Asserts that the file has holes, and that its allocated space is about `bytes`.
 async fn assert_space_used(files: &Files, file: FileId, bytes: u64) {
     let attrs = attrs(files, file).await;
     assert!(attrs.holes && (bytes.max(512)..bytes + BESIDES).contains(&attrs.used), "{bytes}: {attrs:?}");
 }
 
-/// Asserts that the mgr knows that the file has no holes.
+/// Asserts that the mgr reports the file as without holes.
 async fn assert_no_holes(files: &Files, file: FileId) {
     let attrs = attrs(files, file).await;
     assert!(!attrs.holes && attrs.used == attrs.size.next_multiple_of(512), "{attrs:?}");
@@ -49,7 +50,7 @@ async fn files_with_holes_use_less_than_their_size() {
         write(&files, file, 2 << 30, &pattern(300_000, 2), Stability::Unstable).await;
         files.commit(&ctx(1), file, ByteRange::ALL).await.unwrap();
         assert_space_used(&files, file, 365_536).await;
-        // A restart of the mgr keeps the record of holes.
+        // After a restart, the mgr still has the record that the file has holes.
         drop(files);
         cluster.restart_mgr().await;
         let files = cluster.files();
@@ -58,7 +59,7 @@ async fn files_with_holes_use_less_than_their_size() {
         set_size(&files, file, 0).await;
         assert_no_holes(&files, file).await;
 
-        // Holes are punched, and filled again.
+        // A client punches holes into the file, and writes the ranges again.
         let file = create(&files, "punched").await;
         for part in 0..4 {
             write(&files, file, part * MIB, &pattern(MIB as usize, 3), Stability::FileSync).await;
@@ -78,7 +79,7 @@ async fn only_files_with_holes_cause_space_queries() {
     let cluster = Cluster::new(4, "65536").await;
     let files = cluster.files();
     let queries = || cluster.mgr().counters().space_queries;
-    // Writes in order, with gaps shorter than a block, and with space reserved after the end.
+    // A client writes in order with gaps shorter than a block, and reserves space after the end of the file.
     let file = create(&files, "whole").await;
     for at in 0..20 {
         write(&files, file, at * 1000, &pattern(900, 1), Stability::Unstable).await;
@@ -94,13 +95,13 @@ async fn only_files_with_holes_cause_space_queries() {
     assert_eq!(commit(told, MIB, Update { durable: true, ..Update::default() }).await, Some(MIB));
     assert_no_holes(&files, told).await;
     assert_eq!(queries(), 0);
-    // A client reports a punched hole: no byte is written, but the change attribute grows.
+    // A client reports a punched hole in a LAYOUTCOMMIT: the size stays the same, and the change attribute grows.
     let before = attrs(&files, told).await.change;
     commit(told, 0, Update { holes: true, ..Update::default() }).await;
     let after = attrs(&files, told).await;
     assert!(after.holes && after.change > before && after.used == 512);
     assert_eq!(queries(), 1);
-    // Space reserved after the end, with a gap before it.
+    // A client reserves space after the end of the file, with a gap before the reserved range.
     let file = create(&files, "reserved").await;
     files.allocate(&ctx(1), file, ByteRange { offset: 3 * MIB, len: MIB }).await.unwrap();
     assert_space_used(&files, file, MIB).await;
@@ -145,7 +146,7 @@ async fn space_queries_are_rare_and_do_not_wait_for_lost_iods() {
         write(&files, file, MIB, &pattern(70_000, 1), Stability::FileSync).await;
         all.push(files.getattr(&ctx(1), file).await.unwrap());
     }
-    // Two callers request the space of a whole directory at the same time.
+    // Two callers request the allocated space of all files at the same time.
     let correct = async || {
         let mut found = all.clone();
         files.correct_space(&mut found.iter_mut().collect::<Vec<_>>()).await;
@@ -160,13 +161,13 @@ async fn space_queries_are_rare_and_do_not_wait_for_lost_iods() {
     }
     let asked = cluster.mgr().counters().space_queries - before;
     assert!(asked < 100, "asked {asked} times");
-    // While an iod is down, the mgr reports the space that it knows.
+    // While an iod is down, the mgr reports the last allocated space that the iods reported.
     cluster.stop_iod(1);
     until("the loss is noticed", || cluster.up() == 1).await;
     assert_space_used(&files, file, 70_000).await;
     let unknown = create(&files, "unknown").await;
     set_size(&files, unknown, 1 << 30).await;
     let found = attrs(&files, unknown).await;
-    // The new file has an object only on the remaining iod.
+    // The iods of the new file have reported no allocated space yet, so the mgr reports the smallest value.
     assert!(found.holes && found.used == 512, "{found:?}");
 }

@@ -1,4 +1,4 @@
-//! Errors at the start of a mgr: each cause has its own message, which says what to do.
+//! Errors at the start of a mgr: each cause has its own message, which says what the user must do.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, until, write};
 use mgr::{ClusterFile, Config, Mgr};
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wire::admin::Value;
 
-/// Copies a directory with all files and directories in it.
+/// Copies a directory tree.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -63,7 +63,7 @@ async fn start_errors_name_the_cause_and_the_remedy() {
     assert!(foreign.contains("other.toml") && foreign.contains(&cluster.file.fsid.to_string()), "{foreign}");
     let again = mgr::format(&config.dir, &cluster.file).await.unwrap_err().to_string();
     assert!(again.contains("already"), "{again}");
-    // The refused starts have not changed the store.
+    // The refused starts have not changed the metadata store, so the mgr can start.
     cluster.start_mgr().await;
     create(&cluster.files(), "f").await;
 }
@@ -88,7 +88,7 @@ async fn foreign_and_duplicate_iods_are_refused_and_shown() {
     };
     assert!(problem(&foreign).contains("another file system"), "{}", problem(&foreign));
     assert!(problem("127.0.0.1:1").contains("refused"), "{}", problem("127.0.0.1:1"));
-    // The address that connected first holds the iod.
+    // Only the address that connected first gets the iod. The mgr refuses the iod at the other address.
     let (first, second) = (problem(&own), problem(&twice));
     assert!(first.is_empty() != second.is_empty(), "{first:?} {second:?}");
     assert!(format!("{first}{second}").contains("another configured address"));
@@ -110,7 +110,8 @@ async fn an_iod_whose_disk_is_an_older_copy_is_not_used() {
     until("it is gone", || cluster.up() == 1).await;
     cluster.start_iod(1);
     cluster.wait_up(2).await;
-    // Each start of the mgr leaves a mark on the iods, which reveals older copies of their disks.
+    // Each start of the mgr stores a new mark (a random number) on the iods, by which the mgr detects older copies of
+    // their disks.
     drop(files);
     cluster.restart_mgr().await;
     cluster.wait_up(2).await;
@@ -129,7 +130,7 @@ async fn an_iod_whose_disk_is_an_older_copy_is_not_used() {
         cluster.mgr().status().groups.iter().any(problem)
     };
     until("it is told of", || says(&cluster, "its disk is an older copy")).await;
-    // A restarted mgr refuses the iod as well.
+    // A restarted mgr also refuses the iod whose disk is an older copy.
     drop(files);
     cluster.restart_mgr().await;
     until("it is told of again", || says(&cluster, "its disk is an older copy")).await;
@@ -161,7 +162,7 @@ async fn iod_numbers_never_change() {
     cluster.config.iods.reverse();
     cluster.restart_mgr().await;
     assert_eq!(numbers(&cluster), before);
-    // An iod that is no longer configured is still shown, because it holds data.
+    // The status still shows an iod whose address is no longer configured, because the iod holds data.
     cluster.config.iods.pop();
     cluster.restart_mgr().await;
     until("two are up", || cluster.up() == 2).await;
@@ -174,7 +175,7 @@ async fn a_mgr_waits_for_a_store_that_its_predecessor_still_holds() {
     let held = meta::Embedded::open(&cluster.config.dir.join("meta.redb"), meta::merge).unwrap();
     {
         let mut start = std::pin::pin!(cluster.start_mgr());
-        // The mgr retries, but does not start while the store is in use.
+        // The start of the mgr waits while another process has the store open.
         let early = tokio::time::timeout(Duration::from_millis(300), &mut start).await;
         assert!(early.is_err(), "two mgrs use the store at the same time");
         drop(held);
@@ -183,7 +184,8 @@ async fn a_mgr_waits_for_a_store_that_its_predecessor_still_holds() {
     create(&cluster.files(), "f").await;
 }
 
-/// The address of a proxy to an iod. The proxy answers the first call of each connection and no later one.
+/// Starts a proxy to an iod and returns its address. On each connection, the proxy forwards the first call and its
+/// reply, and nothing afterwards.
 async fn proxy_that_falls_silent(iod: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

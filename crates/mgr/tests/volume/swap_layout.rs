@@ -1,4 +1,4 @@
-//! Swaps of a file's objects: the bytes arrive, old rights end, and a stop at any point leaves the old or the new
+//! Layout swaps: all bytes arrive in the new objects, old rights end, and a stop at any point leaves the old or the new
 //! objects.
 
 use crate::check::{Native, check, object, offline, wait_settled};
@@ -17,8 +17,8 @@ use std::time::Duration;
 use types::{ByteRange, FileId, IodId, ObjectId, SetAttrs, Status};
 use xdr::Xdr;
 
-/// A cluster of four iods whose files have objects on two of them, with leases of one second. The number of an iod is
-/// its position.
+/// Starts a cluster of four iods, with leases of one second, whose files have objects on two iods. The number of each
+/// iod is its position.
 async fn four() -> Cluster {
     let mut cluster = Cluster::stopped(4, "64").await;
     (cluster.config.stripe_count, cluster.config.lease_secs) = (2, 1);
@@ -33,12 +33,12 @@ async fn four() -> Cluster {
     cluster
 }
 
-/// Returns the numbers of the iods of a file. All iods are up.
+/// Returns the numbers of the iods of a file. All iods must be up.
 pub async fn numbers(cluster: &Cluster, file: FileId) -> Vec<u16> {
     iods(&cluster.files(), file).await.iter().map(|id| at(cluster, *id) as u16).collect()
 }
 
-/// Returns the numbers of two iods that have no objects of a file. All iods are up.
+/// Returns the numbers of two iods that have no objects of the file. All iods must be up.
 async fn elsewhere(cluster: &Cluster, file: FileId) -> Vec<u16> {
     let used = numbers(cluster, file).await;
     (0..4).filter(|iod| !used.contains(iod)).collect()
@@ -54,7 +54,7 @@ pub fn unused(cluster: &Cluster) -> u64 {
     cluster.mgr().status().group("work").unwrap().get_number("unused")
 }
 
-/// Returns the iods of a file. Its layout is returned at once.
+/// Returns the iods of a file, by requesting a layout and returning it at once.
 async fn iods(files: &Files, file: FileId) -> Vec<IodId> {
     used(files, file).await.1
 }
@@ -63,14 +63,14 @@ pub async fn gone(files: &Files, client: u64, file: FileId, iomode: Iomode, why:
     files.layout_gone(&ctx(client), client, file, iomode, ByteRange::ALL, why).await.unwrap();
 }
 
-/// Returns the object that each iod of a file has, and the iods. The layout is returned at once.
+/// Returns the object id and the iods of a file, by requesting a layout and returning it at once.
 async fn used(files: &Files, file: FileId) -> (ObjectId, Vec<IodId>) {
     let body = layout(files, 9, file, Iomode::Read).await;
     gone(files, 9, file, Iomode::Read, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
     (body.object, body.devices)
 }
 
-/// The path of the file of an object of a later stream than 0.
+/// Returns the path of the file that stores an object of a later stream than 0.
 pub fn later(cluster: &Cluster, iod: usize, id: ObjectId) -> PathBuf {
     object(cluster, iod, id.file).with_file_name(format!("{:016x}-{:08x}", id.file.0, id.stream))
 }
@@ -81,7 +81,7 @@ fn at(cluster: &Cluster, id: IodId) -> usize {
     cluster.iods.iter().position(is).unwrap()
 }
 
-/// Waits until only the `count` objects of files are left, and asserts that a check finds nothing.
+/// Waits until only `count` objects are left on the iods, and asserts that a check finds no problem.
 pub async fn clean(cluster: &Cluster, count: u64) {
     until("unused objects are removed", || unused(cluster) == 0 && cluster.objects() == count).await;
     wait_settled(cluster).await;
@@ -96,7 +96,8 @@ async fn bytes_holes_and_lengths_move() {
     want.resize(3 << 20, 0);
     want.extend(pattern(777, 2));
     write(&files, file, 0, &want[..100_000], Stability::FileSync).await;
-    // Not committed: the move must not lose these bytes, and a later COMMIT confirms them.
+    // The client has not committed these bytes. The move must not lose them, and a later COMMIT must return the same
+    // verifier.
     let early = write(&files, file, 3 << 20, &pattern(777, 2), Stability::Unstable).await;
     set_size(&files, file, (4 << 20) + 5).await;
     want.resize((4 << 20) + 5, 0);
@@ -119,7 +120,7 @@ async fn bytes_holes_and_lengths_move() {
         assert!(all().await == want, "round {round}");
         assert_eq!((hole().await, hole().await < 3 << 20), (first_hole, true), "a hole was filled");
         assert_eq!(files.commit(&ctx(1), file, ByteRange::ALL).await, Ok(early.verifier));
-        // The next move waits until the objects of this one are removed.
+        // The next move fails with `Delay` until the mgr has deleted the unused objects of this move.
         assert_eq!(swap(&cluster, file).await, Err(Status::Delay));
         assert_eq!(check(&cluster, false).await, []);
         clean(&cluster, 2).await;
@@ -183,13 +184,13 @@ async fn a_move_waits_for_layouts_and_ends_their_rights() {
     let mut moving = pin!(swap(&cluster, file));
     let waits = tokio::time::timeout(Duration::from_millis(300), moving.as_mut()).await;
     assert!(waits.is_err(), "two clients have a layout");
-    // Until the clients have returned their layouts, only requests for a layout wait.
+    // Until the clients have returned their layouts, the mgr refuses only requests for layouts.
     let ask = files.layout_get(&ctx(9), crate::layouts::ask(file, Iomode::Read)).await;
     assert_eq!(ask.map(drop), Err(Status::Delay));
     write_direct(&files, 7, &mine, 0, &pattern(100, 2)).await.unwrap();
     write(&files, file, 100, &pattern(100, 3), Stability::FileSync).await;
     gone(&files, 7, file, Iomode::ReadWrite, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
-    // The other client does not answer and loses its layout.
+    // The other client does not return its layout, so the mgr revokes it.
     gone(&files, 8, file, Iomode::Read, LayoutGone::Revoked).await;
     moving.await.unwrap();
     let late = write_direct(&files, 7, &mine, 0, &pattern(100, 9)).await;
@@ -222,7 +223,7 @@ async fn an_iod_that_is_down_stops_a_move_and_loses_nothing() {
         write(&cluster.files(), file, 0, &pattern(1000, 1), Stability::FileSync).await;
         assert_eq!(iods(&cluster.files(), file).await, old);
     }
-    // An iod that goes down after the move keeps its object until it is back.
+    // If an iod is down after the move, its unused object stays until the iod is back.
     swap(&cluster, file).await.unwrap();
     cluster.stop_iod(down);
     until("the iod is down", || cluster.up() == 3).await;
@@ -249,7 +250,7 @@ async fn a_file_that_is_removed_after_a_move_leaves_no_object() {
     clean(&cluster, 0).await;
 }
 
-/// Returns the layout of a file in the next stream, on the same iods or on the other two.
+/// Returns a layout record for the next stream of a file, on the same iods (`in_place`) or on the other two iods.
 fn next(from: &Layout, in_place: bool) -> Layout {
     let record = Record::from_bytes(&from.body).unwrap();
     let iods = (0..4).filter(|iod| record.iods.contains(iod) == in_place).collect();
@@ -263,7 +264,7 @@ async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(1000, 1), Stability::FileSync).await;
     let old = iods(&cluster.files(), file).await;
-    // After the note: a part of a new object exists.
+    // The mgr crashes after it has recorded the new objects, when a part of one new object exists.
     offline(&mut cluster, async |namespace, _| {
         let from = namespace.info(file).unwrap().layout.unwrap();
         let to = next(&from, true);
@@ -278,11 +279,12 @@ async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     clean(&cluster, 2).await;
     assert_eq!(iods(&cluster.files(), file).await, old);
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
-    // The next move uses the stream of the unfinished move.
+    // The next move uses the same stream as the unfinished move.
     cluster.mgr().swap_layout(file, numbers(&cluster, file).await).await.unwrap();
     clean(&cluster, 2).await;
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
-    // After the swap: no iod knows of it yet. The file is empty, so there is nothing to copy.
+    // The mgr crashes after the swap, when no iod has the new generation. The file is empty, so there are no bytes to
+    // copy.
     let empty = create(&cluster.files(), "empty").await;
     let old = iods(&cluster.files(), empty).await;
     offline(&mut cluster, async |namespace, _| {
@@ -300,7 +302,7 @@ async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     assert!(read(&cluster.files(), empty, 0, 2000).await.unwrap() == pattern(1000, 3));
 }
 
-/// Polls `work` until it has waited `times` times; returns its outcome if it ended.
+/// Polls `work` at most `times` times after the first poll. Returns its result if it completed, or `None`.
 async fn cut_after<T>(work: impl Future<Output = T>, times: usize) -> Option<T> {
     let (mut work, mut left) = (pin!(work), times);
     poll_fn(|task| match work.as_mut().poll(task) {
@@ -314,7 +316,7 @@ async fn cut_after<T>(work: impl Future<Output = T>, times: usize) -> Option<T> 
     .await
 }
 
-/// The mgr stops at every point where a move waits: for its store, or for an iod.
+/// The mgr stops at every point where a move waits for the store or for an iod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_at_any_point_leaves_the_old_or_the_new_objects() {
     let mut cluster = four().await;
@@ -352,7 +354,7 @@ async fn writes_and_truncations_wait_while_bytes_move() {
     let cluster = four().await;
     let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
     write(&files, file, 0, &pattern(1000, 1), Stability::FileSync).await;
-    // Stops the move where it has closed the file; the guard of the move opens the file again.
+    // Interrupt the move at each point where it waits. Dropping the move allows changes of the file again.
     let mut refused = 0;
     for point in 0.. {
         let to = numbers(&cluster, file).await;
@@ -369,7 +371,7 @@ async fn writes_and_truncations_wait_while_bytes_move() {
                 assert_eq!(files.setattr(&ctx(1), file, cut, true).await.map(drop), Err(Status::Delay));
                 refused += 1;
             }
-            // Reads never wait.
+            // Reads never wait for a move.
             let kept = read(&files, file, 1, 2000).await.unwrap();
             assert!(kept == pattern(1000, 1)[1..], "point {point}");
         }

@@ -6,37 +6,38 @@ use wire::native::{Damage, Finding, ScrubCursor, ScrubReply};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 const VERSION: u32 = 1;
-/// Version of records with objects of other streams than 0: each object has its stream behind the number.
+/// Version of the record in which objects may be of other streams than 0: the stream of an object follows its inode
+/// number.
 const STREAM_VERSION: u32 = 2;
-/// Largest number of iods: the number of an iod has 16 bits.
+/// Largest number of iods in the record: an iod number has 16 bits.
 const IODS_MAX: usize = 1 << 16;
-/// Largest number of findings kept; of further ones only the count is kept.
+/// Largest number of findings that the record holds. The scrub only counts further findings.
 pub(super) const FINDINGS_MAX: usize = 1000;
-/// Longest text of a problem, in bytes.
+/// Largest length of the text in `problem`, in bytes.
 const PROBLEM_MAX: usize = 512;
 
-/// Damage found on an iod.
+/// One finding of the scrub: damage on one iod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
-    /// Number of the iod.
+    /// Number of the iod that has the damage.
     pub(super) iod: u16,
     pub(super) finding: Finding,
 }
 
-/// The state of a scrub.
+/// The state of a scrub, as stored in the metadata store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Job {
-    /// Distinguishes the scrub from earlier ones.
+    /// Serial number of the scrub: one more than that of the scrub before.
     pub(super) serial: u64,
     pub(super) state: ScrubState,
     pub(super) problem: String,
-    /// Unix seconds.
+    /// When the scrub was started, in Unix seconds.
     pub(super) started: u64,
     pub(super) rate: u64,
-    /// The iods that are not finished; the scrub works on the first one.
+    /// Numbers of the iods that the scrub has not finished. The scrub works on the first of them.
     pub(super) left: Vec<u16>,
     pub(super) cursor: Option<ScrubCursor>,
-    /// Whether the totals are known.
+    /// Whether `objects_total` and `bytes_total` are valid.
     pub(super) counted: bool,
     pub(super) objects_total: u64,
     pub(super) bytes_total: u64,
@@ -49,7 +50,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Adds the answer of the first iod in `left`.
+    /// Adds the reply of the iod that is first in `left` to the progress and the findings.
     pub(super) fn take(&mut self, reply: &ScrubReply) {
         self.objects += reply.objects;
         self.bytes += reply.bytes;

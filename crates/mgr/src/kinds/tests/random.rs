@@ -1,4 +1,5 @@
-//! Random requests on two files, compared with flat buffers, while iods and the mgr stop and start.
+//! Random requests on two files while iods and the mgr stop and start. The test compares every reply with a flat buffer
+//! for each file.
 
 use super::Bench;
 use super::cluster::{create, ctx, pattern};
@@ -8,10 +9,10 @@ use types::{ByteRange, FileId, SetAttrs, Status};
 
 /// Number of requests of one run.
 const STEPS: usize = 160;
-/// Stripe unit of the files.
+/// Stripe unit of the files, in bytes.
 const UNIT: u64 = 64;
 
-/// A generator of random numbers (splitmix64).
+/// A random number generator (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -23,7 +24,7 @@ impl Dice {
         (mixed ^ (mixed >> 31)) % limit
     }
 
-    /// An offset, mostly near the boundary of a stripe unit.
+    /// Returns a random offset, mostly near the boundary of a stripe unit.
     fn offset(&mut self) -> u64 {
         match self.below(5) {
             0 => self.below(120_000),
@@ -37,7 +38,7 @@ impl Dice {
     }
 }
 
-/// A file, and the bytes that it must have.
+/// A file, and the bytes that it must contain.
 struct Modelled {
     file: FileId,
     flat: Vec<u8>,
@@ -50,14 +51,14 @@ impl Modelled {
         self.flat[at..end].copy_from_slice(data);
     }
 
-    /// The part of a range that is within the file.
+    /// Returns the bytes of the buffer in the part of `range` that lies within the file.
     fn part(&self, range: ByteRange) -> &[u8] {
         let (from, to) = (range.offset as usize, range.end() as usize);
         &self.flat[from.min(self.flat.len())..to.min(self.flat.len())]
     }
 }
 
-/// Runs random requests on new files `a` and `b`; returns `a`, which has objects.
+/// Runs random requests on two new files, `a` and `b`. Returns `a`, which has objects at the end.
 pub(super) async fn run(bench: &mut Bench, seed: u64) -> FileId {
     let mut dice = Dice(seed);
     let mut both = Vec::new();
@@ -87,7 +88,7 @@ pub(super) async fn run(bench: &mut Bench, seed: u64) -> FileId {
     both[0].file
 }
 
-/// Stops an iod, lets it return, or restarts the mgr.
+/// Stops an iod, starts the stopped iod, or restarts the mgr.
 async fn disturb(bench: &mut Bench, dice: &mut Dice) {
     match (dice.below(4), bench.down) {
         (0, _) => bench.restart_mgr().await,
@@ -145,7 +146,8 @@ async fn check_read(bench: &mut Bench, from: &Modelled, range: ByteRange) {
     assert_eq!(out.eof, range.end() >= from.flat.len() as u64);
 }
 
-/// Checks the answers of SEEK. A disk may report unwritten bytes as data, but every byte in a hole must be zero.
+/// Checks the replies to SEEK. An iod may report unwritten bytes as data, but every byte that it reports as a hole must
+/// be zero.
 async fn check_seek(bench: &mut Bench, from: &Modelled, offset: u64) {
     let (file, size) = (from.file, from.flat.len() as u64);
     let data = bench.persist(async |files| files.seek(&ctx(1), file, offset, Content::Data).await).await;
@@ -165,7 +167,7 @@ async fn check_seek(bench: &mut Bench, from: &Modelled, offset: u64) {
     assert!(hole.offset == offset || data_at == offset, "neither data nor hole at {offset}");
 }
 
-/// Copies a range of the other file. What the iods cannot copy is written.
+/// Copies a range from the other file by a server-side copy. Writes the bytes that the iods could not copy.
 async fn copy(bench: &mut Bench, both: &mut [Modelled], to: usize, range: ByteRange, target: u64) {
     let (source, file) = (both[1 - to].file, both[to].file);
     let bytes = both[1 - to].part(range).to_vec();

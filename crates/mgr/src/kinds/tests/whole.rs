@@ -1,5 +1,5 @@
-//! The whole kind: a file in one object on one iod, in one copy. Only tests have it: it shows the minimum that a kind
-//! must implement.
+//! The whole kind: each file is one object on one iod, in one copy. Only tests have this kind; it shows the minimum
+//! that a stored kind must implement.
 
 use crate::iods::{Asked, Iods, Link};
 use crate::kinds::{Known, Opened, Stored, StoredKind, Stripes, Unusable};
@@ -19,11 +19,10 @@ use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 /// Number of the kind in layout records.
 pub(super) const WHOLE: u32 = 0x8000_7768;
 
-/// The whole kind.
 #[derive(Debug)]
 pub(super) struct Whole;
 
-/// The record: the number of the iod, and the stream of the object.
+/// The layout record: the number of the iod, and the stream of the object.
 struct Record {
     iod: u16,
     stream: u32,
@@ -65,7 +64,7 @@ impl StoredKind for Whole {
     }
 }
 
-/// The object of one file.
+/// The one object of a file.
 #[derive(Debug)]
 struct Object<'a> {
     iods: &'a Iods,
@@ -88,7 +87,7 @@ impl Object<'_> {
         link.call(Procedure::Size, &ObjectArgs { cap: self.cap(&link, Rights::READ) }).await
     }
 
-    /// Reads at most one payload into `out`; returns the length of the object.
+    /// Reads at most one payload into `out`. Returns the length of the object.
     async fn read_part(&self, range: ByteRange, out: &mut [u8]) -> Result<u64, Status> {
         let link = self.link()?;
         let extents = vec![Extent { offset: range.offset, len: range.len as u32 }];
@@ -251,7 +250,7 @@ impl Stored for Object<'_> {
 
     async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status> {
         let (what, offset) = match content {
-            // Known written bytes are data, even if the object has lost them.
+            // Bytes that are known to be written count as data, even if the object has lost them.
             Content::Data if offset < self.known.whole => return Ok(Some(offset)),
             Content::Data => (SeekWhat::Data, offset),
             Content::Hole => (SeekWhat::Hole, offset.max(self.known.whole)),
@@ -285,7 +284,7 @@ impl Stored for Object<'_> {
     }
 
     fn copied_at_once(&self, source: &dyn Stored, len: u64) -> u64 {
-        // One extent per stripe unit of the source, all of them in requests of one extent.
+        // The source needs one extent for each of its stripe units. Each PULL request carries one extent.
         len.min(PULL_MAX).min(source.unit().saturating_mul(EXTENTS_MAX as u64))
     }
 
