@@ -1,4 +1,4 @@
-//! Tests of the record of the kernel's cache.
+//! Tests of the record of the kernel's cached data.
 
 use super::*;
 use crate::coherence::testing::attrs;
