@@ -55,9 +55,9 @@ enum Closing {
 }
 
 impl LockOwner {
-    /// Returns until when its locks may end without further requests of a program. Processes that inherited a
-    /// descriptor close it all the time (`fork`, `exec`). That does not affect an fcntl(2) lock of another process. A
-    /// flock(2) lock belongs to all these processes.
+    /// Returns until when the owner's locks may end without another request of a program, or `None`. Processes that
+    /// inherited a descriptor often close it (`fork`, `exec`). Such a close does not affect the fcntl(2) locks of
+    /// another process, but a flock(2) lock belongs to all these processes.
     fn may_go_until(&self) -> Option<Instant> {
         match self.closing {
             Closing::No => None,

@@ -70,12 +70,14 @@ struct Known {
     /// The kernel's lookup count: the number of entries that it received, minus the number of lookups that it has
     /// forgotten.
     lookups: u64,
-    /// The attributes of a directory that the kernel last received when it found the directory by name.
+    /// The attributes that the kernel last received with a name of this inode, for directories only.
     as_dir: Option<Box<Attrs>>,
-    /// When the kernel last received an entry of the file, in seconds since `began`. It is [`u32::MAX`] where the
-    /// kernel may have pages of the file. The kernel itself drops such inodes, the least recently used first.
+    /// When the kernel last received an entry of the file, in seconds since `began`. [`u32::MAX`] means that the
+    /// kernel may have cached pages of the file: the mount leaves such inodes to the kernel, which drops the least
+    /// recently used ones first.
     told_at: u32,
-    /// The thread that last received ESTALE for this file, 0 if none did, or [`GONE_HERE`].
+    /// The thread that last received ESTALE for this directory. 0: no thread. [`GONE_HERE`]: this mount removed the
+    /// directory.
     gone: u32,
 }
 

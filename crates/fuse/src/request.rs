@@ -32,9 +32,9 @@ pub struct Header {
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// The header.
+    /// The header of the message.
     pub header: Header,
-    /// The operation.
+    /// The operation with its arguments.
     pub op: Op,
 }
 

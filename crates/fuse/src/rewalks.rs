@@ -42,7 +42,7 @@ struct Dropped {
 
 /// A thread that received ESTALE.
 struct Told {
-    /// When it last received an answer; `None` while it waits for an answer.
+    /// When the thread last received a reply; `None` while the thread waits for a reply.
     last: Option<Instant>,
     /// The system call of the thread, with its arguments.
     call: String,

@@ -29,7 +29,7 @@ pub(crate) async fn create(
         open,
         policy: hint(flags),
         alone,
-        // The next close or fsync of the file, or sync of its directory, waits until the creation is durable.
+        // The next close or fsync of the file, or fsync of its directory, makes the creation durable.
         unsynced: true,
         ..CreateOptions::default()
     };
