@@ -7,8 +7,8 @@ use std::fmt::Write;
 const LEFT: usize = 10;
 
 impl Chart {
-    /// Returns the chart with a plot area of `columns` columns and `lines` lines. A title, axes and the names of the
-    /// curves are added.
+    /// Returns the chart with a plot area of `columns` columns and `lines` lines. The text also has a title, axes and
+    /// the names of the curves.
     pub fn text(&self, columns: usize, lines: usize) -> String {
         let (columns, lines) = (columns.max(8), lines.max(2));
         let (across, up) = self.ranges();

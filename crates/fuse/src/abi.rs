@@ -62,7 +62,8 @@ pub mod opcode {
     pub const STATX: u32 = 52;
 }
 
-/// Features that both sides negotiate in INIT (`FUSE_INIT` flags; flags from bit 32 on are in `flags2`).
+/// Features that the kernel and the mount negotiate in INIT (`FUSE_INIT` flags; flags from bit 32 on are in
+/// `flags2`).
 #[allow(missing_docs)]
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
@@ -70,8 +71,8 @@ pub mod init {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const FLOCK_LOCKS: u64 = 1 << 10;
-    /// The kernel requests expired attributes before it reads from cached pages. It drops these pages if the
-    /// modification time has changed.
+    /// Before it reads from cached pages, the kernel requests the attributes if they have expired. It drops these
+    /// pages if the modification time has changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -131,8 +132,8 @@ pub mod uring {
     pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 }
 
-/// Flag of OPEN: a program opens the file to execute it. The kernel's internal `__FMODE_EXEC` is sent with the flags
-/// of open(2).
+/// Flag of OPEN: a program opens the file to execute it. The kernel sends its internal flag `__FMODE_EXEC` with the
+/// flags of open(2).
 pub const FMODE_EXEC: u32 = 1 << 5;
 /// Flag of GETATTR: the field `fh` is valid and names an open file.
 pub const GETATTR_FH: u32 = 1 << 0;
@@ -140,19 +141,20 @@ pub const GETATTR_FH: u32 = 1 << 0;
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// Flag of WRITE: the bytes come from the page cache.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// Flag of OPEN and CREATE: truncation by this caller clears the setuid and setgid bits.
+/// Flag of OPEN and CREATE: the mount has to clear the setuid and setgid bits if it truncates the file for this
+/// caller.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// Flag of WRITE: a write by this caller clears the setuid and setgid bits.
+/// Flag of WRITE: the mount has to clear the setuid and setgid bits of the file.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// Flag of GETLK, SETLK and SETLKW: the lock is a flock(2) lock.
 pub const LK_FLOCK: u32 = 1 << 0;
 
 /// Notifications to the kernel (`enum fuse_notify_code`).
 pub mod notify {
-    /// The cached attributes of an inode are no longer valid. With a byte range, the cached pages of that range are
-    /// not either.
+    /// The kernel has to drop the cached attributes of an inode and, with a byte range, the cached pages of this
+    /// range.
     pub const INVAL_INODE: i32 = 2;
-    /// The mount puts bytes into the page cache of an inode; the bytes may extend the file.
+    /// The kernel puts bytes from the mount into the page cache of an inode; the bytes may extend the file.
     pub const STORE: i32 = 4;
     /// The kernel may drop these inodes if they are unused. The body has their count, twelve bytes of padding, and
     /// the node ids.

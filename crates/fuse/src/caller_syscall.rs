@@ -39,11 +39,11 @@ pub(crate) struct Call {
 
 /// How a system call names the file whose attributes the call reads or changes.
 enum Names {
-    /// By a path, always.
+    /// The call always uses a path.
     Path,
-    /// By a path, unless the argument with this index is a null pointer.
+    /// The call uses a path, unless the argument with this index is a null pointer.
     PathUnlessNull(usize),
-    /// By a path, unless the argument with this index contains `AT_EMPTY_PATH`.
+    /// The call uses a path, unless the argument with this index contains `AT_EMPTY_PATH`.
     PathUnlessEmpty(usize),
 }
 
@@ -66,7 +66,7 @@ impl Call {
         let read = || std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
         let mut text = read();
         for pause in PAUSES {
-            // The thread has sent the request and does not wait for the reply yet. Another thread may use its
+            // The thread has sent the request and does not wait for the reply yet. Another thread may occupy its
             // processor.
             if !text.starts_with("running") {
                 break;
@@ -99,8 +99,8 @@ impl Call {
         &self.text
     }
 
-    /// Returns whether the call names a file by a path to read or change the attributes of the file. Unknown calls:
-    /// false.
+    /// Returns whether the call names a file by a path to read or change the attributes of the file. Returns false
+    /// for an unknown call.
     pub(crate) fn is_by_path(&self) -> bool {
         let Some(number) = self.number else { return false };
         let names = match number {
@@ -126,7 +126,7 @@ impl Call {
         }
     }
 
-    /// Returns whether the call writes to a file. Unknown calls: false.
+    /// Returns whether the call writes to a file. Returns false for an unknown call.
     pub(crate) fn writes(&self) -> bool {
         const WRITES: [c_long; 7] = [
             libc::SYS_write,
@@ -170,7 +170,7 @@ impl Call {
         shown.lines().find_map(|line| line.strip_prefix(what)?.trim().parse().ok())
     }
 
-    /// Returns whether the call reads from a file. Unknown calls: false.
+    /// Returns whether the call reads from a file. Returns false for an unknown call.
     pub(crate) fn reads(&self) -> bool {
         const READS: [c_long; 7] = [
             libc::SYS_read,

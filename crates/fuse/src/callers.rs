@@ -17,7 +17,7 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Creates the table for a client mount.
+    /// Creates the table of callers for a client mount.
     pub(crate) fn new(mount: Mount) -> Self {
         Callers { mount, known: Mutex::default() }
     }

@@ -72,7 +72,7 @@ pub struct Config {
 const THRESHOLD: u64 = 64 << 10;
 
 /// Longest time for which written bytes gather in a mount. If the machine crashes, a long-running program loses at
-/// most its output of this time. Other machines see the output after this time.
+/// most its output of this time. Other machines see the output at most this much later.
 const GATHER_DELAY: Duration = Duration::from_secs(1);
 
 /// Returns the default policy of files: small writes take the mgr path, and gather only for a short time.

@@ -35,8 +35,7 @@ pub(crate) enum Control<'a> {
 }
 
 impl<'a> Control<'a> {
-    /// Returns the control attribute with this name (without `user.`), or `None` if a file may store an attribute of
-    /// this name.
+    /// Returns the control attribute with this name (without `user.`), or `None` for an ordinary extended attribute.
     pub(crate) fn of(name: &'a [u8]) -> Option<Self> {
         match name.strip_prefix(MOUNT) {
             Some(part) => Some(Control::Option(part)),

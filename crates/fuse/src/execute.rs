@@ -20,7 +20,7 @@ impl FileSystem {
         let header = request.header;
         let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
-        // Boxed, because this case is rare; the calls below are boxed for the same reason.
+        // Boxed, because this case is rare, and every request would otherwise reserve memory for it.
         if matches!(outcome, Err(Errno::UNWALKED))
             && let Some(request) = again.take()
         {
@@ -60,7 +60,8 @@ impl FileSystem {
             return false;
         }
         if by_path && call.opens() {
-            // `ops::open` has already done this for OPEN, but not for a LOOKUP or GETATTR within open(2).
+            // For OPEN, `ops::open` has already recorded that the file is gone, but not for a LOOKUP or GETATTR
+            // within open(2).
             self.open_unlink_races.gone(header.pid, header.node);
         }
         self.rewalks.begin(header.pid, call.text());

@@ -90,7 +90,7 @@ impl Post {
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));
-        // SAFETY: the closure makes only system calls and allocates no memory, so it may run between fork and exec.
+        // SAFETY: between fork and exec, the closure makes only system calls and allocates no memory.
         unsafe { command.pre_exec(move || become_guard(process, thread)) };
         let mut pause = PAUSE;
         let mut first = true;

@@ -27,7 +27,7 @@ pub(crate) async fn watch(fs: Weak<FileSystem>) {
         // The timeout lets this task check whether the file system still exists.
         let _ = tokio::time::timeout(REST_MAX, crowded.notified()).await;
         let mut rest = REST;
-        // Repeat this, because inodes in use may become unused, and the kernel does not report that.
+        // Repeat the notification, because inodes in use may become unused, and the kernel does not report that.
         while let Some(here) = fs.upgrade().filter(|fs| fs.nodes.are_too_many()) {
             let (oldest, before) = (here.nodes.oldest(), here.nodes.count());
             // Notify the kernel in a blocking thread. The kernel may first write back pages of these inodes, and

@@ -137,8 +137,8 @@ impl LockOwners {
         self.released.load(SeqCst)
     }
 
-    /// Waits for locks of `owner`, or of any owner, that may end soon. The caller has found the file locked after
-    /// `mark`. Returns whether the caller should try again.
+    /// Waits for locks of `owner`, or of any owner, that may end soon. `mark` is from before the caller found the
+    /// file locked. Returns whether the caller should try again.
     pub(crate) async fn may_be_free(&self, file: u64, owner: Option<u64>, mark: u64) -> bool {
         let news = self.news.notified();
         let mut news = std::pin::pin!(news);

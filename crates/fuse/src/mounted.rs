@@ -120,13 +120,13 @@ fn carrier(config: &Config) -> io::Result<Carrier> {
     }
 }
 
-/// Starts the guard of a mount, if possible.
+/// Starts the guard process of a mount, or logs why the mount has no guard.
 fn guard(config: &Config, dir: &Path) -> Option<Guard> {
     if config.guard.is_empty() {
         return None;
     }
     let without = |error: io::Error| match config.writeback {
-        // Only with write-back can the kernel leave other programs waiting.
+        // Warn only with write-back: without it, the kernel leaves no other programs waiting.
         true => tracing::warn!(
             "the mount has no guard: if this process is killed, programs that use the mount may hang: {error}"
         ),

@@ -245,7 +245,7 @@ impl Nodes {
     }
 
     /// Records that a name no longer stands for the file that the kernel found by the name. Returns whether the table
-    /// had this name of the file.
+    /// contained this name.
     pub(crate) fn unnamed(&self, dir: u64, name: &[u8]) -> bool {
         let mut table = self.table();
         let number = self.names().get(dir, name);
@@ -277,7 +277,7 @@ impl Nodes {
         }
     }
 
-    /// Returns expectations for the known paths by which the kernel found a file.
+    /// Returns path expectations for all known paths by which the kernel found a file.
     pub(crate) fn walks(&self, number: u64) -> Vec<PathExpectation> {
         let table = self.table();
         let Some(known) = table.get(&number).filter(|known| known.gone != GONE_HERE) else { return Vec::new() };

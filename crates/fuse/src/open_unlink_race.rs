@@ -89,7 +89,7 @@ impl OpenUnlinkRaces {
     async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
         loop {
             let mut news = std::pin::pin!(self.news.notified());
-            // Register for notifications before the check, so that none is missed.
+            // Register for notifications before the check, so that no notification is missed.
             news.as_mut().enable();
             let until = match free(&mut self.state()) {
                 Ok(done) => return done,
@@ -116,7 +116,7 @@ impl OpenUnlinkRaces {
             }
             Ok(())
         };
-        // Boxed, because it is rarely needed.
+        // Boxed, because the wait is rarely needed.
         Box::pin(self.wait(free)).await;
         self.tell();
     }

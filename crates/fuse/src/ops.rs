@@ -77,7 +77,8 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         }
         Op::Fsync { fh } => fsync::fsync(fs, header, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
-        // This makes creations of files durable. All other changes of a directory are durable before the reply.
+        // `sync_names` makes creations of files durable. All other changes of a directory are durable before the
+        // reply.
         Op::Fsyncdir { .. } => Ok(fs.callers.anybody().sync_names().await.map(|()| Reply::Done)?),
         Op::Setxattr { name, value, flags } => xattr::set(fs, header, &name, &value, flags).await,
         Op::Getxattr { name, size } => xattr::get(fs, header, &name, size).await,
@@ -103,7 +104,7 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
     }
 }
 
-/// When an operation may be abandoned because of a signal to the caller.
+/// When the mount may abandon an operation because of a signal to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
     /// Never: the operation changes something, and the caller needs to know whether it succeeded.

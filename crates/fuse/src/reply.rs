@@ -135,7 +135,7 @@ pub fn statx(attrs: &Attrs, valid: Duration) -> Reply {
     for time in [attrs.atime, attrs.btime, attrs.ctime, attrs.mtime] {
         body = body.u64(time.secs as u64).u32(time.nanos).u32(0);
     }
-    // After the device number of a device node come the device of the file system, which the kernel fills in, and
+    // The device number of a device node, then the device of the file system, which the kernel fills in, then
     // reserved space.
     body.u32(attrs.rdev.0).u32(attrs.rdev.1).u64(0).zeros(112).reply()
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Tracks whether all writes through an open file are durable. Processes that inherited a descriptor may write, sync
-/// and close it at the same time. While one call still makes a write durable, another sync or close has to make the
-/// write durable, too.
+/// and close the file at the same time. While one call still makes a write durable, another sync or close has to make
+/// the write durable, too.
 pub(crate) struct Unsynced {
     /// Number of writes that have ended.
     made: AtomicU64,

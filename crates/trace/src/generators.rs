@@ -46,7 +46,7 @@ pub enum Generator {
         /// Number of clients.
         clients: u32,
     },
-    /// Many small files that are created, read, appended to and removed, as a mail server does.
+    /// Many small files that a client creates, reads, appends to and removes, like a mail server.
     Postmark {
         /// Number of files that exist before the first transaction.
         files: u32,
@@ -55,8 +55,8 @@ pub enum Generator {
         /// Whether an fsync precedes the close of each written file.
         fsync: bool,
     },
-    /// The digitisation of particle physics: many small requests, and a few large ones with nearly all bytes, at random
-    /// offsets.
+    /// The digitisation of particle physics: many small requests, and a few large requests that carry nearly all
+    /// bytes, at random offsets.
     Digitisation {
         /// Number of events, 1.3 MB each.
         events: u32,

@@ -90,7 +90,7 @@ pub fn leaves_hole(end: u64, from: u64) -> bool {
 pub enum SetTime {
     /// The present time of the server's clock.
     Now,
-    /// The time that the client sends.
+    /// A time that the client chooses.
     To(Timestamp),
 }
 
@@ -101,7 +101,7 @@ pub struct SetAttrs {
     pub mode: Option<u32>,
     /// User id of the owner.
     pub uid: Option<u32>,
-    /// Group id.
+    /// Group id of the file.
     pub gid: Option<u32>,
     /// Length of the file in bytes.
     pub size: Option<u64>,

@@ -20,7 +20,7 @@ pub struct StoreId(pub [u8; 16]);
 pub struct FileId(pub u64);
 
 impl FileId {
-    /// The root directory.
+    /// The inode number of the root directory.
     pub const ROOT: FileId = FileId(1);
 }
 

@@ -46,10 +46,10 @@ pub const LAYOUT_BODY_MAX: usize = 16 << 10;
 /// Longest file name in bytes that decoders accept. So a name above `NAME_MAX` gets its own error, not a decoding
 /// error.
 pub const NAME_DECODE_MAX: usize = 4096;
-/// Longest path or symlink target in bytes that decoders accept. So one above `PATH_MAX` gets its own error, not a
+/// Longest path or symlink target in bytes that decoders accept. So a path above `PATH_MAX` gets its own error, not a
 /// decoding error.
 pub const PATH_DECODE_MAX: usize = 8192;
-/// Largest xattr value in bytes that decoders accept. So one above `XATTR_VALUE_MAX` gets its own error, not a
+/// Largest xattr value in bytes that decoders accept. So a value above `XATTR_VALUE_MAX` gets its own error, not a
 /// decoding error.
 pub const XATTR_VALUE_DECODE_MAX: usize = 128 << 10;
 /// Largest encoding of the attributes of one file, in bytes.
@@ -158,7 +158,8 @@ pub const IN_FLIGHT_PER_IOD: usize = 8;
 
 /// Maximum number of writes of keys in one metadata batch.
 pub const BATCH_WRITES_MAX: usize = 1000;
-/// Maximum number of preconditions of one metadata batch. It limits the depth to which directories may be moved.
+/// Maximum number of preconditions of one metadata batch. The limit also bounds the depth to which directories may be
+/// moved.
 pub const BATCH_EXPECTS_MAX: usize = 4096;
 /// Largest metadata batch in bytes of keys and values.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -180,7 +181,7 @@ pub const META_CACHE_BYTES: usize = 256 << 20;
 /// Initial size in bytes of the batch log of a new metadata store. The log doubles when it fills up before a
 /// checkpoint.
 pub const META_LOG_BYTES: u64 = 4 << 20;
-/// Largest batch log in bytes. Together with [`META_CHECKPOINT_INTERVAL`] it limits the replay after a crash.
+/// Largest batch log in bytes. This limit and [`META_CHECKPOINT_INTERVAL`] bound the replay after a crash.
 pub const META_LOG_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of recent changes, overhead included, that are only in memory and in the batch log. Above this limit, or
 /// above half of a small log, the store moves them to its database file without a flush.
@@ -192,8 +193,8 @@ pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 pub const META_CHANGE_BYTES: u64 = 12 << 10;
 /// Free disk space in bytes below which the metadata store on a large disk accepts only removals and recovery.
 pub const META_RESERVE_BYTES: u64 = 64 << 20;
-/// Free disk space in bytes that an iod keeps on a large disk. Below it an iod refuses new data, so that an mgr on the
-/// same disk can still change and remove files.
+/// Free disk space in bytes that an iod keeps on a large disk. With less free space, an iod refuses new data, so that
+/// an mgr on the same disk can still change and remove files.
 pub const IOD_RESERVE_BYTES: u64 = 128 << 20;
 
 /// Returns the free bytes that an iod keeps on a disk of `total` bytes: a sixteenth of the disk, but at most
@@ -270,8 +271,8 @@ const _: () = {
     // Sixteen iod stores on one disk may each write `IOD_ROOM_BYTES` before they notice that the disk is full.
     assert!(2 * META_RESERVE_BYTES <= IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
-    // A removal deletes all extended attributes of a file in one batch. A new directory copies the attributes of its
-    // parent.
+    // A removal deletes all extended attributes of a file in one batch. A new directory copies the extended
+    // attributes of its parent.
     assert!(XATTRS_MAX + 16 < BATCH_WRITES_MAX && 2 * XATTRS_BYTES_MAX < BATCH_BYTES_MAX);
     assert!(XATTR_VALUE_MAX + XATTR_NAME_MAX <= XATTRS_BYTES_MAX);
 };

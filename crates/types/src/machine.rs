@@ -10,8 +10,8 @@ pub enum Machine {
     Local(u32),
     /// The root user of the machine with this address: the client's port is privileged (below 1024).
     Root(IpAddr),
-    /// Any user of the machine with this address. All addresses that one machine can choose freely become one
-    /// ([`Machine::at`]).
+    /// Any user of the machine with this address. All addresses that one machine can choose freely count as one
+    /// machine ([`Machine::at`]).
     At(IpAddr),
 }
 
@@ -25,7 +25,7 @@ impl Machine {
     }
 
     /// Returns the machine of an address. All IPv4 loopback addresses are one machine, and each IPv6 /64 network is
-    /// one.
+    /// one machine.
     pub fn at(address: IpAddr) -> Self {
         Machine::At(match address.to_canonical() {
             IpAddr::V4(v4) if v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -35,7 +35,7 @@ impl Machine {
     }
 }
 
-/// Returns whether a machine that uses `own` places must not take another one. All machines together use `all` of
+/// Returns whether a machine that uses `own` places must not take another place. All machines together use `all` of
 /// `max` places. No machine may use more places than remain free.
 pub fn is_share_full(own: usize, all: usize, max: usize) -> bool {
     own >= max.saturating_sub(all)

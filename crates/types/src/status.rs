@@ -1,4 +1,5 @@
-//! The status of an operation, independent of any protocol; each protocol maps it to its own codes in one file.
+//! The status of an operation, independent of any protocol. Each protocol maps the statuses to its own codes in one
+//! file.
 
 /// The reason why an operation failed. The numbers are stable, because the native protocol carries them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Points in time. Crates without a clock receive the current time as an argument.
 
-/// Seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is below 10^9 (`nfstime4`).
+/// A time in seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is below 10^9 (`nfstime4`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Timestamp {
     /// Whole seconds, negative before 1970.

@@ -70,8 +70,8 @@ impl Coherence {
             let (mut attrs, mut attempt) = (*attrs, 0);
             loop {
                 let Some(coherence) = self.shared() else { return };
-                // The mount has got the file's delegation again. It corrected the kernel's attributes before that,
-                // and needs no further correction.
+                // The mount has got the file's delegation again. The mount corrected the kernel's attributes before
+                // that, and needs no further correction.
                 if !self.write_back.is_shared(number) {
                     return;
                 }
@@ -126,7 +126,7 @@ impl Coherence {
         Some(Ok(Attrs { size: if sizes { args.size } else { attrs.size }, ..attrs }))
     }
 
-    /// Begins to correct the kernel's cached attributes of a file. The returned task ends with whether the correction
+    /// Begins to correct the kernel's cached attributes of a file. The returned task yields whether the correction
     /// succeeded.
     pub(super) fn correct(self: Arc<Self>, number: u64, attrs: Attrs, times: bool) -> tokio::task::JoinHandle<bool> {
         let coherence = self;
@@ -183,7 +183,7 @@ fn corrected(
         of.kernel_sizes.correct(number, &attrs, (shared, times), refresh)
     };
     let thread = self_requests::spawn("fuse-beliefs".to_owned(), correct)?;
-    // Serve the separate thread until it has ended.
+    // Make calls for the separate thread until that thread has ended.
     while asked.recv().is_ok() {
         let written = if shared { coherence.have_pages_written(number, ByteRange::ALL) } else { Ok(()) };
         let _ = answer.send(written.and_then(|()| runtime.block_on(coherence.present_attrs(number))));

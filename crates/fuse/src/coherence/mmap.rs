@@ -19,7 +19,7 @@ use types::ByteRange;
 
 /// Bytes of twins of a file after which the mount drops the older generation of twins; both generations together may
 /// have twice as many. Between dropping the pages for a direct write and the arrival of the write, the kernel reads
-/// fewer bytes of a file.
+/// fewer bytes of a file than this.
 const GENERATION: usize = 8 << 20;
 
 /// The page twins of an open file, and its reads, write-backs and direct writes in progress.
@@ -378,7 +378,7 @@ mod tests {
     struct Page {
         bytes: Option<Vec<u8>>,
         is_dirty: bool,
-        /// The kernel locks a page while it reads or forgets it.
+        /// The kernel locks a page while it reads or drops the page.
         is_locked: bool,
         writing_back: Option<Back>,
         filling: Option<Fill>,

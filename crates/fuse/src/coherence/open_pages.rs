@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(super) struct OpenPages(Mutex<HashMap<u64, PagesOf>>);
 
-/// The page state of an open file.
+/// The number of opens and the page state of an open file.
 struct PagesOf {
     /// Number of opens, and number of opens that use the page cache.
     opens: usize,
@@ -62,7 +62,7 @@ struct Lingering {
 pub(crate) struct PageUse {
     table: Arc<OpenPages>,
     number: u64,
-    /// Whether the kernel reads the file into its page cache.
+    /// Whether the kernel reads the file into its page cache through this open.
     cached: bool,
     /// Whether the program opened the file for writing.
     writes: bool,

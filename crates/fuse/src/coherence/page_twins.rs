@@ -30,7 +30,7 @@ pub(super) struct PageTwins {
     writing: HashMap<u32, ByteRange>,
 }
 
-/// The part of written-back pages that programs changed.
+/// The bytes of dirty pages that the mount has to write, and the growth of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Changed {
     /// The ranges of the bytes that programs wrote and that differ from the earlier bytes.
@@ -90,7 +90,7 @@ impl PageTwins {
         };
     }
 
-    /// Records bytes that the kernel reads from `offset` on. They end at the end of the request or of the file.
+    /// Records bytes that the kernel reads from `offset` on. The bytes end at the end of the request or of the file.
     pub(super) fn got(&mut self, offset: u64, data: &[u8]) {
         // The kernel reads only whole pages. For another offset, the rest of the page would be unknown.
         if !offset.is_multiple_of(PAGE) {
@@ -201,7 +201,7 @@ impl PageTwins {
         self.age
     }
 
-    /// Records that the kernel has dropped the pages of a range that it read before `age`, and perhaps newer ones.
+    /// Records that the kernel has dropped pages of a range: all that it read before `age`, and perhaps newer pages.
     pub(super) fn forgotten(&mut self, age: u64, range: ByteRange) {
         let within = range.offset / PAGE..range.end().div_ceil(PAGE);
         self.pages.retain(|number, twin| twin.since >= age || !within.contains(number));

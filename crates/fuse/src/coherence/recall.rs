@@ -25,8 +25,8 @@ impl Keeper for Recalled {
             let news = coherence.write_back.share(file.0);
             coherence.recent_attrs.changed();
             if news {
-                // Do this before the kernel writes back its pages: later writes are written back before write(2)
-                // returns.
+                // Turn on synchronous writes before the kernel writes back its pages. Then later writes are written
+                // back before write(2) returns.
                 coherence.settle_sync().await;
             }
             // The kernel's cached attributes and pages, read or mapped, are valid only under the delegation that this
@@ -40,7 +40,8 @@ impl Keeper for Recalled {
                 // from the kernel.
                 coherence.write_back.reaches(file.0, open.file.attrs().size);
             }
-            // Do this before a program reads cached pages again, or seeks to the end of the file.
+            // Expire the cached attributes before a program reads cached pages again, or seeks to the end of the
+            // file.
             if coherence.write_back.is_on() && coherence.cache.is_known(file.0) {
                 coherence.expire(file.0).await;
             }
@@ -73,7 +74,7 @@ impl Keeper for Recalled {
         coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, true));
         let handing_on = self.hand_on(file);
         Box::pin(async move {
-            // The kernel tries to write back its dirty pages, which the mount refuses. It reports the error to the
+            // The kernel tries to write back its dirty pages, which the mount refuses, and reports the error to the
             // writing program.
             handing_on.await;
             coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, false));
@@ -88,7 +89,8 @@ impl Coherence {
     /// the mount cannot correct the size here.
     pub(crate) fn write_failed(&self, number: u64) {
         let Some(coherence) = self.shared().filter(|_| self.write_back.is_written(number)) else { return };
-        // The kernel may just have sent the time of its last write, so that the recorded size counts as certain.
+        // The record of the kernel's cached size may be wrong, although the kernel has just sent the time of its last
+        // write.
         self.size_may_change(number);
         if self.write_back.share(number) {
             tokio::spawn(coherence.look_after(number));
@@ -97,8 +99,8 @@ impl Coherence {
         self.invalidate_attributes(number);
     }
 
-    /// Returns whether the kernel sends a request of `thread` at the end of a synchronous write(2), not because the
-    /// program made it.
+    /// Returns whether the kernel itself, and not the program, made a request of `thread` at the end of a synchronous
+    /// write(2).
     pub(crate) async fn ends_synchronous_write(&self, thread: u32) -> bool {
         // Boxed, because the future is rarely needed, and every request would otherwise reserve memory for it.
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes())).await

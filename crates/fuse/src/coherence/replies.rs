@@ -81,17 +81,17 @@ impl Coherence {
         if self.write_back.is_written(number) { Duration::ZERO } else { self.attrs_lifetime(number) }
     }
 
-    /// Records that the kernel receives these attributes. It discards a reply if its own attributes of the file have
-    /// changed since the request, so a new size may or may not reach its cache. With write-back, it takes the size
-    /// from no reply.
+    /// Records that the kernel receives these attributes. The kernel discards a reply if its own attributes of the
+    /// file have changed since the request, so a new size may or may not reach its cache. With write-back, the kernel
+    /// takes the size from no reply.
     fn replied(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.cache.may_take(number, attrs);
         }
     }
 
-    /// Records that the kernel receives these attributes in the reply to SETATTR or to an open that truncates. It
-    /// never discards them.
+    /// Records that the kernel receives these attributes in the reply to SETATTR or to an open that truncates. The
+    /// kernel never discards such a reply.
     pub(super) fn replied_surely(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.cache.has_now(number, attrs);

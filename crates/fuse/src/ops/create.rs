@@ -21,7 +21,8 @@ pub(crate) async fn create(
     let how = OFlags::from_bits_retain(flags);
     let wanted = wanted(flags);
     let alone = fs.coherence.wants_write_delegation(flags);
-    // The kernel reads a page before a program writes only a part of it. The creator of a file may read the file.
+    // Open the file for reading too: the kernel reads a page before a program writes only a part of the page. The
+    // creator of a file may read the file.
     let open = OpenFlags { read: alone || wanted.read, ..wanted };
     let options = CreateOptions {
         mode: mode & 0o7777,
@@ -42,7 +43,7 @@ pub(crate) async fn create(
         }
         outcome => outcome?,
     };
-    // The file existed already, and the open has truncated it.
+    // The file existed already, and the open has truncated it: clear its setuid and setgid bits.
     if !file.is_unsynced()
         && file.attrs().mode & 0o6000 != 0
         && open_flags & abi::OPEN_KILL_SUIDGID != 0
@@ -53,8 +54,8 @@ pub(crate) async fn create(
     fs.coherence.directory_changed(header.node, after, mark);
     // The kernel may already have an inode of a file that another client created, with another size.
     let new = !fs.nodes.is_known(file.node().id.0);
-    // Decide this before the kernel receives attributes with a lifetime: from then on, another client may request the
-    // file.
+    // Decide the use of the page cache before the kernel receives attributes with a lifetime. From then on, another
+    // client may request the file.
     let admission = fs.admit(&file, flags, Found::created(new));
     let how = admission.how();
     let entry = fs.entry_made(Body::with_capacity(144), header, name, (&file.node(), &file.attrs()));

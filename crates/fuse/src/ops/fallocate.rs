@@ -15,7 +15,7 @@ const PUNCH_HOLE_KEEP_SIZE: u32 = 2 | KEEP_SIZE;
 const ZERO_RANGE: u32 = 0x10;
 const ZERO_RANGE_KEEP_SIZE: u32 = ZERO_RANGE | KEEP_SIZE;
 
-/// Executes FALLOCATE. Space after the end of a file cannot be reserved without changing the file size, because NFS
+/// Executes FALLOCATE. Refuses to reserve space after the end of a file without changing the file size, because NFS
 /// has no operation for this.
 pub(crate) async fn fallocate(
     fs: &FileSystem,

@@ -11,7 +11,7 @@ pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner:
     let open = fs.opens.file(fh)?;
     let mut written = Ok(());
     if let Some(due) = open.due() {
-        // Boxed, so that requests that need no flush reserve no memory for it.
+        // Boxed, so that requests that need no flush reserve no memory for the flush.
         written = Box::pin(open.file.flush()).await;
         match written {
             Ok(()) => open.made_durable(due),

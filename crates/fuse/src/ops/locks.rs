@@ -61,8 +61,9 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer
 /// Executes SETLK and SETLKW: locks or unlocks a range. With `sleep`, waits until conflicting locks end.
 pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bool) -> Answer {
     let open = fs.opens.file(lock.fh)?;
-    // The page cache lacks writes that other clients made under earlier locks, and has the only copy of writes under
-    // this lock. Check this several times: while the call waits for a lock, other clients may open or close the file.
+    // Without a delegation, the page cache lacks writes that other clients made under earlier locks, and has the only
+    // copy of writes under this lock. Check for the delegation each time, because it may change while the call waits
+    // for a lock.
     let cached = || open.pages.is_cached() && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {
@@ -83,7 +84,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     if cached()
         && let Err(error) = fs.coherence.lock_taken(header.pid, header.node, &open).await
     {
-        // The caller receives an error and would not release the lock.
+        // The caller receives an error and would not release the lock, so release the lock here.
         open.for_locks.get().unwrap_or(&open.file).unlock(lock.owner, range).await?;
         return Err(error);
     }

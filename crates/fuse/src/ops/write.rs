@@ -24,10 +24,10 @@ pub(crate) async fn write(
     (write_flags, flags): (u32, u32),
 ) -> Answer {
     let open = fs.opens.file(fh)?;
-    // For write-back of pages, the kernel sets the flag only if it has seen setuid or setgid bits.
+    // For write-back of pages, the kernel sets `WRITE_KILL_SUIDGID` only if it has seen setuid or setgid bits.
     let seen = (open.pages.is_cached() && fs.coherence.writes_back()) || !open.plain.load(Relaxed);
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
-        // Boxed, like the futures below, because most writes do not need them.
+        // Boxed, like the futures below, because most writes need none of these futures.
         Box::pin(fs.drop_privileges(header, &open.file.node())).await?;
         open.plain.store(true, Relaxed);
     }

@@ -54,7 +54,7 @@ fn length(rng: &mut Rng, n: usize, count: usize) -> u32 {
         _ if n + large >= count => LARGE[n % 2],
         hundredth if hundredth < TINY => rng.between(16, 584) as u32,
         hundredth if hundredth < SMALL => rng.between(1024, 2475) as u32,
-        // Most of these lengths are close to 4 KiB; few reach 32 KiB.
+        // Lengths from 4 KiB to 32 KiB: most are close to 4 KiB, and few reach 32 KiB.
         _ => (4096.0 + 28671.0 * rng.unit().powi(11)) as u32,
     }
 }

@@ -65,7 +65,7 @@ impl Ring {
     fn wake(&self) {
         // If the thread is awake, it checks for entries with replies before it sleeps.
         if self.asleep.swap(false, SeqCst) {
-            // Fails only if the counter overflows, which cannot happen.
+            // The write fails only if the counter of the eventfd overflows, which cannot happen.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
