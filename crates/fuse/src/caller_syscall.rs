@@ -187,7 +187,7 @@ impl Call {
     /// Returns whether the call is a write that need not be durable when the call returns. Does not check the
     /// descriptor for `O_SYNC` or `O_DSYNC`.
     pub(crate) fn writes_lazily(&self) -> bool {
-        // RWF_DSYNC and RWF_SYNC. The flags of asynchronous calls (io_submit, io_uring) are not visible.
+        // The mask is RWF_DSYNC and RWF_SYNC. The flags of asynchronous calls (io_submit, io_uring) are not visible.
         let syncs = self.number == Some(libc::SYS_pwritev2) && self.arguments[5] & 0x6 != 0;
         self.writes() && !syncs && !self.is_asynchronous()
     }

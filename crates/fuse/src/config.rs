@@ -11,7 +11,7 @@ pub enum Carrier {
     /// io_uring if the kernel offers FUSE over io_uring, otherwise the device.
     #[default]
     Auto,
-    /// The device `/dev/fuse`.
+    /// The FUSE device `/dev/fuse`.
     Device,
     /// io_uring, with one ring for each processor.
     Uring,

@@ -71,7 +71,7 @@ impl FileSystem {
         }
     }
 
-    /// Sets or removes a control attribute.
+    /// Sets a control attribute, or removes it if `value` is `None`.
     pub(crate) fn set_control(&self, header: &Header, control: Control<'_>, value: Option<&[u8]>) -> Result<(), Errno> {
         let Control::Option(name) = control else { return Err(EPERM) };
         if header.uid != 0 && header.uid != rustix::process::geteuid().as_raw() {

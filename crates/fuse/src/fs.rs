@@ -31,7 +31,7 @@ pub(crate) fn told(header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
     }
 }
 
-/// The mounted file system.
+/// The state of a mounted file system, which all its requests share.
 pub(crate) struct FileSystem {
     pub(crate) callers: Callers,
     pub(crate) config: Config,

@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-/// The name of the guard in process lists.
+/// The name of the guard process in process lists.
 const NAME: &str = "fuse-guard";
 /// The directory of the kernel's FUSE connections (Linux `Documentation/filesystems/fuse.rst`).
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -69,7 +69,7 @@ impl Guard {
         Ok(Guard(post))
     }
 
-    /// Stops the guard, because the connection has ended.
+    /// Stops the guard process, because the connection has ended.
     pub(crate) fn dismiss(self) {
         let mut state = self.0.state();
         state.dismissed = true;

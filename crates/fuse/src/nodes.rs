@@ -20,7 +20,7 @@ pub(crate) struct Nodes {
     most: usize,
     /// Notified when the kernel has more than `most` inodes.
     crowded: Arc<Notify>,
-    /// When this table was created.
+    /// The time at which this table was created.
     began: Instant,
     table: Mutex<HashMap<u64, Known>>,
     names: Mutex<Named>,

@@ -116,7 +116,7 @@ impl OpenUnlinkRaces {
             }
             Ok(())
         };
-        // Boxed, because the wait is rarely needed.
+        // Boxed, so that other lookups reserve no memory for this wait.
         Box::pin(self.wait(free)).await;
         self.tell();
     }

@@ -14,7 +14,7 @@ use types::ByteRange;
 
 const EBADF: Errno = Errno(9);
 
-/// An open file.
+/// An open of a regular file.
 pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// How the open uses the page cache.
@@ -150,7 +150,7 @@ impl Opens {
     /// Releases all locks of `owner` on the file.
     pub(crate) async fn unlock_all(&self, file: &File, owner: u64) -> Result<(), Errno> {
         if self.lockers.take(file.node().id.0, owner) {
-            // Boxed, because most owners that close a file have no locks.
+            // Boxed, so that a close by an owner without locks reserves no memory for this future.
             Box::pin(file.unlock(owner, ByteRange::ALL)).await?;
         }
         Ok(())

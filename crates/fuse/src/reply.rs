@@ -13,7 +13,7 @@ pub const BLOCK_SIZE: u32 = 256 << 10;
 /// The result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// Success without data.
+    /// Success, with an empty body.
     Done,
     /// Success, with these bytes as the body of the reply.
     Bytes(Vec<u8>),

@@ -29,7 +29,7 @@ pub struct Header {
     pub expects: bool,
 }
 
-/// A request.
+/// A decoded request of the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The header of the message.
@@ -418,7 +418,7 @@ fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
 
 fn init(f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
     let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-    // Kernels that know more than 32 flags set this flag.
+    // Kernels that know more than 32 INIT flags set `INIT_EXT`.
     let high = if u64::from(low) & abi::init::INIT_EXT != 0 { Fields(&rest).u32()? } else { 0 };
     Ok(Op::Init { major, minor, max_readahead, flags: u64::from(low) | u64::from(high) << 32 })
 }

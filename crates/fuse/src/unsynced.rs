@@ -23,7 +23,7 @@ impl Unsynced {
         Unsynced { made: AtomicU64::new(unsynced.into()), durable: AtomicU64::new(0) }
     }
 
-    /// Begins a write.
+    /// Begins a write through the open file.
     pub(crate) fn begin(&self) -> Write<'_> {
         Write(self)
     }

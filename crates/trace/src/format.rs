@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// The first line of every trace.
 pub const HEADER: &str = "weir-trace 1";
-/// Longest line in bytes.
+/// Longest line of a text trace in bytes.
 const LINE_MAX: usize = 256;
 
 /// The reason why a text is not a valid trace.

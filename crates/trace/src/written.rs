@@ -14,7 +14,7 @@ pub struct Written {
 pub struct Run {
     /// The offset of the first byte.
     pub offset: u64,
-    /// The number of bytes.
+    /// The number of bytes in the range.
     pub len: u64,
     /// The number of the last write; 0 means that no write covered these bytes.
     pub number: u64,

@@ -82,7 +82,7 @@ pub const OPENS_MAX: usize = 512 << 10;
 pub const LOCKS_PER_CLIENT_MAX: usize = 16 << 10;
 /// Maximum number of locked ranges, lock owners of opens, and waiting lock requests of all clients together.
 pub const LOCKS_MAX: usize = 256 << 10;
-/// Maximum number of waiting lock requests of one file that the mgr grants in the order of their arrival.
+/// Maximum number of waiting lock requests of one file that the mgr queues in the order of their arrival.
 pub const LOCK_WAITERS_PER_FILE_MAX: usize = 64;
 /// Maximum number of delegations of one client.
 pub const DELEGATIONS_PER_CLIENT_MAX: usize = 16 << 10;

@@ -5,7 +5,7 @@
 pub struct ByteRange {
     /// Offset of the first byte.
     pub offset: u64,
-    /// Number of bytes.
+    /// Number of bytes in the range.
     pub len: u64,
 }
 

@@ -27,7 +27,7 @@ struct Cached {
     told: (u64, u64),
     /// The modification time that the kernel last received in a reply.
     told_time: Timestamp,
-    /// Change attribute and size of the version to which the kernel's pages belong.
+    /// Change attribute and size of the file version to which the kernel's cached pages belong.
     pages: Option<(u64, u64)>,
     /// Whether a direct write of this mount has bypassed the page cache since the last open. The kernel's pages may
     /// then be older than the attributes.

@@ -145,7 +145,7 @@ impl MappedPages {
 }
 
 impl Fill<'_> {
-    /// Records the bytes that the kernel is about to receive.
+    /// Records the bytes that the kernel is about to receive for its page cache.
     pub(crate) fn got(&self, data: &[Segment]) {
         self.0.state().got(self.1, data);
     }

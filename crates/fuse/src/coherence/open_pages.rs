@@ -22,7 +22,7 @@ struct PagesOf {
     known: Arc<FilePages>,
 }
 
-/// The state of the pages of an open file.
+/// The state of the cached pages of a file, which all its opens share.
 struct FilePages {
     /// Written-back pages that are not durable yet. A sync or close of each open that may have dirtied them makes
     /// them durable.

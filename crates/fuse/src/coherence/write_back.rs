@@ -156,7 +156,7 @@ impl WriteBack {
         }
     }
 
-    /// Records that other clients no longer use the file, unless the mount has lost the write delegation meanwhile.
+    /// Marks a file as used by this mount only, unless the mount has lost its write delegation meanwhile.
     pub(super) fn end_sharing(&self, number: u64, file: &File) {
         let mut table = self.writers.table();
         if let Some(cached) = table.get_mut(&number)

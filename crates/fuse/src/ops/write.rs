@@ -27,7 +27,7 @@ pub(crate) async fn write(
     // For write-back of pages, the kernel sets `WRITE_KILL_SUIDGID` only if it has seen setuid or setgid bits.
     let seen = (open.pages.is_cached() && fs.coherence.writes_back()) || !open.plain.load(Relaxed);
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
-        // Boxed, like the futures below, because most writes need none of these futures.
+        // Boxed, like the futures below, so that most writes reserve no memory for these futures.
         Box::pin(fs.drop_privileges(header, &open.file.node())).await?;
         open.plain.store(true, Relaxed);
     }

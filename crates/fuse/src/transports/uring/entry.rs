@@ -33,7 +33,7 @@ pub(super) struct Entry {
     answered: AtomicU64,
 }
 
-/// `struct iovec`.
+/// The kernel's `struct iovec`: the address and the length of a memory area.
 #[repr(C)]
 struct Place {
     base: *mut c_void,

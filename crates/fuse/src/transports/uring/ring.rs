@@ -90,13 +90,13 @@ struct Queue {
 
 /// The device and the mount point that all rings of a mount share.
 pub(super) struct Over {
-    /// The open device.
+    /// The open FUSE device.
     pub(super) device: RawFd,
     /// The mount point.
     pub(super) place: Arc<Path>,
 }
 
-/// The thread of a ring.
+/// The state of a ring's thread.
 pub(super) struct Server {
     ring: Arc<Ring>,
     number: u32,
