@@ -4,7 +4,7 @@
 pub const MAJOR: u32 = 7;
 /// The newest minor protocol version whose messages this module knows.
 pub const MINOR: u32 = 42;
-/// The oldest supported minor protocol version. Linux 5.4 introduced it, with `copy_file_range` and 1 MiB requests.
+/// The oldest supported minor protocol version, from Linux 5.4: the first with `copy_file_range` and 1 MiB requests.
 pub const MINOR_OLDEST: u32 = 31;
 
 /// Length of `fuse_in_header` in bytes.
@@ -141,7 +141,7 @@ pub const GETATTR_FH: u32 = 1 << 0;
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// Flag of WRITE: the bytes come from the page cache.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// Flag of OPEN and CREATE: the mount has to clear the setuid and setgid bits if it truncates the file for this
+/// Flag of OPEN and CREATE: the caller truncates the file, and the mount has to clear the setuid and setgid bits.
 /// caller.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// Flag of WRITE: the mount has to clear the setuid and setgid bits of the file.

@@ -2,7 +2,7 @@
 //! with the changes of other clients.
 //!
 //! [`Coherence`] is the interface of this module. The handlers of kernel requests report each open, read, write and
-//! GETATTR to it. The client reports recalls of its delegations to it. `Coherence` makes the kernel drop or correct
+//! GETATTR to this type. The client reports recalls of its delegations. `Coherence` makes the kernel drop or correct
 //! stale data.
 
 mod changed_dirs;
@@ -84,8 +84,8 @@ pub(crate) struct Caching {
 }
 
 impl Coherence {
-    /// Creates the coherence state of a mount, and registers it with the client, which then reports recalls of
-    /// delegations to it.
+    /// Creates the coherence state of a mount. From then on the client reports recalls of its delegations to this
+    /// state.
     ///
     /// # Errors
     /// The client mount already has another cache above it, for example another FUSE file system.

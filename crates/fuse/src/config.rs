@@ -48,8 +48,8 @@ pub struct Config {
     pub carrier: Carrier,
     /// Number of threads that read requests from `/dev/fuse`.
     pub threads: usize,
-    /// Whether the kernel uses write-back: it keeps dirty pages of files under a write delegation, and sends them
-    /// later. Needs root's rights.
+    /// Whether the kernel uses write-back: the kernel keeps dirty pages of files under a write delegation, and sends
+    /// them later. Needs root's rights.
     pub writeback: bool,
     /// The largest number of unused inodes that the kernel should keep. Needs a kernel that supports pruning (Linux
     /// 6.18). Each inode takes about a kilobyte in the kernel, and 200 bytes in the mount process.

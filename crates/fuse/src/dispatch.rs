@@ -55,8 +55,8 @@ struct Underway {
 /// Largest number of early interrupts that are kept.
 const EARLY: usize = 64;
 
-/// Largest number of polls of a request by the thread that read it. That thread polls again if a wake-up arrives
-/// during a poll.
+/// Largest number of polls of a request by the thread that read the request. That thread polls again if a wake-up
+/// arrives during a poll.
 const LOOKS: usize = 4;
 
 /// A request in progress.
@@ -163,8 +163,8 @@ impl Underway {
         self.early.contains(&unique)
     }
 
-    /// Returns the request `unique`, whose caller received a signal. If it is not in progress, records an early
-    /// interrupt.
+    /// Returns the request `unique`, whose caller received a signal. If the request is not in progress, records an
+    /// early interrupt.
     fn signalled(&mut self, unique: u64) -> Option<Arc<Task>> {
         let task = self.tasks.get(&unique).cloned();
         if task.is_none() {

@@ -106,8 +106,8 @@ impl FileSystem {
         ops::carry_out(self, request).await
     }
 
-    /// Returns the client mount with the caller's credentials. It requires that the known paths still lead to the
-    /// file of the request.
+    /// Returns the client mount with the caller's credentials. Its operations require that the known paths still lead
+    /// to the file of the request.
     pub(crate) fn by_name(&self, header: &Header) -> Mount {
         self.by_names(header, None)
     }
@@ -143,16 +143,16 @@ impl FileSystem {
         }
         self.rewalks.end(header.pid);
         match &request.op {
-            // The kernel may be revalidating a cached name. Then it handles ESTALE like other errors: it drops the
-            // name, and looks it up again.
+            // The kernel may be revalidating a cached name. Then the kernel handles ESTALE like other errors: it
+            // drops the name, and looks up the name again.
             Op::Lookup { name } if self.nodes.unnamed(header.node, name) => {
                 self.rewalks.dropped(header.pid, header.node, name);
                 return Err(ESTALE);
             }
-            // The kernel goes on to create the name. If the creation fails, it walks the path again.
+            // The kernel goes on to create the name. If the creation fails, the kernel walks the path again.
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
-            // Another thread already got ESTALE for this name. This thread gets it once too, and the kernel looks up
-            // the name again.
+            // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, and the kernel
+            // looks up the name again.
             Op::Lookup { name } if self.rewalks.drops(header.pid, header.node, name) => return Err(ESTALE),
             Op::Open { .. } => drop(self.open_unlink_races.gone(header.pid, header.node)),
             _ => {}
@@ -178,8 +178,8 @@ impl FileSystem {
         by_descriptor || self.rewalks.is_walking(thread, call.text())
     }
 
-    /// Records that a request begins; dropping the returned guard ends it. Returns `None` for a thread without a
-    /// rewalk.
+    /// Records that a request begins; dropping the returned guard ends the request. Returns `None` for a thread
+    /// without a rewalk.
     pub(crate) fn asks(&self, request: &Request) -> Option<Box<Asking<'_>>> {
         let Header { expects, pid, node, .. } = request.header;
         if expects { self.rewalks.asks(pid, request.op.step(node)) } else { None }

@@ -141,14 +141,14 @@ impl Post {
     }
 }
 
-/// The signal that tells the guard process that the mount process has ended. No program sends this signal for another
-/// reason.
+/// The signal by which the kernel reports the end of the mount process to the guard process. No program sends this
+/// signal for another reason.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
 
 /// Prepares a new process as a guard process: requests the signal, closes unneeded descriptors at exec, and blocks
-/// all signals. So it survives signals to a whole process group.
+/// all signals. So the guard process survives signals to a whole process group.
 fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     // SAFETY: `sigfillset` initializes the set before its use, and the other arguments are integers or null.
     let failed = unsafe {

@@ -19,8 +19,8 @@ const AT_ONCE: usize = 512;
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(64);
 
-/// Asks the kernel to drop inodes whenever it has too many. Returns when the file system ends, or if the kernel does
-/// not support the notification.
+/// Asks the kernel to drop inodes whenever the kernel has too many. Returns when the file system ends, or if the
+/// kernel does not support the notification.
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
     loop {
         let Some(crowded) = fs.upgrade().map(|fs| fs.nodes.crowded()) else { return };

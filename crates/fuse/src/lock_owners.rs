@@ -18,8 +18,8 @@ use tokio::time::Instant;
 /// no RELEASE.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Lock owners of each file. They are not recorded by open: a process that closes one open of a file loses the locks
-/// that it got through other opens (fcntl(2)), and may unlock them through another open.
+/// Lock owners, recorded by file and not by open. A process that closes one open of a file also loses the fcntl(2)
+/// locks that it got through other opens. The process may also unlock these locks through another open.
 #[derive(Default)]
 pub(crate) struct LockOwners {
     /// Lock owners, by file number and owner number.

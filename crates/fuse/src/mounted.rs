@@ -36,7 +36,7 @@ pub struct Mounted {
 
 impl Mounted {
     /// Mounts the file system below `root` at an existing directory. First detaches a Weir mount whose process was
-    /// killed from this directory. Must run inside a tokio runtime, which also executes the requests.
+    /// killed from the directory. Must run inside a tokio runtime, which also executes the requests.
     pub fn start(mount: Mount, root: Node, dir: &Path, config: Config) -> io::Result<Mounted> {
         detach_dead(dir)?;
         let dir = dir.canonicalize()?;
@@ -150,10 +150,10 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
     (device, Carrier::Device)
 }
 
-/// Detaches a Weir mount whose process was killed from a directory. Otherwise every request to the directory would
-/// fail with ENOTCONN. Returns whether there was such a mount.
+/// Detaches a Weir mount from `dir` if the process of the mount was killed. Otherwise every request to the directory
+/// would fail with ENOTCONN. Returns whether there was such a mount.
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
-    // For other calls, such as stat(2), the kernel may answer from its cache.
+    // Use statfs(2): for other calls, such as stat(2), the kernel may answer from its cache.
     match rustix::fs::statfs(dir) {
         // ECONNABORTED: this request was in progress while the kernel ended the connection.
         Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {}

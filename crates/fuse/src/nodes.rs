@@ -98,8 +98,8 @@ impl Known {
     }
 }
 
-/// Returns the names on the path from the root of the mount to a place, or `None` if the path is too long or not
-/// known.
+/// Returns the names on the path from the root of the mount to a place. Returns `None` if the path is too long or
+/// unknown.
 fn path(table: &HashMap<u64, Known>, place: &Place) -> Option<Vec<Bytes>> {
     let mut names = vec![place.name.clone()];
     let mut dir = place.dir;
@@ -128,18 +128,18 @@ impl Nodes {
         self.table().len()
     }
 
-    /// Returns whether the kernel has more inodes than it should.
+    /// Returns whether the kernel has more than `most` inodes.
     pub(crate) fn are_too_many(&self) -> bool {
         self.count() > self.most
     }
 
-    /// Returns the handle that is notified when the kernel has more inodes than it should.
+    /// Returns the handle that is notified when the kernel has more than `most` inodes.
     pub(crate) fn crowded(&self) -> Arc<Notify> {
         self.crowded.clone()
     }
 
     /// Returns the inodes that the kernel should drop so that three quarters of `most` are left: the inodes whose
-    /// entries it received longest ago.
+    /// entries the kernel received longest ago.
     pub(crate) fn oldest(&self) -> Vec<u64> {
         let table = self.table();
         let Some(many) = table.len().checked_sub(self.most / 4 * 3).filter(|_| table.len() > self.most) else {

@@ -85,7 +85,7 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Waits until `free` returns `Ok`. If `free` returns `Err`, it gives the latest time for the next attempt.
+    /// Waits until `free` returns `Ok`. An `Err` from `free` contains the latest time for the next attempt.
     async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
         loop {
             let mut news = std::pin::pin!(self.news.notified());

@@ -21,7 +21,8 @@ pub(crate) struct OpenFile {
     pub(crate) pages: PageUse,
     /// Writes through this open that are not durable yet. The creation of the file counts as a write.
     unsynced: Unsynced,
-    /// Whether the program opened the file with `O_DSYNC` or `O_SYNC`: a write is durable when it returns.
+    /// Whether the program opened the file with `O_DSYNC` or `O_SYNC`, so that a write is durable when write(2)
+    /// returns.
     synchronous: bool,
     /// Whether the mount knows that the setuid and setgid bits of the file are clear.
     pub(crate) plain: AtomicBool,

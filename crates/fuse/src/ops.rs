@@ -60,8 +60,8 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Init { major, minor, max_readahead, flags } => init::init(fs, (major, minor), max_readahead, flags),
         Op::Destroy => Ok(Reply::Done),
         Op::Setattr(args) => setattr::setattr(fs, header, &args).await,
-        // The kernel need not send ACCESS: it decides by the cached attributes, and the server checks each operation
-        // again.
+        // The kernel need not send ACCESS: the kernel decides by the cached attributes, and the server checks each
+        // operation again.
         Op::Access { .. } => Err(ENOSYS),
         Op::Readlink => readlink::readlink(fs, header).await,
         Op::Symlink { name, target } => symlink::symlink(fs, header, &name, &target).await,
@@ -107,9 +107,9 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
 /// When the mount may abandon an operation because of a signal to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
-    /// Never: the operation changes something, and the caller needs to know whether it succeeded.
+    /// Never: the operation changes something, and the caller needs to know whether the change succeeded.
     Never,
-    /// When the caller is being killed, because it does not need the reply.
+    /// When the caller is being killed, because the caller does not need the reply.
     WhenKilled,
     /// On any signal, as POSIX defines for operations that may wait for other programs.
     OnSignal,

@@ -45,7 +45,7 @@ impl PollScheduling {
         self.0.store(HANDED, Ordering::Release);
     }
 
-    /// Changes the state if `next` returns a new state. Returns the earlier state if it changed.
+    /// Changes the state if `next` returns a new state. Returns the earlier state if the state changed.
     fn change(&self, next: impl FnMut(u8) -> Option<u8>) -> Option<u8> {
         self.0.try_update(Ordering::AcqRel, Ordering::Acquire, next).ok()
     }

@@ -1,4 +1,4 @@
-//! Writes of an open file that are not durable yet, so that a close or sync knows whether it has anything to do.
+//! Writes of an open file that are not durable yet, so that a close or sync knows whether there is anything to do.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 

@@ -184,7 +184,7 @@ pub const META_LOG_BYTES: u64 = 4 << 20;
 /// Largest batch log in bytes. This limit and [`META_CHECKPOINT_INTERVAL`] bound the replay after a crash.
 pub const META_LOG_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of recent changes, overhead included, that are only in memory and in the batch log. Above this limit, or
-/// above half of a small log, the store moves them to its database file without a flush.
+/// above half of a small log, the store moves the changes to its database file without a flush.
 pub const META_RECENT_BYTES: u64 = 4 << 20;
 /// Maximum time for which a change is only in the batch log. Then the store flushes its database file (checkpoint).
 pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);

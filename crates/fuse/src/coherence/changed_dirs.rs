@@ -49,7 +49,7 @@ impl ChangedDirs {
     }
 
     /// Returns the number of changes that completed without attributes. The caller takes this number before it sends
-    /// a change whose reply contains attributes, and passes it to [`ChangedDirs::changed`].
+    /// a change whose reply contains attributes, and passes the number to [`ChangedDirs::changed`].
     pub(super) fn unseen(&self) -> u64 {
         self.changes().unseen
     }

@@ -61,7 +61,7 @@ impl Coherence {
     }
 
     /// Makes the kernel cache these attributes before a read or write of a file that other clients use. The kernel
-    /// reads only up to its cached end of the file. It writes zeros between this end and the written bytes.
+    /// reads only up to its cached end of the file. The kernel writes zeros between this end and the written bytes.
     ///
     /// # Errors
     /// EIO: the kernel's cached attributes cannot be corrected in time.
@@ -108,8 +108,8 @@ impl Coherence {
             && !self.cache.has(number, attrs)
     }
 
-    /// Returns the reply to a SETATTR that a thread of the mount process itself made to correct the kernel's
-    /// attributes, or `None` for any other SETATTR.
+    /// Returns the reply to a SETATTR that a thread of the mount process made to correct the kernel's attributes.
+    /// Returns `None` for any other SETATTR.
     ///
     /// # Errors
     /// EBUSY: the kernel writes or has written the file through its page cache meanwhile, so its own attributes are

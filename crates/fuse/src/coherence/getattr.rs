@@ -51,8 +51,8 @@ impl Coherence {
         self.pages.attributes_are_asked(number)
     }
 
-    /// Returns the delegation under which the kernel may read an open file from its pages, and whether the kernel may
-    /// have read some of these pages before that delegation.
+    /// Returns the delegation under which the kernel may read an open file from its pages. The flag says whether the
+    /// kernel may have read some of these pages before that delegation.
     fn delegation(open: Option<&OpenFile>) -> Option<(u64, bool)> {
         let open = open.filter(|open| open.pages.is_cached())?;
         let delegation = open.file.delegation()?;

@@ -87,8 +87,8 @@ impl KernelCache {
     }
 
     /// Records attributes that the mgr has sent to the mount. Returns whether the kernel may continue to use older
-    /// attributes: it may have discarded the last reply, and may consider an earlier reply valid. `keeps_sizes`: the
-    /// kernel takes its cached size from no reply (write-back).
+    /// attributes: the kernel may have discarded the last reply, and may consider an earlier reply valid.
+    /// `keeps_sizes`: the kernel takes its cached size from no reply (write-back).
     pub(super) fn is_outdated(&self, number: u64, attrs: &Attrs, keeps_sizes: bool) -> bool {
         let unsure = !keeps_sizes && !self.has_size(number, attrs.size);
         self.told(number, attrs) || unsure
@@ -167,8 +167,8 @@ impl KernelCache {
         }
     }
 
-    /// Returns the number of changes of recorded sizes, for [`KernelCache::shown`]. The caller takes it before it
-    /// reads the kernel's cached size.
+    /// Returns the number of changes of recorded sizes, for [`KernelCache::shown`]. The caller takes this number
+    /// before it reads the kernel's cached size.
     pub(super) fn doubts(&self) -> u64 {
         self.record().doubts
     }

@@ -165,8 +165,9 @@ impl Drop for Back<'_> {
 }
 
 impl Past<'_> {
-    /// Records that the servers have the written bytes. If the kernel may have read older bytes of the range
-    /// meanwhile, returns the range that the kernel has to drop, and the mark for [`Past::forgotten`].
+    /// Records that the servers have the written bytes. Returns `None` if the kernel cannot have read older bytes of
+    /// the range meanwhile. Otherwise returns the range that the kernel has to drop, and the mark for
+    /// [`Past::forgotten`].
     pub(super) fn written(&self) -> Option<(ByteRange, u64)> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
     }
@@ -211,8 +212,8 @@ impl State {
         for writing in &mut self.writing {
             writing.got |= writing.range.overlaps(whole_pages(range));
         }
-        // Without writers no page changes. The kernel itself applies other changes to pages that it is reading. It
-        // reads only whole pages.
+        // Without writers no page changes. The kernel itself applies other changes to pages that it is reading. The
+        // kernel reads only whole pages.
         if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
             return;
         }

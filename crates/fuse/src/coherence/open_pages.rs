@@ -24,8 +24,8 @@ struct PagesOf {
 
 /// The state of the cached pages of a file, which all its opens share.
 struct FilePages {
-    /// Written-back pages that are not durable yet. A sync or close of each open that may have dirtied them makes
-    /// them durable.
+    /// Written-back pages that are not durable yet. A sync or close of each open that may have written to these pages
+    /// makes them durable.
     unsynced: Unsynced,
     /// Page twins for mappings through opens that otherwise bypass the page cache.
     mapped: MappedPages,
@@ -68,8 +68,8 @@ pub(crate) struct PageUse {
     writes: bool,
     /// The guard of the kernel's writes to the page cache, or `None` if this open does not write there.
     writing: Option<Writing>,
-    /// The page state of the file. All opens share it, because the kernel reads and writes back pages through any
-    /// open.
+    /// The page state of the file. All opens share this state, because the kernel reads and writes back pages through
+    /// any open.
     pages: Arc<FilePages>,
 }
 
@@ -198,7 +198,7 @@ impl PageUse {
     }
 
     /// Records that the kernel reads pages of a file that other clients use. Returns the guard of a task that has to
-    /// make the kernel drop them, or `None` if an earlier task will do so.
+    /// make the kernel drop these pages, or `None` if an earlier task will do so.
     pub(super) fn pages_linger(&self) -> Option<Lingers> {
         if self.pages.lingering.expected.swap(true, SeqCst) {
             return None;

@@ -83,10 +83,10 @@ impl Keeper for Recalled {
 }
 
 impl Coherence {
-    /// Records that a write-back of a file failed, so that written bytes are lost, and perhaps the size that the
-    /// kernel has cached is wrong. The file counts as shared for a while. So the kernel requests attributes before it
-    /// returns them or writes, and then receives the right size. The kernel has the inode locked at this moment, so
-    /// the mount cannot correct the size here.
+    /// Records that a write-back of a file failed. The written bytes are lost, and the size that the kernel has
+    /// cached may be wrong. The mount cannot correct the size here, because the kernel has the inode locked. So the
+    /// file counts as shared for a while: the kernel requests attributes before each use, and receives the right
+    /// size.
     pub(crate) fn write_failed(&self, number: u64) {
         let Some(coherence) = self.shared().filter(|_| self.write_back.is_written(number)) else { return };
         // The record of the kernel's cached size may be wrong, although the kernel has just sent the time of its last

@@ -69,8 +69,8 @@ impl RecentAttrs {
         mark.changes == self.changes.load(SeqCst) && mark.at.elapsed() < GOOD_FOR
     }
 
-    /// Caches attributes that the kernel receives of a file, if they are valid. The mount requested them after
-    /// `mark`.
+    /// Caches attributes of a file that the kernel receives and that the mount requested after `mark`, unless they
+    /// may be outdated.
     pub(super) fn tell(&self, number: u64, attrs: &Attrs, mark: Mark) {
         if !self.is_good(mark) {
             return;

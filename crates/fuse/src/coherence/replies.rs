@@ -16,7 +16,7 @@ impl Coherence {
         if self.is_shared(number) { Duration::ZERO } else { self.attrs_valid }
     }
 
-    /// Returns a mark of the present moment. The caller takes it before the mount requests attributes.
+    /// Returns a mark of the present moment. The caller takes the mark before the mount requests attributes.
     pub(crate) fn attributes_requested(&self) -> Mark {
         self.recent_attrs.mark()
     }
@@ -52,8 +52,8 @@ impl Coherence {
         self.replied(number, attrs);
         self.keep_pages(number, attrs);
         let valid = self.attrs_lifetime(number);
-        // If the kernel does not know the file yet, the mount cannot notify it before this reply that other clients
-        // want the file.
+        // If the kernel does not know the file yet, the mount cannot notify the kernel before this reply that other
+        // clients want the file.
         if changed || valid.is_zero() || self.needs_correction(thread, number, attrs) {
             // When a program needs the attributes, the kernel sends GETATTR, and the mount corrects the kernel's
             // cache before it replies.
@@ -82,7 +82,7 @@ impl Coherence {
     }
 
     /// Records that the kernel receives these attributes. The kernel discards a reply if its own attributes of the
-    /// file have changed since the request, so a new size may or may not reach its cache. With write-back, the kernel
+    /// file have changed since the request. So a new size may or may not reach its cache. With write-back, the kernel
     /// takes the size from no reply.
     fn replied(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {

@@ -1,5 +1,5 @@
-//! Write-back: decides which files the kernel may write through its page cache, and makes the kernel drop the pages
-//! of a file when another client wants the file.
+//! Write-back: decides which files the kernel may write through its page cache. When another client wants a file, the
+//! mount makes the kernel drop the pages of the file.
 //!
 //! The kernel writes a file through its page cache while this mount has a write delegation for the file. Otherwise
 //! writes bypass the page cache. When another client wants the file, the mount makes the kernel write back and drop

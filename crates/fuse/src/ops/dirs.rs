@@ -12,7 +12,7 @@ const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
 /// Executes OPENDIR. If the mgr has to check the path of the directory, the same request also fetches the first page
-/// of entries, which the program probably needs next. READDIR checks the read permission.
+/// of entries. The program probably needs this page next. READDIR checks the read permission.
 pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
     let mut reading = Reading::default();
     let (mount, node) = (fs.by_name(header), fs.node(header)?);

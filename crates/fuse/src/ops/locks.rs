@@ -62,8 +62,8 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer
 pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bool) -> Answer {
     let open = fs.opens.file(lock.fh)?;
     // Without a delegation, the page cache lacks writes that other clients made under earlier locks, and has the only
-    // copy of writes under this lock. Check for the delegation each time, because it may change while the call waits
-    // for a lock.
+    // copy of writes under this lock. Check for the delegation each time, because the mount may lose it while the
+    // call waits for a lock.
     let cached = || open.pages.is_cached() && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {
@@ -93,7 +93,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
 
 /// Tries to take the lock, and returns whether it succeeded. Servers and fcntl(2) require an open for writing for an
 /// exclusive lock, and an open for reading for a shared lock (RFC 8881 §18.10.4, NFS4ERR_OPENMODE). flock(2) has no
-/// such rule, so the mount opens the file a second time for it.
+/// such rule, so the mount opens the file a second time for a flock(2) lock.
 async fn take(
     fs: &FileSystem,
     header: &Header,

@@ -76,8 +76,8 @@ fn means_now(args: &SetAttr) -> bool {
 }
 
 /// Sets the kernel's time of the last write, after all writes are durable. The kernel sends this request during an
-/// fsync or close, and reports a failure of the request there. A write error is left for the kernel's next request,
-/// so that it is reported once.
+/// fsync or close, and reports a failure of the request there. The kernel's next request reports a write error, so
+/// that the error is reported once.
 async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno> {
     match open.file.set_attrs_behind(changes).await {
         // Only the owner may set the time. For other users, the file keeps the time at which the servers received the

@@ -14,8 +14,8 @@ use types::{Attrs, SetAttrs};
 
 const EIO: Errno = Errno(5);
 
-/// Executes WRITE. Replies when the bytes fit into the client's window. Writes to files opened with `O_SYNC` or
-/// `O_DSYNC` wait for the servers, and so do appends, because only the mgr knows the end of the file.
+/// Executes WRITE. Replies when the bytes fit into the client's window. With `O_SYNC` or `O_DSYNC`, waits for the
+/// servers. Appends also wait, because only the mgr knows the end of the file.
 pub(crate) async fn write(
     fs: &FileSystem,
     header: &Header,
@@ -81,8 +81,8 @@ async fn put(
 }
 
 impl FileSystem {
-    /// Clears the setuid and setgid bits before a change of an open file for which the kernel does not say whether
-    /// the caller may keep the bits. Root may keep them.
+    /// Clears the setuid and setgid bits before a change of an open file, except for root. For such a change, the
+    /// kernel does not say whether the caller may keep the bits.
     pub(crate) async fn drop_privileges_of(&self, header: &Header, open: &OpenFile) -> Result<(), Errno> {
         if self.drops_privileges.load(Relaxed) && header.uid != 0 && !open.plain.load(Relaxed) {
             self.drop_privileges(header, &open.file.node()).await?;

@@ -58,8 +58,8 @@ pub(crate) fn unavailable() -> Option<String> {
     }
 }
 
-/// Returns the number of possible processors, from a list such as `0-3,8`. The kernel requires a queue for each of
-/// them.
+/// Returns the number of possible processors, from a list such as `0-3,8`. The kernel requires a queue for each
+/// processor.
 fn processors(possible: &str) -> Option<usize> {
     let count = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

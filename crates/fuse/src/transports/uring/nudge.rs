@@ -1,9 +1,9 @@
 //! A request that the mount makes to itself, so that the kernel delivers the requests that it has queued.
 //!
-//! The kernel queues a request if its queue has no free entry. It puts the request into the next entry that returns
-//! with a reply, not into a new entry (Linux 6.14 to 6.18). If requests that wait for locks hold all other entries,
-//! the queued request would wait until some program makes another request through the same queue. So a thread on the
-//! queue's processor requests an extended attribute, which the mount returns without the servers.
+//! The kernel queues a request if its queue has no free entry. The kernel puts the request into the next entry that
+//! returns with a reply, not into a new entry (Linux 6.14 to 6.18). If requests that wait for locks hold all other
+//! entries, the queued request would wait until some program makes another request through the same queue. So a
+//! thread on the queue's processor requests an extended attribute, which the mount returns without the servers.
 
 use crate::self_requests;
 use std::io;
