@@ -142,7 +142,6 @@ pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// Flag of WRITE: the bytes come from the page cache.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// Flag of OPEN and CREATE: the caller truncates the file, and the mount has to clear the setuid and setgid bits.
-/// caller.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// Flag of WRITE: the mount has to clear the setuid and setgid bits of the file.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
