@@ -6,26 +6,27 @@ mod text;
 /// A chart of one or more curves.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// The title.
+    /// The title above the chart.
     pub title: String,
     /// The quantity on the vertical axis, with its unit. The horizontal axis shows bytes.
     pub up: String,
-    /// The curves; only eight have distinct colours.
+    /// The curves. Their colours repeat after eight curves.
     pub curves: Vec<Curve>,
-    /// Sizes to mark, with their labels.
+    /// Sizes in bytes at which the chart draws a vertical line, each with its label.
     pub marks: Vec<(f64, String)>,
 }
 
 /// A curve of a chart.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
-    /// The name.
+    /// The name of the curve in the legend.
     pub name: String,
-    /// Size in bytes, and value. Points that are not positive and finite are left out.
+    /// The points of the curve: size in bytes, and value. Charts omit points whose size or value is not positive and
+    /// finite.
     pub points: Vec<(f64, f64)>,
 }
 
-/// A range of logarithms, never empty.
+/// The least and the greatest logarithm on an axis of a chart; they always differ.
 type Range = (f64, f64);
 
 impl Chart {
@@ -35,7 +36,7 @@ impl Chart {
         curve.points.iter().filter(drawn).map(|(x, y)| (x.log2(), y.log10()))
     }
 
-    /// Returns the ranges of all logarithms.
+    /// Returns the ranges of the logarithms of all sizes and of all values.
     fn ranges(&self) -> (Range, Range) {
         let all: Vec<(f64, f64)> = self.curves.iter().flat_map(Chart::logs).collect();
         let range = |values: &mut dyn Iterator<Item = f64>| {
@@ -52,7 +53,7 @@ impl Chart {
     }
 }
 
-/// Formats a size: `16`, `4K`, `1.5M`.
+/// Formats a size in bytes with a binary unit: `16`, `4K`, `1.5M`.
 pub fn bytes(size: f64) -> String {
     let (mut value, mut unit) = (size, 0);
     while value >= 1024.0 && unit < 4 {

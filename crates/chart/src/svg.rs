@@ -21,10 +21,10 @@ impl Chart {
     /// Returns the chart as a complete SVG document.
     ///
     /// # Errors
-    /// No cause is known, but the plotting library returns a result.
+    /// An error of the plotting library; no cause is known.
     pub fn svg(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
         let mut out = String::new();
-        // The errors of the library hold values that must not leave this thread.
+        // The errors of the plotting library are not `Send`, so keep only their text.
         self.draw(&mut out).map_err(|error| error.to_string())?;
         Ok(out)
     }

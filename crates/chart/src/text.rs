@@ -3,12 +3,12 @@
 use crate::{Chart, bytes, number};
 use std::fmt::Write;
 
-/// Width of the value labels on the left.
+/// Width of the value labels on the left of the plot, in columns.
 const LEFT: usize = 10;
 
 impl Chart {
-    /// Returns the chart with a plot area of `columns` columns and `lines` lines. A title, axes and the names of the
-    /// curves are added.
+    /// Returns the chart with a plot area of `columns` columns and `lines` lines. The text also has a title, axes and
+    /// the names of the curves.
     pub fn text(&self, columns: usize, lines: usize) -> String {
         let (columns, lines) = (columns.max(8), lines.max(2));
         let (across, up) = self.ranges();
@@ -25,7 +25,7 @@ impl Chart {
         for (curve, letter) in self.curves.iter().zip('a'..='z') {
             for (x, y) in Chart::logs(curve) {
                 let cell = &mut cells[lines - 1 - place(y, up, lines)][place(x, across, columns)];
-                // Two curves share this cell.
+                // `*` marks a cell with several points.
                 *cell = if cell.is_ascii_lowercase() { '*' } else { letter };
             }
         }

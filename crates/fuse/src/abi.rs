@@ -1,20 +1,20 @@
-//! Constants of the kernel's FUSE protocol, version 7 (Linux `include/uapi/linux/fuse.h`, with the names of that file).
+//! Constants of the kernel's FUSE protocol, version 7, named as in Linux `include/uapi/linux/fuse.h`.
 
-/// The protocol's major version.
+/// The major version of the FUSE protocol.
 pub const MAJOR: u32 = 7;
-/// The newest minor version whose messages this module knows.
+/// The newest minor protocol version whose messages this module knows.
 pub const MINOR: u32 = 42;
-/// The oldest supported minor version: Linux 5.4, the first with `copy_file_range` and 1 MiB requests.
+/// The oldest supported minor protocol version, from Linux 5.4: the first with `copy_file_range` and 1 MiB requests.
 pub const MINOR_OLDEST: u32 = 31;
 
-/// Bytes of `fuse_in_header`.
+/// Length of `fuse_in_header` in bytes.
 pub const IN_HEADER: usize = 40;
-/// Bytes of `fuse_out_header`.
+/// Length of `fuse_out_header` in bytes.
 pub const OUT_HEADER: usize = 16;
-/// The node id of the root.
+/// The node id of the root directory (`FUSE_ROOT_ID`).
 pub const ROOT: u64 = 1;
 
-/// Kinds of requests (`enum fuse_opcode`).
+/// The kinds of FUSE requests (`enum fuse_opcode`).
 #[allow(missing_docs)]
 pub mod opcode {
     pub const LOOKUP: u32 = 1;
@@ -62,7 +62,8 @@ pub mod opcode {
     pub const STATX: u32 = 52;
 }
 
-/// Features that both sides negotiate in INIT (`FUSE_INIT` flags; flags from bit 32 on are in `flags2`).
+/// Features that the kernel and the mount negotiate in INIT (`FUSE_INIT` flags; flags from bit 32 on are in
+/// `flags2`).
 #[allow(missing_docs)]
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
@@ -70,8 +71,8 @@ pub mod init {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const FLOCK_LOCKS: u64 = 1 << 10;
-    /// The kernel asks for expired attributes before it reads from its pages, and drops these pages when the
-    /// modification time has changed.
+    /// Before it reads from cached pages, the kernel requests the attributes if they have expired. It drops these
+    /// pages if the modification time has changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -86,7 +87,7 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// How a file is opened (`FOPEN_*`).
+/// Flags in the reply to OPEN and CREATE (`FOPEN_*`).
 #[allow(missing_docs)]
 pub mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;
@@ -112,46 +113,49 @@ pub mod fattr {
 
 /// Requests over io_uring (Linux `Documentation/filesystems/fuse/fuse-io-uring.rst`).
 pub mod uring {
-    /// Bytes of `fuse_uring_req_header`.
+    /// Length of `fuse_uring_req_header` in bytes.
     pub const HEADER: usize = 288;
-    /// The offset of the fixed-size arguments, behind the header of the request or reply.
+    /// The offset of the fixed-size arguments, after the header of the request or reply.
     pub const FIXED_AT: usize = 128;
-    /// Bytes reserved for them.
+    /// Bytes reserved for the fixed-size arguments.
     pub const FIXED: usize = 128;
-    /// The offset of `fuse_uring_ent_in_out`: flags, the number for the answer, bytes of payload.
+    /// The offset of `fuse_uring_ent_in_out`: flags, the commit id for the reply, and the payload length in bytes.
     pub const IN_OUT: usize = 256;
-    /// Command (`enum fuse_uring_cmd`): gives the kernel an entry.
+    /// Command (`enum fuse_uring_cmd`): registers a ring entry, into which the kernel may put a request.
     pub const REGISTER: u32 = 1;
-    /// Command: the kernel takes the reply from an entry, and may use the entry again.
+    /// Command (`enum fuse_uring_cmd`): the kernel takes the reply from a ring entry, and may put the next request
+    /// into it.
     pub const COMMIT_AND_FETCH: u32 = 2;
     /// The offset of `len` in `struct io_uring_sqe`.
     pub const SQE_LEN: usize = 24;
-    /// The file that says whether the kernel offers FUSE over io_uring: Y or N.
+    /// The file that shows whether the kernel offers FUSE over io_uring: Y or N.
     pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 }
 
-/// In the flags of OPEN: the file is opened for execution (`__FMODE_EXEC`, an internal flag of the kernel beside those
-/// of open(2)).
+/// Flag of OPEN: a program opens the file to execute it. The kernel sends its internal flag `__FMODE_EXEC` with the
+/// flags of open(2).
 pub const FMODE_EXEC: u32 = 1 << 5;
-/// In GETATTR: `fh` is an open file.
+/// Flag of GETATTR: the field `fh` is valid and names an open file.
 pub const GETATTR_FH: u32 = 1 << 0;
-/// In READ: `lock_owner` is the reader. Reads for the page cache have no reader.
+/// Flag of READ: the field `lock_owner` names the reader. Reads into the page cache have no reader.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
-/// In WRITE: the bytes come from the page cache.
+/// Flag of WRITE: the bytes come from the page cache.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// In OPEN and CREATE: the caller that truncates the file may not keep the setuid and setgid bits.
+/// Flag of OPEN and CREATE: the caller truncates the file, and the mount has to clear the setuid and setgid bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// In WRITE: the writer may not keep the setuid and setgid bits.
+/// Flag of WRITE: the mount has to clear the setuid and setgid bits of the file.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// In GETLK, SETLK and SETLKW: the lock is one of flock(2).
+/// Flag of GETLK, SETLK and SETLKW: the lock is a flock(2) lock.
 pub const LK_FLOCK: u32 = 1 << 0;
 
 /// Notifications to the kernel (`enum fuse_notify_code`).
 pub mod notify {
-    /// The attributes of an inode are no longer valid, nor, with a range, its bytes.
+    /// The kernel has to drop the cached attributes of an inode and, with a byte range, the cached pages of this
+    /// range.
     pub const INVAL_INODE: i32 = 2;
-    /// Bytes for the page cache of an inode; they may extend the file.
+    /// The kernel puts bytes from the mount into the page cache of an inode; the bytes may extend the file.
     pub const STORE: i32 = 4;
-    /// The kernel may forget these inodes if they are unused: their count, twelve bytes of padding, and their node ids.
+    /// The kernel may drop these inodes if they are unused. The body has their count, twelve bytes of padding, and
+    /// the node ids.
     pub const PRUNE: i32 = 9;
 }

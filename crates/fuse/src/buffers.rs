@@ -1,11 +1,11 @@
-//! A pool of buffers for the bytes of requests; a buffer is reused once nothing refers to it.
+//! A pool of buffers for the bytes of requests. A buffer returns to the pool when no [`Bytes`] refers to it.
 
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Messages shorter than this are copied to an allocation of their own length; longer ones keep a buffer.
+/// Messages shorter than this many bytes are copied to their own allocation. Longer messages keep their pool buffer.
 const COPIED: usize = 32 << 10;
-/// Number of buffers kept for further requests.
+/// Largest number of free buffers in the pool.
 const SPARE: usize = 32;
 
 /// A pool of buffers of one size.
@@ -14,7 +14,7 @@ pub(crate) struct Buffers {
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
-/// A buffer that returns to the pool once nothing refers to its bytes.
+/// A buffer whose memory returns to the pool when the last [`Bytes`] that refers to it is dropped.
 struct Lent {
     buffer: Vec<u8>,
     home: Arc<Buffers>,
@@ -38,7 +38,7 @@ impl Buffers {
         Arc::new(Buffers { size, spare: Mutex::default() })
     }
 
-    /// Returns an empty buffer with the pool's capacity.
+    /// Returns an empty buffer from the pool, or a newly allocated buffer.
     pub(crate) fn take(&self) -> Vec<u8> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.unwrap_or_else(|| Vec::with_capacity(self.size))
@@ -52,8 +52,8 @@ impl Buffers {
         }
     }
 
-    /// Returns the bytes of a buffer. Copies short content; otherwise replaces the buffer by another one. The buffer is
-    /// empty afterwards.
+    /// Returns the bytes of `buffer`. Short content is copied; for longer content, `buffer` is replaced by another
+    /// buffer. `buffer` is empty afterwards.
     pub(crate) fn keep(self: &Arc<Self>, buffer: &mut Vec<u8>) -> Bytes {
         if buffer.len() < COPIED {
             let bytes = Bytes::copy_from_slice(buffer);
@@ -64,7 +64,7 @@ impl Buffers {
         Bytes::from_owner(Lent { buffer: full, home: self.clone() })
     }
 
-    /// Returns a copy of bytes, at most as many as a buffer holds.
+    /// Returns a copy of `bytes`, which must not be longer than a buffer of the pool.
     pub(crate) fn copy(self: &Arc<Self>, bytes: &[u8]) -> Bytes {
         if bytes.len() < COPIED {
             return Bytes::copy_from_slice(bytes);

@@ -1,7 +1,7 @@
-//! The system call in which the thread behind a request waits, as `/proc/<tid>/syscall` shows it.
+//! The system call of the thread that waits for a FUSE request, read from `/proc/<tid>/syscall`.
 //!
-//! The kernel does not tell the mount whether a program named a file by a path or by a descriptor. The kernel walks a
-//! path again after ESTALE; a call by descriptor just fails.
+//! A FUSE request does not say whether a program named a file by a path or by a descriptor. After ESTALE, the kernel
+//! walks a path again, but a call with a descriptor fails.
 
 use libc::c_long;
 use std::fs::File;
@@ -9,16 +9,16 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use types::ByteRange;
 
-/// The time limit for reading a thread's call.
+/// The time limit for reading the system call of a thread.
 const SHOWN_WITHIN: Duration = Duration::from_millis(100);
-/// The pauses, in milliseconds, before the mount looks again at a thread that seems to run. The kernel does not report
-/// when it begins to wait.
+/// Pauses in milliseconds before the mount reads the call of a thread again that `/proc` shows as running. The kernel
+/// shows a call only while the thread waits, and does not report when the wait begins.
 const PAUSES: [u64; 8] = [0, 0, 0, 1, 2, 5, 10, 20];
-/// Largest number of buffers of a system call (`UIO_MAXIOV`).
+/// Largest number of buffers in one system call (`UIO_MAXIOV`).
 const BUFFERS_MAX: u64 = 1024;
-/// Longest path of a system call, with the zero byte at its end.
+/// Longest path of a system call in bytes, with the zero byte at its end.
 const PATH_MAX: usize = 4096;
-/// `AT_EMPTY_PATH`: an empty path means the descriptor itself.
+/// `AT_EMPTY_PATH`: an empty path stands for the file of the descriptor.
 const EMPTY_PATH: u64 = 0x1000;
 /// System calls that have the same number on every architecture, and that libc may not define.
 const FCHMODAT2: c_long = 452;
@@ -31,27 +31,28 @@ const REMOVEXATTRAT: c_long = 466;
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     thread: u32,
-    /// The text that the kernel shows for the call.
+    /// The line in `/proc/<tid>/syscall`.
     text: String,
     number: Option<c_long>,
     arguments: [u64; 6],
 }
 
-/// How a system call names the file whose attributes it reads or changes.
+/// How a system call names the file whose attributes the call reads or changes.
 enum Names {
-    /// By a path.
+    /// The call always uses a path.
     Path,
-    /// By a path, unless this argument is a null pointer.
+    /// The call uses a path, unless the argument with this index is a null pointer.
     PathUnlessNull(usize),
-    /// By a path, unless this argument has `AT_EMPTY_PATH`.
+    /// The call uses a path, unless the argument with this index contains `AT_EMPTY_PATH`.
     PathUnlessEmpty(usize),
 }
 
-/// Returns the result of `look` for the call of a thread, or the default if the call cannot be seen in time.
+/// Returns the result of `look` for the system call of a thread, or the default if the mount cannot read the call in
+/// time.
 ///
-/// The kernel shows the call and the memory of a process under locks that the process holds while it executes another
-/// program. Such a process may wait for the very request on whose behalf the mount looks. So a separate thread looks,
-/// and the mount waits for it for [`SHOWN_WITHIN`] only.
+/// The kernel shows the call and the memory of a process under locks that the process holds during execve(2). Such a
+/// process may wait for the very request that needs the call. So a separate thread reads the call, and the mount
+/// waits at most [`SHOWN_WITHIN`] for this thread.
 pub(crate) async fn look<T: Default + Send + 'static>(thread: u32, look: impl FnOnce(Call) -> T + Send + 'static) -> T {
     let looking = tokio::task::spawn_blocking(move || look(Call::of(thread)));
     let looked = tokio::time::timeout(SHOWN_WITHIN, looking).await;
@@ -59,12 +60,13 @@ pub(crate) async fn look<T: Default + Send + 'static>(thread: u32, look: impl Fn
 }
 
 impl Call {
-    /// Returns the call of a thread. Nothing is known of a thread that cannot be seen, or that belongs to io_uring.
+    /// Returns the call of a thread. The call is unknown if `/proc` does not show the thread, or if io_uring made the
+    /// request.
     fn of(thread: u32) -> Self {
         let read = || std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
         let mut text = read();
         for pause in PAUSES {
-            // The thread has sent the request and does not wait for the answer yet; another thread may have its
+            // The thread has sent the request and does not wait for the reply yet. Another thread may occupy its
             // processor.
             if !text.starts_with("running") {
                 break;
@@ -76,7 +78,7 @@ impl Call {
     }
 
     fn parse(thread: u32, text: String) -> Self {
-        // If the thread still runs, nothing is known of its call.
+        // If the thread still runs, its call is unknown.
         let text = if text.starts_with("running") { String::new() } else { text };
         let mut words = text.split_whitespace();
         let number = words.next().and_then(|number| number.parse().ok()).filter(|number| *number >= 0);
@@ -87,17 +89,18 @@ impl Call {
         Call { thread, text, number, arguments }
     }
 
-    /// Returns whether nothing is known of the call.
+    /// Returns whether the mount could not read the system call.
     pub(crate) fn is_unknown(&self) -> bool {
         self.number.is_none()
     }
 
-    /// Returns the text that distinguishes the call from other calls of the same thread.
+    /// Returns the line from `/proc`, which distinguishes this call from other calls of the same thread.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns whether the call names a file by a path to change or read attributes of that file, if known.
+    /// Returns whether the call names a file by a path to read or change the attributes of the file. Returns false
+    /// for an unknown call.
     pub(crate) fn is_by_path(&self) -> bool {
         let Some(number) = self.number else { return false };
         let names = match number {
@@ -123,7 +126,7 @@ impl Call {
         }
     }
 
-    /// Returns whether the call writes to a file, if known.
+    /// Returns whether the call writes to a file. Returns false for an unknown call.
     pub(crate) fn writes(&self) -> bool {
         const WRITES: [c_long; 7] = [
             libc::SYS_write,
@@ -137,7 +140,7 @@ impl Call {
         self.is_one_of(&WRITES) || self.is_asynchronous()
     }
 
-    /// Returns the bytes of a file that the call writes, if known.
+    /// Returns the byte range of a file that the call writes, or `None` if the range is unknown.
     pub(crate) fn written_range(&self) -> Option<ByteRange> {
         let [descriptor, from, count, offset, ..] = self.arguments;
         let (len, named) = match self.number? {
@@ -145,29 +148,29 @@ impl Call {
             libc::SYS_pwrite64 => (count, true),
             libc::SYS_writev => (self.buffers(from, count)?, false),
             libc::SYS_pwritev => (self.buffers(from, count)?, true),
-            // An offset of -1 means the position of the descriptor.
+            // The offset -1 stands for the file position of the descriptor.
             libc::SYS_pwritev2 => (self.buffers(from, count)?, offset != u64::MAX),
             _ => return None,
         };
         ByteRange::new(if named { offset } else { self.shown_of(descriptor, "pos:")? }, len)
     }
 
-    /// Returns the total length of the buffers in an `iovec` list.
+    /// Returns the total length in bytes of the buffers in an `iovec` array of the calling process.
     fn buffers(&self, from: u64, count: u64) -> Option<u64> {
         let mut list = vec![0; size_of::<libc::iovec>() * count.min(BUFFERS_MAX) as usize];
         File::open(format!("/proc/{}/mem", self.thread)).ok()?.read_exact_at(&mut list, from).ok()?;
-        // `iov_base`, `iov_len`.
+        // Each element has two words: `iov_base` and `iov_len`.
         let lens = list.chunks_exact(size_of::<libc::iovec>()).map(|buffer| buffer[size_of::<usize>()..].try_into());
         lens.map(|len| len.ok().map(u64::from_ne_bytes)).try_fold(0u64, |sum, len| sum.checked_add(len?))
     }
 
-    /// Returns a value that the kernel shows for a descriptor: its position (`pos:`) or its inode number (`ino:`).
+    /// Returns a value in the `fdinfo` file of a descriptor: the file position (`pos:`) or the inode number (`ino:`).
     fn shown_of(&self, descriptor: u64, what: &str) -> Option<u64> {
         let shown = std::fs::read_to_string(format!("/proc/{}/fdinfo/{descriptor}", self.thread)).ok()?;
         shown.lines().find_map(|line| line.strip_prefix(what)?.trim().parse().ok())
     }
 
-    /// Returns whether the call reads from a file, if known.
+    /// Returns whether the call reads from a file. Returns false for an unknown call.
     pub(crate) fn reads(&self) -> bool {
         const READS: [c_long; 7] = [
             libc::SYS_read,
@@ -181,15 +184,15 @@ impl Call {
         self.is_one_of(&READS) || self.is_asynchronous()
     }
 
-    /// Returns whether the call is a write that need not be durable when it returns. Does not check the descriptor for
-    /// `O_SYNC` or `O_DSYNC`.
+    /// Returns whether the call is a write that need not be durable when the call returns. Does not check the
+    /// descriptor for `O_SYNC` or `O_DSYNC`.
     pub(crate) fn writes_lazily(&self) -> bool {
-        // RWF_DSYNC and RWF_SYNC. The flags of an asynchronous call cannot be seen.
+        // The mask is RWF_DSYNC and RWF_SYNC. The flags of asynchronous calls (io_submit, io_uring) are not visible.
         let syncs = self.number == Some(libc::SYS_pwritev2) && self.arguments[5] & 0x6 != 0;
         self.writes() && !syncs && !self.is_asynchronous()
     }
 
-    /// Returns whether the call asks for the end of an open file.
+    /// Returns whether the call is an lseek(2) relative to the end of a file (`SEEK_END`).
     pub(crate) fn seeks_the_end(&self) -> bool {
         self.number == Some(libc::SYS_lseek) && self.arguments[2] == libc::SEEK_END as u64
     }
@@ -207,7 +210,7 @@ impl Call {
         self.number.is_some_and(|number| numbers.contains(&number))
     }
 
-    /// Returns whether the call asks for the attributes of an open descriptor.
+    /// Returns whether the call requests the attributes of an open descriptor.
     pub(crate) fn is_fstat(&self) -> bool {
         match self.number {
             Some(libc::SYS_fstat) => true,
@@ -217,14 +220,15 @@ impl Call {
         }
     }
 
-    /// Returns whether the kernel does not walk the path again when the call creates a name and fails with ESTALE:
-    /// bind(2) of a Unix socket.
+    /// Returns whether the kernel does not walk the path again when the call creates a name and gets ESTALE. This
+    /// holds for bind(2) of a Unix socket.
     pub(crate) fn never_walks_again(&self) -> bool {
         self.number == Some(libc::SYS_bind)
     }
 
-    /// Returns whether the call creates a file with this name without opening it, in a directory with the name `dir` if
-    /// that is known. The kernel then does not walk the path again when the lookup of the last name fails with ESTALE.
+    /// Returns whether the call creates a file with the name `name` without opening the file. `dir` is the name of
+    /// the directory, if the mount knows the name. For such a call, the kernel does not walk the path again after
+    /// ESTALE for the last name.
     pub(crate) fn makes(&self, dir: Option<&[u8]>, name: &[u8]) -> bool {
         let (at, source) = match self.number {
             Some(libc::SYS_mkdirat | libc::SYS_mknodat) => (1, None),
@@ -236,21 +240,21 @@ impl Call {
             },
             None => return false,
         };
-        // If the path cannot be read, the name is more likely the last one than not.
+        // If the mount cannot read the path, `name` is most likely the last name on the path.
         let Some(path) = self.path(at) else { return true };
         let Some((last, above)) = names(&path).split_last().map(|(last, above)| (*last, above.to_vec())) else {
             return false;
         };
         let source = source.and_then(|at| self.path(at)).unwrap_or_default();
         let elsewhere = above.contains(&name) || names(&source).contains(&name);
-        // If the name is in several places, the directory decides. A symbolic link may lead to a directory of another
-        // name.
+        // If `name` occurs several times in the paths, the directory decides. A symbolic link may lead to a directory
+        // with another name.
         let here = || above.last().zip(dir).is_none_or(|(above, dir)| *above == dir);
         last == name && (!elsewhere || here())
     }
 
-    /// Returns whether the path of the call is this name alone, relative to a descriptor of the directory with this
-    /// inode number. The kernel does not look that directory up.
+    /// Returns whether the path of the call is only `name`, relative to a descriptor of the directory with the inode
+    /// number `dir`. The kernel does not look up that directory.
     pub(crate) fn begins_at(&self, dir: u64, name: &[u8]) -> bool {
         const AT_DESCRIPTOR: [c_long; 11] = [
             libc::SYS_openat,
@@ -271,12 +275,12 @@ impl Call {
             && self.shown_of(self.arguments[0], "ino:") == Some(dir)
     }
 
-    /// Returns the path to which an argument points.
+    /// Returns the path to which the argument with this index points.
     fn path(&self, at: usize) -> Option<Vec<u8>> {
         let memory = File::open(format!("/proc/{}/mem", self.thread)).ok()?;
         let (mut path, mut from) = (Vec::new(), self.arguments[at]);
         while path.len() < PATH_MAX {
-            // Read at most up to the end of the page: the next page may not be mapped.
+            // Read at most up to the end of the page, because the next page may not be mapped.
             let mut piece = vec![0; PATH_MAX - from as usize % PATH_MAX];
             memory.read_exact_at(&mut piece, from).ok()?;
             if let Some(end) = piece.iter().position(|byte| *byte == 0) {
@@ -290,12 +294,12 @@ impl Call {
     }
 }
 
-/// Returns the names on a path.
+/// Returns the names on a path, without slashes.
 fn names(path: &[u8]) -> Vec<&[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns how calls that only older architectures have name files.
+/// Returns how a system call that only older architectures have names its file.
 #[cfg(target_arch = "x86_64")]
 fn old_names(number: c_long) -> Option<Names> {
     match number {
@@ -311,7 +315,7 @@ fn old_names(_: c_long) -> Option<Names> {
     None
 }
 
-/// Returns whether a call that only older architectures have opens a file.
+/// Returns whether the number belongs to a call that opens a file and that only older architectures have.
 #[cfg(target_arch = "x86_64")]
 fn is_old_open(number: c_long) -> bool {
     matches!(number, libc::SYS_open | libc::SYS_creat)
@@ -322,7 +326,8 @@ fn is_old_open(_: c_long) -> bool {
     false
 }
 
-/// Returns which argument of such an older call is the name to create, and which the name of an existing file.
+/// Returns two argument indices of a call that only older architectures have: the name to create, and the existing
+/// file.
 #[cfg(target_arch = "x86_64")]
 fn old_making(number: c_long) -> Option<(usize, Option<usize>)> {
     match number {

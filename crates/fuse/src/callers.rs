@@ -1,5 +1,5 @@
-//! Credentials of callers: the user and groups of the process behind a request, in whose name the mount asks the
-//! servers.
+//! Credentials of callers. The mount sends each request to the servers with the user and groups of the process that
+//! made it.
 
 use crate::request::Header;
 use client::Mount;
@@ -7,29 +7,29 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use types::Cred;
 
-/// Number of credentials whose mounts are kept for further requests.
+/// Largest number of credentials whose client mounts are cached.
 const KEPT: usize = 1024;
 
-/// A mount, acting with the credentials of many callers.
+/// A client mount that acts with the credentials of many callers.
 pub(crate) struct Callers {
     mount: Mount,
     known: Mutex<HashMap<Cred, Mount>>,
 }
 
 impl Callers {
-    /// Creates the callers of a mount.
+    /// Creates the table of callers for a client mount.
     pub(crate) fn new(mount: Mount) -> Self {
         Callers { mount, known: Mutex::default() }
     }
 
-    /// Returns the mount with its own credentials.
+    /// Returns the client mount with the credentials of the mount process.
     pub(crate) fn anybody(&self) -> &Mount {
         &self.mount
     }
 
-    /// Returns the mount with the credentials of the caller of a request.
+    /// Returns the client mount with the credentials of the caller of a request.
     pub(crate) fn of(&self, header: &Header) -> Mount {
-        // Root needs no groups.
+        // Root passes permission checks without supplementary groups, so do not read them.
         let groups = if header.uid == 0 { Vec::new() } else { groups(header.pid) };
         let cred = Cred { uid: header.uid, gid: header.gid, groups };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,8 +45,8 @@ impl Callers {
     }
 }
 
-/// Returns the supplementary groups of a thread, which the kernel does not send. There are none if the thread is gone
-/// or not visible. The result is not cached, because a process may change its groups at any time.
+/// Returns the supplementary groups of a thread, which FUSE requests do not contain. Returns none if the thread has
+/// ended or is not visible. The result is not cached, because a process may change its groups at any time.
 fn groups(pid: u32) -> Vec<u32> {
     if pid == 0 {
         return Vec::new();

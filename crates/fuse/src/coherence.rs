@@ -2,8 +2,8 @@
 //! with the changes of other clients.
 //!
 //! [`Coherence`] is the interface of this module. The handlers of kernel requests report each open, read, write and
-//! GETATTR to it. The client reports recalls of its delegations. `Coherence` makes the kernel drop or correct stale
-//! data.
+//! GETATTR to this type. The client reports recalls of its delegations. `Coherence` makes the kernel drop or correct
+//! stale data.
 
 mod changed_dirs;
 mod close_to_open;
@@ -50,14 +50,14 @@ use sync_mount::SyncMount;
 use types::FileId;
 use write_back::WriteBack;
 
-/// The record of the cached data of one mount's kernel, and the state that keeps this cache in agreement with other
-/// clients.
+/// The record of the data that the kernel has cached of one mount, and the state that keeps this cache coherent with
+/// other clients.
 pub(crate) struct Coherence {
-    /// The mount with its own credentials.
+    /// The client mount with the credentials of the mount process.
     mount: Mount,
     nodes: Arc<Nodes>,
     opens: Arc<Opens>,
-    /// How long the kernel may cache the attributes of a file that is not shared.
+    /// How long the kernel may cache the attributes of a file that no other client uses.
     attrs_valid: Duration,
     cache: KernelCache,
     pages: Arc<OpenPages>,
@@ -66,20 +66,20 @@ pub(crate) struct Coherence {
     resizing: Resizing,
     write_back: WriteBack,
     kernel_sizes: KernelSizes,
-    /// The turns in which the mount corrects the kernel's cached data.
+    /// The locks that serialize corrections of the kernel's cached attributes.
     turns: Turns,
     sync: SyncMount,
     own: Weak<Coherence>,
     transport: OnceLock<Weak<dyn Transport>>,
 }
 
-/// How long the kernel may cache the attributes and names in a reply, and whether the kernel writes files to its page
-/// cache.
+/// Settings of the kernel's cache: how long attributes stay valid, and whether the kernel writes files through its
+/// page cache (write-back).
 #[derive(Clone, Copy)]
 pub(crate) struct Caching {
-    /// How long the kernel may cache the attributes of a file that is not shared.
+    /// How long the kernel may cache the attributes of a file that no other client uses.
     pub(crate) attrs_valid: Duration,
-    /// Whether the kernel writes files to its page cache.
+    /// Whether the kernel writes files through its page cache (write-back).
     pub(crate) writeback: bool,
 }
 
@@ -88,7 +88,7 @@ impl Coherence {
     /// state.
     ///
     /// # Errors
-    /// The client mount already has a cache above it, for example another FUSE file system.
+    /// The client mount already has another cache above it, for example another FUSE file system.
     pub(crate) fn new(
         mount: Mount,
         nodes: Arc<Nodes>,
@@ -116,7 +116,7 @@ impl Coherence {
         Ok(coherence)
     }
 
-    /// Returns the reason why this process cannot make the kernel write back, if there is one.
+    /// Returns the reason why this process cannot use write-back, or `None` if it can.
     pub(crate) fn write_back_unavailable() -> Option<io::Error> {
         WriteBack::unavailable()
     }
@@ -126,17 +126,18 @@ impl Coherence {
         let _ = self.transport.set(Arc::downgrade(transport));
     }
 
-    /// Returns the transport that carries notifications to the kernel, while it exists.
+    /// Returns the transport that carries notifications to the kernel, or `None` after the transport was dropped.
     fn transport(&self) -> Option<Arc<dyn Transport>> {
         self.transport.get().and_then(Weak::upgrade)
     }
 
-    /// Returns a shared reference, while one exists.
+    /// Returns a shared reference to this value, or `None` while the value is being dropped.
     fn shared(&self) -> Option<Arc<Coherence>> {
         self.own.upgrade()
     }
 
-    /// Records where the file system is mounted, and with write-back sets its share of dirty pages.
+    /// Records where the file system is mounted. With write-back, also raises the kernel's limit for dirty pages of
+    /// this mount.
     pub(crate) fn mounted_at(&self, dir: &Path) {
         self.kernel_sizes.mounted_at(dir);
         if self.write_back.is_on() {
@@ -145,33 +146,35 @@ impl Coherence {
         }
     }
 
-    /// Returns whether the kernel writes files to its page cache.
+    /// Returns whether write-back is on: the kernel writes files through its page cache.
     pub(crate) fn writes_back(&self) -> bool {
         self.write_back.is_on()
     }
 
-    /// Turns write-back off, as the kernel does not support it.
+    /// Turns write-back off, because the kernel does not support it.
     pub(crate) fn write_back_unsupported(&self) {
         self.write_back.switch_off();
     }
 
-    /// Returns whether other clients may write a file that is open here. The kernel then asks for its attributes each
-    /// time, and the kernel's cached data of the file cannot be trusted.
+    /// Returns whether other clients may write a file that is open on this mount. The kernel then requests attributes
+    /// before each use, and its cached data of the file may be stale.
     pub(crate) fn is_shared(&self, number: u64) -> bool {
         self.write_back.is_shared(number) || self.mount.is_shared(FileId(number))
     }
 
-    /// Returns whether the kernel writes a file to its page cache, so that only the kernel knows its size.
+    /// Returns whether the kernel writes a file through its page cache. Then only the kernel knows the size of the
+    /// file.
     pub(crate) fn is_written(&self, number: u64) -> bool {
         self.write_back.is_written(number)
     }
 
-    /// Records that the kernel has changed, or is about to change, its cached size or times of a file.
+    /// Records that the kernel's cached size or times of a file have changed or are about to change in an unknown
+    /// way.
     pub(crate) fn size_may_change(&self, number: u64) {
         self.cache.is_unknown(number);
     }
 
-    /// Records that the kernel has forgotten a file.
+    /// Records that the kernel has dropped the inode of a file (FORGET).
     pub(crate) fn forgotten(&self, number: u64) {
         self.cache.forgotten(number);
     }

@@ -8,23 +8,24 @@ use std::time::Duration;
 /// The transport of requests from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Carrier {
-    /// io_uring where the kernel offers it, the device elsewhere.
+    /// io_uring if the kernel offers FUSE over io_uring, otherwise the device.
     #[default]
     Auto,
-    /// The device `/dev/fuse`.
+    /// The FUSE device `/dev/fuse`.
     Device,
-    /// Rings of io_uring, one for each processor.
+    /// io_uring, with one ring for each processor.
     Uring,
 }
 
-/// What files of a mount may do on this machine, whatever their modes say. By default, they may only be executed.
+/// Special effects of files of a mount on this machine, regardless of their modes. By default, programs can be
+/// executed, but setuid bits and device nodes have no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Powers {
-    /// Setuid and setgid bits are effective. Only root may mount in this way.
+    /// Whether setuid and setgid bits are effective. Only root may mount with this setting.
     pub suid: bool,
-    /// Device nodes are usable as devices. Only root may mount in this way.
+    /// Whether device nodes can be used as devices. Only root may mount with this setting.
     pub devices: bool,
-    /// Programs can be executed.
+    /// Whether programs can be executed.
     pub exec: bool,
 }
 
@@ -37,50 +38,51 @@ impl Default for Powers {
 /// Settings of a mount; [`Config::default`] suits most mounts.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How long the kernel caches attributes before it asks again.
+    /// How long the kernel caches attributes before it requests them again.
     pub attrs_valid: Duration,
-    /// How long the kernel caches the file that a name leads to.
+    /// How long the kernel caches which file a name stands for.
     pub entry_valid: Duration,
     /// How long the kernel caches that a name does not exist.
     pub absent_valid: Duration,
     /// The transport of requests from the kernel.
     pub carrier: Carrier,
-    /// Threads that read requests from the device.
+    /// Number of threads that read requests from `/dev/fuse`.
     pub threads: usize,
-    /// Whether the kernel writes back: it keeps written pages of files under a write delegation and sends them later.
-    /// Needs root's rights.
+    /// Whether the kernel uses write-back: the kernel keeps dirty pages of files under a write delegation, and sends
+    /// them later. Needs root's rights.
     pub writeback: bool,
-    /// The largest number of unused inodes that the kernel should keep, on kernels that support pruning (Linux 6.18).
-    /// Each takes a kilobyte in the kernel, and some 200 bytes here.
+    /// The largest number of unused inodes that the kernel should keep. Needs a kernel that supports pruning (Linux
+    /// 6.18). Each inode takes about a kilobyte in the kernel, and 200 bytes in the mount process.
     pub known_files: usize,
     /// Whether the mount is read-only.
     pub read_only: bool,
-    /// What files may do on this machine.
+    /// Which special effects files of the mount have on this machine.
     pub powers: Powers,
-    /// Whether users other than the mounting user may use it; mounts of root are for all users by default.
+    /// Whether users other than the mounting user may use the mount. By default, all users may use mounts of root.
     pub allow_other: bool,
     /// What `df` and `/proc/mounts` show as the device.
     pub source: String,
-    /// A command that calls [`crate::stand_guard`] with its last two arguments. It runs beside the mount, so that no
-    /// program that uses the mount waits forever if this process is killed. Empty: no guard.
+    /// The command of a guard process, which calls [`crate::stand_guard`] with the command's last two arguments. If
+    /// the mount process is killed, the guard aborts the FUSE connection, so that no program waits forever. Empty: no
+    /// guard.
     pub guard: Vec<OsString>,
 }
 
-/// The write threshold of mounts.
+/// The default write threshold of mounts in bytes. Shorter gathered writes take the mgr path.
 const THRESHOLD: u64 = 64 << 10;
 
-/// How long written bytes gather in a mount at most. Other machines watch the output of programs that run for days, and
-/// such a program loses no more than that.
+/// Longest time for which written bytes gather in a mount. If the machine crashes, a long-running program loses at
+/// most its output of this time. Other machines see the output at most this much later.
 const GATHER_DELAY: Duration = Duration::from_secs(1);
 
-/// Returns the policy of files where no setting applies: small writes take the mgr path, and do not gather for long.
+/// Returns the default policy of files: small writes take the mgr path, and gather only for a short time.
 pub fn driver() -> Policy {
     Policy { write_threshold: Rule::Fixed(THRESHOLD), gather_delay: GATHER_DELAY, ..Policy::default() }
 }
 
-/// Inodes that the kernel may keep by default.
+/// Default of [`Config::known_files`].
 pub const KNOWN_FILES: usize = 131_072;
-/// Largest default number of threads.
+/// Largest default of [`Config::threads`].
 const THREADS_MAX: usize = 8;
 
 impl Default for Config {

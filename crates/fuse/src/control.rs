@@ -1,9 +1,9 @@
 //! Control attributes: virtual extended attributes through which programs read and change the policy of a mount in use.
 //!
-//! `user.weir.effective` of any file or directory is the policy that applies to the caller if it opens the file now. It
-//! has a line for each part, with the value and its source. `user.weir.mount.` plus the name of a part has the setting
-//! from the options of the mount. Root and the user who mounted the file system can set and remove it like any other
-//! attribute, on any file of the mount. `user.weir.known` is the number of files that the kernel knows.
+//! `user.weir.effective` of any file or directory is the policy that would apply if the caller opened the file now.
+//! It has one line for each setting, with the value and its source. `user.weir.mount.` plus the name of a setting is
+//! the value from the mount options. Root and the user who mounted the file system can set and remove this attribute,
+//! on any file of the mount. `user.weir.known` is the number of inodes that the kernel has of the mount.
 
 use crate::Errno;
 use crate::fs::FileSystem;
@@ -16,11 +16,11 @@ const EPERM: Errno = Errno(1);
 const EINVAL: Errno = Errno(22);
 const ENODATA: Errno = Errno(61);
 
-/// The attribute with the effective policy, without `user.`.
+/// The name of the attribute with the effective policy, without the prefix `user.`.
 pub(crate) const EFFECTIVE: &[u8] = b"weir.effective";
-/// The attribute with the number of files that the kernel knows, without `user.`.
+/// The name of the attribute with the number of inodes that the kernel has, without the prefix `user.`.
 const KNOWN: &[u8] = b"weir.known";
-/// The prefix of attributes for options of the mount, without `user.`.
+/// The prefix of the names of attributes for mount options, without `user.`.
 const MOUNT: &[u8] = b"weir.mount.";
 
 /// A control attribute of the mount.
@@ -28,14 +28,14 @@ const MOUNT: &[u8] = b"weir.mount.";
 pub(crate) enum Control<'a> {
     /// The effective policy of a file.
     Effective,
-    /// The number of files that the kernel knows.
+    /// The number of inodes that the kernel has of the mount.
     Known,
-    /// The part of this name, as an option of the mount.
+    /// The mount option for the setting with this name.
     Option(&'a [u8]),
 }
 
 impl<'a> Control<'a> {
-    /// Returns the control attribute of this name, without `user.`; `None` for attributes of files.
+    /// Returns the control attribute with this name (without `user.`), or `None` for an ordinary extended attribute.
     pub(crate) fn of(name: &'a [u8]) -> Option<Self> {
         match name.strip_prefix(MOUNT) {
             Some(part) => Some(Control::Option(part)),
@@ -53,10 +53,11 @@ impl FileSystem {
                 let (node, dir) = (self.node(header)?, self.nodes.dir_of(header.node));
                 let (kind, effective) = self.acting(header).policy_of(&node, dir.as_ref()).await?;
                 let mut text = String::new();
-                // The layout of a file was decided at its creation.
+                // A regular file got its layout at its creation, so the current layout settings do not apply to the
+                // file.
                 let file = kind == FileKind::Regular;
                 for (part, value, origin) in effective.rows().filter(|(part, ..)| !(file && part.is_placement())) {
-                    // Writing to a string cannot fail.
+                    // Writing to a `String` cannot fail.
                     let _ = writeln!(text, "{} {value} {}", part.name(), origin.name());
                 }
                 Ok(text.into_bytes())
@@ -70,7 +71,7 @@ impl FileSystem {
         }
     }
 
-    /// Sets or removes a control attribute.
+    /// Sets a control attribute, or removes it if `value` is `None`.
     pub(crate) fn set_control(&self, header: &Header, control: Control<'_>, value: Option<&[u8]>) -> Result<(), Errno> {
         let Control::Option(name) = control else { return Err(EPERM) };
         if header.uid != 0 && header.uid != rustix::process::geteuid().as_raw() {

@@ -1,8 +1,10 @@
-//! Dispatch of requests: each request is polled at once, and again whenever a result that it waits for arrives.
+//! Dispatch of requests: the dispatcher polls the future of each request at once, and again whenever a result that
+//! the request waits for arrives.
 //!
-//! The thread that read a request works on it first. Many requests end there, such as a write that fits into the
-//! window. A request that has to wait costs no thread switch before its answer arrives. The waker hands it to the
-//! runtime ([`crate::poll_scheduling`]): this is the task that read the answer from the network.
+//! The thread that read a request polls the request first. Many requests complete in this poll, such as a write that
+//! fits into the client's window. A request that has to wait costs no thread switch before the reply of a server
+//! arrives. Then its waker lets the runtime poll the request ([`crate::poll_scheduling`]), in a task on the thread
+//! that read the reply.
 
 use crate::Errno;
 use crate::fs::FileSystem;
@@ -30,30 +32,31 @@ pub(crate) trait Serve: Transport {
 const EINTR: Errno = Errno(4);
 const EIO: Errno = Errno(5);
 
-/// Takes requests from a transport and ensures that each is answered once.
+/// Takes requests from a transport, and ensures that each request gets exactly one reply.
 pub(crate) struct Dispatcher {
     fs: Arc<FileSystem>,
     transport: Arc<dyn Transport>,
     runtime: Handle,
     underway: Mutex<Underway>,
-    /// Whether a task looks at intervals for signals that the kernel did not report.
+    /// Whether a task checks periodically for signals that the kernel did not report.
     looking: AtomicBool,
 }
 
-/// The requests in progress, by number.
+/// The requests in progress, by request number (`unique`).
 #[derive(Default)]
 struct Underway {
-    /// Requests that are not answered yet.
+    /// Requests that have no reply yet.
     tasks: HashMap<u64, Arc<Task>>,
-    /// The last interrupted requests that have not arrived yet, or were answered already. A request and its interrupt
-    /// may arrive through different channels.
+    /// The numbers of the last interrupts for requests that have not arrived yet, or already got their reply. A
+    /// request and its INTERRUPT may arrive through different channels.
     early: VecDeque<u64>,
 }
 
-/// How many of the early interrupts are kept.
+/// Largest number of early interrupts that are kept.
 const EARLY: usize = 64;
 
-/// How often the thread that read a request polls it, while wake-ups arrive during the polls.
+/// Largest number of polls of a request by the thread that read the request. That thread polls again if a wake-up
+/// arrives during a poll.
 const LOOKS: usize = 4;
 
 /// A request in progress.
@@ -61,18 +64,18 @@ struct Task {
     dispatcher: Arc<Dispatcher>,
     ticket: u64,
     unique: u64,
-    /// When a signal may abandon the request, and the thread of the caller.
+    /// Which signals abandon the request, and the id of the calling thread.
     given_up: GivenUp,
     asker: u32,
-    /// Whether the mount has looked for signals from before the request.
+    /// Whether the mount has checked for signals that arrived before the request.
     looked: AtomicBool,
     turns: PollScheduling,
-    /// The future of the request; `None` when it is answered.
+    /// The future of the request; `None` after the reply.
     work: Mutex<Option<BoxFuture<'static, Reply>>>,
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher whose requests wait in `runtime`.
+    /// Creates a dispatcher that runs waiting requests in `runtime`.
     pub(crate) fn new(fs: Arc<FileSystem>, transport: Arc<dyn Transport>, runtime: Handle) -> Self {
         Dispatcher { fs, transport, runtime, underway: Mutex::default(), looking: AtomicBool::new(false) }
     }
@@ -81,7 +84,7 @@ impl Dispatcher {
         self.underway.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a request, and polls it as far as possible without waiting.
+    /// Starts a request, and polls it as long as it makes progress without waiting.
     pub(crate) fn accept(self: &Arc<Self>, request: Request, ticket: u64) {
         let unique = request.header.unique;
         match &request.op {
@@ -105,7 +108,7 @@ impl Dispatcher {
             work,
         });
         let _runtime = self.runtime.enter();
-        // Register the task before its first poll, because the request may end at any moment afterwards.
+        // Register the task before its first poll, because the request may complete at any moment afterwards.
         let signalled = self.underway().add(unique, &task);
         if signalled {
             task.clone().signalled();
@@ -113,8 +116,8 @@ impl Dispatcher {
         task.begin();
     }
 
-    /// Handles a signal to the caller of a request: abandons the request if its kind allows that. A request that has
-    /// not arrived yet is handled on arrival.
+    /// Handles the INTERRUPT of the request `whom`: abandons the request if its kind allows this. If the request has
+    /// not arrived yet, it is abandoned when it arrives.
     fn interrupt(&self, ticket: u64, unique: u64, whom: u64) {
         let task = self.underway().signalled(whom);
         let Some(task) = task else { return self.transport.answer(ticket, unique, Reply::None) };
@@ -122,8 +125,8 @@ impl Dispatcher {
         self.transport.answer(ticket, unique, Reply::None);
     }
 
-    /// Looks for signals to the callers of waiting requests, while there are any, if the kernel may not have reported
-    /// them. Each request is checked once: the kernel reports later signals.
+    /// Starts a task that checks whether callers of waiting requests have received signals, if the kernel may not
+    /// have reported some signals. The task checks each request once, because the kernel reports later signals.
     fn look(self: &Arc<Self>) {
         if !self.transport.may_lose_interrupts() || self.looking.load(Relaxed) || self.looking.swap(true, SeqCst) {
             return;
@@ -149,18 +152,19 @@ impl Dispatcher {
 }
 
 impl Underway {
-    /// Returns requests that may be abandoned and were not checked yet.
+    /// Returns the requests that were not checked for signals yet, and marks them as checked.
     fn not_looked_at(&self) -> Vec<Arc<Task>> {
         self.tasks.values().filter(|task| !task.looked.swap(true, Relaxed)).cloned().collect()
     }
 
-    /// Adds a request. Returns whether its interrupt arrived earlier.
+    /// Adds a request. Returns whether its INTERRUPT arrived before the request.
     fn add(&mut self, unique: u64, task: &Arc<Task>) -> bool {
         self.tasks.insert(unique, task.clone());
         self.early.contains(&unique)
     }
 
-    /// Returns the request whose caller received a signal, if it is in progress.
+    /// Returns the request `unique`, whose caller received a signal. If the request is not in progress, records an
+    /// early interrupt.
     fn signalled(&mut self, unique: u64) -> Option<Arc<Task>> {
         let task = self.tasks.get(&unique).cloned();
         if task.is_none() {
@@ -178,7 +182,7 @@ impl Task {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles a signal to the caller.
+    /// Handles a signal to the caller of this request.
     fn signalled(self: Arc<Self>) {
         match self.given_up {
             GivenUp::Never => {}
@@ -187,7 +191,7 @@ impl Task {
         }
     }
 
-    /// Abandons the request, if it is not answered yet.
+    /// Abandons the request with EINTR, if it has no reply yet.
     fn give_up(&self) {
         if self.work().take().is_some() {
             self.dispatcher.underway().tasks.remove(&self.unique);
@@ -195,8 +199,8 @@ impl Task {
         }
     }
 
-    /// Abandons the request once its caller is being killed. The kernel reports only the caller's first signal, which
-    /// may have been another one.
+    /// Abandons the request once its caller is being killed. The kernel reports only the first signal of a caller,
+    /// and SIGKILL may follow another signal.
     fn watch(self: Arc<Self>) {
         let runtime = self.dispatcher.runtime.clone();
         let task = Arc::downgrade(&self);
@@ -228,7 +232,7 @@ impl Task {
         self.go_on();
     }
 
-    /// Polls the request in a task.
+    /// Polls the request in a task of the runtime.
     fn go_on(self: Arc<Self>) {
         let runtime = self.dispatcher.runtime.clone();
         runtime.spawn(std::future::poll_fn(move |context| self.poll(context)));
@@ -237,7 +241,7 @@ impl Task {
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let reply = {
             let mut work = self.work();
-            // The request is already answered or abandoned.
+            // The request already has its reply, or was abandoned.
             let Some(future) = work.as_mut() else { return Poll::Ready(()) };
             let Poll::Ready(reply) = future.poll_unpin(context) else { return Poll::Pending };
             *work = None;

@@ -1,4 +1,4 @@
-//! Execution of a request, and the answer to a request whose path leads elsewhere or whose file is gone.
+//! Execution of requests, and replies to requests whose path leads to another file or whose file is gone.
 
 use crate::Errno;
 use crate::caller_syscall::{self, Call};
@@ -13,14 +13,14 @@ const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
 impl FileSystem {
-    /// Executes a request.
+    /// Executes a request and returns the reply.
     pub(crate) async fn carry_out(self: Arc<Self>, mut request: Request) -> Reply {
         request.header.expects = self.expects(&request);
         let _asking = self.asks(&request);
         let header = request.header;
         let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
-        // Boxed because it is rare, as are the calls below.
+        // Boxed, because this case is rare, and every request would otherwise reserve memory for it.
         if matches!(outcome, Err(Errno::UNWALKED))
             && let Some(request) = again.take()
         {
@@ -35,8 +35,8 @@ impl FileSystem {
         outcome.unwrap_or_else(Reply::Failed)
     }
 
-    /// Returns the answer to a request about a file that another client has removed. After ESTALE the kernel walks the
-    /// path again, once in a system call. A thread that has a removed directory open gets the answer of a local file
+    /// Returns the reply to a request about a file that another client has removed. After ESTALE the kernel walks the
+    /// path again, once in a system call. A thread that has a removed directory open gets the replies of a local file
     /// system: the directory is empty, and its attributes still exist.
     async fn gone(&self, header: &Header) -> Answer {
         if !self.has_kernel_walk_again(header).await {
@@ -47,8 +47,8 @@ impl FileSystem {
         Err(ESTALE)
     }
 
-    /// Returns whether the kernel walks a path again when the answer is ESTALE. If so, the caller must answer ESTALE:
-    /// the rewalk is registered.
+    /// Returns whether the kernel walks the path again if the reply is ESTALE. If so, the caller has to reply ESTALE,
+    /// because the rewalk is already registered.
     async fn has_kernel_walk_again(&self, header: &Header) -> bool {
         let in_directory = InDirectory::of(header.opcode);
         let by_path = matches!(in_directory, Some(InDirectory::Name | InDirectory::Itself));
@@ -60,15 +60,16 @@ impl FileSystem {
             return false;
         }
         if by_path && call.opens() {
-            // `ops::open` has done this already for OPEN, but not for a lookup or a GETATTR within open(2).
+            // For OPEN, `ops::open` has already recorded that the file is gone, but not for a LOOKUP or GETATTR
+            // within open(2).
             self.open_unlink_races.gone(header.pid, header.node);
         }
         self.rewalks.begin(header.pid, call.text());
         true
     }
 
-    /// Returns the answer where the kernel would not walk the path again: the directory is empty, and its attributes
-    /// still exist.
+    /// Returns the reply for a removed file if the kernel would not walk the path again: a directory is empty, and
+    /// its attributes still exist.
     pub(crate) fn gone_for_good(&self, header: &Header) -> Answer {
         match InDirectory::of(header.opcode) {
             Some(InDirectory::Entries | InDirectory::Name) => Err(ENOENT),
@@ -90,7 +91,8 @@ mod tests {
         fn room<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
             size_of::<F>()
         }
-        // The whole future is allocated and moved for each request, also for a request that ends at once.
+        // Each request allocates and moves the whole future, even a request that completes at once. So the future
+        // must be small.
         let room = room(FileSystem::carry_out);
         assert!(room <= 4096, "{room} bytes");
     }

@@ -1,12 +1,14 @@
-//! Path expectations: requests that require a path to lead to a file, and the answer to the kernel when the path leads
-//! elsewhere.
+//! Path expectations: requests that require that a path still leads to a file, and the replies to the kernel if the
+//! path leads to another file.
 //!
-//! The kernel caches the files that names lead to ([`Config::entry_valid`](crate::Config::entry_valid)) and sends node
-//! ids. With a request that a program makes by a name, the mount sends the path by which the kernel found the node
-//! ([`client::Mount::expecting`]). If another client moved or replaced a file on the path, the mgr does not execute the
-//! operation, and the mount answers ESTALE. The kernel then walks the path again, with a lookup of each name. A program
-//! that used a descriptor has no path that the kernel could walk again. The mount executes its request on the file that
-//! the program has open.
+//! The kernel caches which files names stand for ([`Config::entry_valid`](crate::Config::entry_valid)), and sends
+//! node ids. For a request that a program makes by a name, the mount also sends the mgr the path by which the kernel
+//! found the node ([`client::Mount::expecting`]). If another client has moved or replaced a file on the path, the mgr
+//! does not execute the operation, and the mount replies ESTALE. The kernel then walks the path again, with a LOOKUP
+//! of each name.
+//!
+//! A program that uses a descriptor has no path that the kernel could walk again. For such a program, the mount
+//! executes the request on the open file.
 
 use crate::Errno;
 use crate::abi::opcode;
@@ -24,7 +26,7 @@ const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
 impl Op {
-    /// Returns whether the kernel sends the operation for a name that a program used.
+    /// Returns whether the kernel may send the operation for a name in a program's system call.
     fn is_by_name(&self) -> bool {
         matches!(
             self,
@@ -47,7 +49,7 @@ impl Op {
         )
     }
 
-    /// Returns the step of the thread's walk, in the directory with this number.
+    /// Returns the step that the operation makes in a thread's path walk; `dir` is the directory of the request.
     fn step(&self, dir: u64) -> Step<'_> {
         match self {
             Op::Lookup { name } => Step::LookUp(dir, name),
@@ -62,17 +64,17 @@ impl Op {
     }
 }
 
-/// The relation of a system call to the name that the request looks up.
+/// The relation between a system call and the name in the LOOKUP that the call caused.
 #[derive(Default)]
 struct Wanted {
-    /// The call creates the name.
+    /// Whether the call creates the name.
     makes: bool,
-    /// The path of the call begins at the directory.
+    /// Whether the path of the call begins at the directory of the LOOKUP.
     begins: bool,
 }
 
-/// Returns the system call behind a request, and its relation to the name that the request looks up. `dir_name` is the
-/// name of the directory, if known.
+/// Returns the system call that caused a request, and its relation to the name that the request looks up. `dir_name`
+/// is the name of the directory, if the mount knows the name.
 async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) -> (Call, Wanted) {
     let name = match &request.op {
         Op::Lookup { name } => Some(name.clone()),
@@ -90,26 +92,28 @@ async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) ->
 }
 
 impl FileSystem {
-    /// Returns whether a request has to expect the path of its file. A kernel that does not cache names looks up all
-    /// names itself. For a thread in a PID namespace that this process does not see, the mount cannot know whether the
-    /// kernel walks its path again.
+    /// Returns whether the mgr has to check the path of a request. A kernel that does not cache names looks up all
+    /// names itself. For a thread in a PID namespace that this process does not see (id 0), the mount cannot know
+    /// whether the kernel walks the path again.
     pub(crate) fn expects(&self, request: &Request) -> bool {
         !self.config.entry_valid.is_zero() && request.header.pid != 0 && request.op.is_by_name()
     }
 
-    /// Executes a request without checking its path. The user may not search a directory on it, and used another way,
-    /// such as a bind mount.
+    /// Executes a request without checking its path. For a user who may not search a directory on the path and
+    /// reached the file another way, such as a bind mount.
     pub(crate) async fn carry_out_unchecked(&self, mut request: Request) -> Answer {
         request.header.expects = false;
         ops::carry_out(self, request).await
     }
 
-    /// Returns the mount with the credentials of the caller, expecting the paths to the file of the request.
+    /// Returns the client mount with the caller's credentials. Its operations require that the known paths still lead
+    /// to the file of the request.
     pub(crate) fn by_name(&self, header: &Header) -> Mount {
         self.by_names(header, None)
     }
 
-    /// As [`FileSystem::by_name`], and also expects the paths to another file.
+    /// Does the same as [`FileSystem::by_name`], and also requires that the known paths still lead to the file
+    /// `other`.
     pub(crate) fn by_names(&self, header: &Header, other: Option<u64>) -> Mount {
         let mount = self.acting(header);
         if !header.expects {
@@ -122,7 +126,7 @@ impl FileSystem {
         mount.expecting(walks)
     }
 
-    /// Returns the answer to a request whose path leads elsewhere.
+    /// Returns the reply to a request whose path leads to another file.
     pub(crate) async fn moved(&self, mut request: Request) -> Answer {
         let header = request.header;
         let dir = (self.node(&header)?.id, self.nodes.name_of(header.node));
@@ -139,15 +143,16 @@ impl FileSystem {
         }
         self.rewalks.end(header.pid);
         match &request.op {
-            // The kernel may be revalidating the name. Then ESTALE is an answer like any other: the kernel drops the
-            // name, and looks it up again.
+            // The kernel may be revalidating a cached name. Then the kernel handles ESTALE like other errors: it
+            // drops the name, and looks up the name again.
             Op::Lookup { name } if self.nodes.unnamed(header.node, name) => {
                 self.rewalks.dropped(header.pid, header.node, name);
                 return Err(ESTALE);
             }
-            // The kernel goes on to create the name, and walks the path again when that fails.
+            // The kernel goes on to create the name. If the creation fails, the kernel walks the path again.
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
-            // As the first case, of the same name, for another thread.
+            // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, and the kernel
+            // looks up the name again.
             Op::Lookup { name } if self.rewalks.drops(header.pid, header.node, name) => return Err(ESTALE),
             Op::Open { .. } => drop(self.open_unlink_races.gone(header.pid, header.node)),
             _ => {}
@@ -156,8 +161,8 @@ impl FileSystem {
         Err(ESTALE)
     }
 
-    /// Returns whether the mount executes an operation without an expectation. ESTALE would not help here: the kernel
-    /// would not walk the path again.
+    /// Returns whether the mount executes an operation without checking its path, because the kernel would not walk
+    /// the path again after ESTALE.
     fn is_unexpecting(&self, op: &Op, call: &Call, thread: u32) -> bool {
         let by_descriptor = match op {
             Op::Setattr(_)
@@ -165,25 +170,26 @@ impl FileSystem {
             | Op::Getxattr { .. }
             | Op::Listxattr { .. }
             | Op::Removexattr { .. } => !call.is_by_path(),
-            // If the system call is unknown, the program itself might get the ESTALE of this lookup. Let the lookup
-            // pass: the mount checks the request that follows it.
+            // If the system call is unknown, the program itself might receive the ESTALE of this LOOKUP. Let the
+            // LOOKUP pass: the mount checks the path of the request that follows.
             Op::Lookup { .. } => call.is_unknown() || call.never_walks_again(),
             _ => call.never_walks_again(),
         };
         by_descriptor || self.rewalks.is_walking(thread, call.text())
     }
 
-    /// Begins a request; it is in progress until the returned value is dropped.
+    /// Records that a request begins; dropping the returned guard ends the request. Returns `None` for a thread
+    /// without a rewalk.
     pub(crate) fn asks(&self, request: &Request) -> Option<Box<Asking<'_>>> {
         let Header { expects, pid, node, .. } = request.header;
         if expects { self.rewalks.asks(pid, request.op.step(node)) } else { None }
     }
 
-    /// Records the answer to a request for which the kernel does not walk the path again. A lookup continues the
-    /// thread's walk. Any other request that expected a path ends the walk.
+    /// Records a reply after which the kernel does not walk the path again. A LOOKUP continues the thread's path
+    /// walk. Any other request with a path expectation ends the walk.
     pub(crate) fn answered(&self, header: &Header, outcome: &Answer) {
         match header.opcode {
-            // The number of a file, or zero.
+            // An entry begins with its node id, which is zero if the name does not exist.
             opcode::LOOKUP => {
                 let found = matches!(outcome, Ok(Reply::Bytes(entry)) if entry.iter().take(8).any(|byte| *byte != 0));
                 self.rewalks.looked_up(header.pid, found);

@@ -23,7 +23,7 @@ use types::{Attrs, FileKind};
 /// The result of an operation: a reply or an errno.
 pub(crate) type Answer = Result<Reply, Errno>;
 
-/// Encodes attributes as the reply to this request, valid for `valid`.
+/// Encodes attributes as the reply to GETATTR or STATX, with the lifetime `valid`.
 pub(crate) fn told(header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
     match header.opcode {
         opcode::STATX => crate::reply::statx(attrs, valid),
@@ -31,7 +31,7 @@ pub(crate) fn told(header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
     }
 }
 
-/// The mounted file system.
+/// The state of a mounted file system, which all its requests share.
 pub(crate) struct FileSystem {
     pub(crate) callers: Callers,
     pub(crate) config: Config,
@@ -47,10 +47,10 @@ pub(crate) struct FileSystem {
 }
 
 impl FileSystem {
-    /// Creates the file system below `root` of a mount.
+    /// Creates the file system whose root is the directory `root` of a client mount.
     ///
     /// # Errors
-    /// Another file system on this client already caches the files of the client.
+    /// The client mount already has another cache above it, for example another FUSE file system.
     pub(crate) fn new(mount: Mount, root: Node, config: Config) -> client::Result<Arc<Self>> {
         let nodes = Arc::new(Nodes::new(root, config.known_files, config.entry_valid));
         let opens = Arc::<Opens>::default();
@@ -81,38 +81,37 @@ impl FileSystem {
         self.transport.get().and_then(Weak::upgrade)
     }
 
-    /// Records that the kernel has forgotten files.
+    /// Handles FORGET: records the numbers of lookups that the kernel has forgotten, by node id.
     pub(crate) fn forget(&self, nodes: &[(u64, u64)]) {
         for (node, lookups) in nodes {
             self.nodes.forget(*node, *lookups, || self.coherence.forgotten(*node));
         }
     }
 
-    /// Returns the mount with the credentials of the caller.
+    /// Returns the client mount with the credentials of the caller.
     pub(crate) fn acting(&self, header: &Header) -> Mount {
         self.callers.of(header)
     }
 
-    /// Returns the file that a request is about.
+    /// Returns the file that a request concerns.
     pub(crate) fn node(&self, header: &Header) -> Result<Node, Errno> {
         self.nodes.get(header.node)
     }
 
-    /// Appends an entry: the file for which a name in the request's directory stands. The kernel knows the file from
-    /// then on.
+    /// Appends an entry: the file that a name in the directory of the request stands for. From then on the kernel has
+    /// an inode of the file.
     pub(crate) fn entry(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
         self.entry_for(body, (header, name), (node, attrs), (false, None))
     }
 
-    /// As [`FileSystem::entry`], for a new name. Where the file is written to the page cache, as
-    /// [`FileSystem::attributes_changed`].
+    /// Appends the entry of a name that the request has created. If the kernel writes the file through its page
+    /// cache, the attributes get no lifetime.
     pub(crate) fn entry_made(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
         let written = self.coherence.is_written(node.id.0);
         self.entry_for(body, (header, name), (node, attrs), (written, None))
     }
 
-    /// As [`FileSystem::entry`], for a file whose attributes were requested after `mark`, by a request for nothing but
-    /// attributes.
+    /// Appends the entry that a LOOKUP found. `mark` is from before the mount requested the attributes.
     pub(crate) fn entry_found(
         &self,
         body: Body,
@@ -123,8 +122,8 @@ impl FileSystem {
         self.entry_for(body, (header, name), (node, attrs), (false, mark))
     }
 
-    /// As [`FileSystem::entry`], for a directory entry whose page was requested after `mark`. If another client may
-    /// have changed the file since, the kernel has to ask for its attributes.
+    /// Appends an entry of a directory listing. `mark` is from before the mount requested the page of entries. If
+    /// another client may have changed the file since, the attributes get no lifetime.
     pub(crate) fn entry_listed(&self, body: Body, header: &Header, entry: &client::Entry, mark: Option<Mark>) -> Body {
         self.entry_for(body, (header, &entry.name), (&entry.node, &entry.attrs), (entry.written_elsewhere, mark))
     }
@@ -139,17 +138,18 @@ impl FileSystem {
         let told = |number| self.coherence.entry_told(number, attrs);
         let number = self.nodes.remember(node, (header.node, name), attrs, told);
         let valid = self.coherence.entry_replied(header.pid, number, attrs, (written, found));
-        // The kernel follows a symbolic link without a request, so the mount could not check the path of the link.
+        // The kernel follows a cached symbolic link without a request, so the mount could not check the path of the
+        // link.
         let entry = if attrs.kind == FileKind::Symlink { Duration::ZERO } else { self.config.entry_valid };
         crate::reply::entry(body, number, attrs, Lifetimes { entry, attrs: valid })
     }
 
-    /// Returns the attributes of a file for the kernel.
+    /// Encodes attributes of a file as the reply to GETATTR or STATX.
     pub(crate) fn attributes(&self, header: &Header, attrs: &Attrs) -> Reply {
         told(header, attrs, self.coherence.getattr_replied(header.node, attrs))
     }
 
-    /// As [`FileSystem::attributes`], after a change that the kernel has requested.
+    /// Encodes attributes of a file as the reply to a change that the kernel has requested (SETATTR).
     pub(crate) fn attributes_changed(&self, header: &Header, attrs: &Attrs) -> Reply {
         told(header, attrs, self.coherence.setattr_replied(header.node, attrs))
     }
@@ -162,13 +162,13 @@ impl FileSystem {
         self.coherence.admit(file, flags, found)
     }
 
-    /// Adds a file that was opened with these flags, and returns its handle.
+    /// Adds a file that was opened with these flags to the table of opens, and returns its handle.
     pub(crate) fn add_file(&self, file: File, flags: u32, admission: Admission) -> u64 {
         let pages = self.coherence.begins_use(&file, flags, admission);
         self.opens.add_file(file, flags, pages)
     }
 
-    /// Closes the files that the kernel left open, and ends the session.
+    /// Closes the files that the kernel left open, and ends the client's session.
     pub(crate) async fn end(&self) -> client::Result<()> {
         let mut outcome = Ok(());
         for open in self.opens.take_files() {
@@ -180,8 +180,8 @@ impl FileSystem {
     }
 }
 
-/// Translates the flags of open(2) into the client's flags. Linux truncates a file that is opened for reading, too, and
-/// requires write permission then.
+/// Translates the flags of open(2) into the client's flags. With O_TRUNC, Linux truncates even a file that is opened
+/// for reading only, and requires write permission.
 pub(crate) fn wanted(flags: u32) -> OpenFlags {
     let flags = OFlags::from_bits_retain(flags);
     OpenFlags {
@@ -192,7 +192,7 @@ pub(crate) fn wanted(flags: u32) -> OpenFlags {
     }
 }
 
-/// Returns the settings that the flags of open(2) imply.
+/// Returns the settings that the flags of open(2) imply: O_DIRECT means unbuffered access.
 pub(crate) fn hint(flags: u32) -> Settings {
     let direct = OFlags::from_bits_retain(flags).contains(OFlags::DIRECT);
     Settings { access: direct.then_some(Access::Unbuffered), ..Settings::default() }

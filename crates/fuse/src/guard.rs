@@ -1,9 +1,9 @@
 //! A guard process that aborts a mount's FUSE connection when the process that serves the mount is killed.
 //!
-//! The kernel aborts the connection by itself once no process has the device open. But a thread that makes the kernel
-//! forget pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. Meanwhile it cannot
-//! be killed and has the device open. No process writes the pages back any more, so the thread and every program that
-//! uses the mount would wait forever.
+//! The kernel aborts the connection itself once no process has the device open. But a thread that makes the kernel
+//! drop pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. Meanwhile the thread
+//! has the device open and cannot be killed. After the process was killed, no thread writes these pages back. So this
+//! thread, and every program that uses the mount, would wait forever.
 
 use crate::mounting;
 use rustix::fd::{AsFd, OwnedFd};
@@ -19,22 +19,21 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-/// The name of the guard in process lists.
+/// The name of the guard process in process lists.
 const NAME: &str = "fuse-guard";
-/// The kernel's FUSE connections: `Documentation/filesystems/fuse.rst` of Linux.
+/// The directory of the kernel's FUSE connections (Linux `Documentation/filesystems/fuse.rst`).
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
-/// The type of that file system.
+/// The type of the file system with the kernel's FUSE connections.
 const TYPE: &str = "fusectl";
-/// The pause before a new guard replaces one that ended; it doubles each time.
+/// The pause before a new guard process replaces a guard process that ended. The pause doubles each time.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest such pause.
+/// The longest pause before a new guard process starts.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// A guard that stands until it is dismissed. If it never is, it aborts the connection when this process ends, for
-/// whatever reason.
+/// A guard process. Unless it is dismissed, it aborts the FUSE connection when the mount process ends for any reason.
 pub(crate) struct Guard(Arc<Post>);
 
-/// The state that the guard shares with the thread that keeps it running.
+/// The state that [`Guard`] shares with the thread that keeps the guard process running.
 #[derive(Default)]
 struct Post {
     state: Mutex<State>,
@@ -43,17 +42,17 @@ struct Post {
 
 #[derive(Default)]
 struct State {
-    /// The guard process, while its process id cannot be reused.
+    /// The guard process, until it is reaped. Meanwhile no other process can get its process id.
     process: Option<Child>,
     dismissed: bool,
 }
 
 impl Guard {
-    /// Starts a command that calls [`stand_guard`], to guard the mount at a directory.
+    /// Starts a guard process for the mount at `dir`, with a command that calls [`stand_guard`].
     ///
     /// # Errors
-    /// The connection cannot be aborted from here: fusectl is not mounted, and this process is not root. Errors of
-    /// starting a process.
+    /// This process cannot open the file that aborts the connection: fusectl is not mounted, and the process is not
+    /// root. Or the command cannot be started.
     pub(crate) fn stand(program: &[OsString], dir: &Path) -> io::Result<Guard> {
         let abort = abort_of(dir)?;
         let [program, args @ ..] = program else { return Err(io::ErrorKind::InvalidInput.into()) };
@@ -63,18 +62,18 @@ impl Guard {
         let post = Arc::new(Post::default());
         let kept = post.clone();
         let (tell, told) = mpsc::channel();
-        // The guard receives a signal when the thread that started it ends. This thread only waits, so it ends as soon
-        // as the process is killed.
+        // The kernel signals the guard process when the thread that started it ends. This thread only waits, so it
+        // ends as soon as the mount process is killed.
         std::thread::Builder::new().name(NAME.to_owned()).spawn(move || kept.keep(command, &tell))?;
         told.recv().map_err(io::Error::other)??;
         Ok(Guard(post))
     }
 
-    /// Stops the guard, because the connection has ended.
+    /// Stops the guard process, because the connection has ended.
     pub(crate) fn dismiss(self) {
         let mut state = self.0.state();
         state.dismissed = true;
-        // The guard may have ended already.
+        // The guard process may have ended already.
         let _ = state.process.as_mut().map(Child::kill);
         self.0.dismissed.notify_all();
     }
@@ -85,19 +84,20 @@ impl Post {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a guard running until it is dismissed, and reports whether the first one starts. The thread must not end
-    /// in another way while a guard runs: the guard takes that for the end of the process.
+    /// Keeps a guard process running until it is dismissed, and reports whether the first one starts. The thread must
+    /// not end otherwise while a guard process runs, because the guard would take this for the end of the mount
+    /// process.
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));
-        // SAFETY: the closure only makes system calls, and allocates nothing.
+        // SAFETY: between fork and exec, the closure makes only system calls and allocates no memory.
         unsafe { command.pre_exec(move || become_guard(process, thread)) };
         let mut pause = PAUSE;
         let mut first = true;
         loop {
             let ended = match command.spawn() {
                 Ok(child) => {
-                    // The caller may have given up.
+                    // The receiver may have been dropped.
                     let _ = tell.send(Ok(()));
                     self.ended(child)
                 }
@@ -120,7 +120,7 @@ impl Post {
         }
     }
 
-    /// Waits until the guard has ended, and describes how.
+    /// Waits until the guard process has ended, and describes how it ended.
     fn ended(&self, child: Child) -> String {
         let id = Pid::from_child(&child);
         let mut state = self.state();
@@ -141,15 +141,16 @@ impl Post {
     }
 }
 
-/// The signal that reports the end of the mount's process. No program sends it otherwise.
+/// The signal by which the kernel reports the end of the mount process to the guard process. No program sends this
+/// signal for another reason.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
 
-/// Prepares a new process as a guard: it receives the signal, keeps no unneeded descriptors, and blocks all signals, so
-/// that it outlives signals to a whole process group.
+/// Prepares a new process as a guard process: requests the signal, closes unneeded descriptors at exec, and blocks
+/// all signals. So the guard process survives signals to a whole process group.
 fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
-    // SAFETY: the set is filled before it is used; the other arguments are integers.
+    // SAFETY: `sigfillset` initializes the set before its use, and the other arguments are integers or null.
     let failed = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
@@ -158,14 +159,16 @@ fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     if failed != 0 {
         return Err(io::Error::from_raw_os_error(failed));
     }
-    // The guard must not keep the descriptors of this process open; the kernel closes them when the guard's program
-    // runs.
-    // SAFETY: numbers; on a kernel without this call, only descriptors without close-on-exec stay open.
+    // The guard process must not keep descriptors of the mount process open. The kernel closes them when the new
+    // process executes the guard's program.
+    // SAFETY: all arguments are integers. On a kernel without this call, only descriptors without close-on-exec stay
+    // open.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if tie(process, thread)? { Ok(()) } else { Err(Errno::SRCH.into()) }
 }
 
-/// Makes the kernel signal this process when the thread that started it ends. Returns whether that thread still exists.
+/// Makes the kernel send the signal to this process when the thread that started it ends. Returns whether that thread
+/// still exists.
 fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
     // SAFETY: the call takes only integers.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal() as libc::c_ulong) } < 0 {
@@ -178,7 +181,7 @@ fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
     Ok(!gone && rustix::process::getppid() == Some(process))
 }
 
-/// Opens the file that aborts the connection of the mount at a directory when a program writes to it.
+/// Opens the `abort` file of the mount's FUSE connection. A write to this file aborts the connection.
 fn abort_of(dir: &Path) -> io::Result<File> {
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     let device = mounting::device_at(&mounts, dir).ok_or(io::ErrorKind::NotFound)?;
@@ -192,7 +195,7 @@ fn abort_of(dir: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns the kernel's connections file system as a detached mount, for systems where it is not mounted.
+/// Returns the file system of the kernel's FUSE connections as a detached mount, for systems where it is not mounted.
 fn connections() -> io::Result<OwnedFd> {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
     let system = rustix::mount::fsopen(TYPE, FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -200,17 +203,19 @@ fn connections() -> io::Result<OwnedFd> {
     Ok(rustix::mount::fsmount(system.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
-/// Runs a guard: waits until the thread that started it ends, and then aborts the connection whose `abort` file is
-/// standard input. The command of [`crate::Config::guard`] gets the numbers of that process and that thread as its last
-/// arguments.
+/// Runs the guard process: waits until the thread that started it ends, and then aborts the connection whose `abort`
+/// file is standard input. `process` and `thread` are the ids of the mount process and of that thread. The mount
+/// appends them to the command in [`crate::Config::guard`].
 ///
 /// # Errors
-/// `InvalidInput`: a number is not valid. A failed write: the connection has ended by itself, which is fine.
+/// `InvalidInput`: `process` or `thread` is not a valid id. A failed write means that the connection has already
+/// ended.
 pub fn stand_guard(process: i32, thread: i32) -> io::Result<()> {
     let number = |id: i32| if id > 0 { Pid::from_raw(id) } else { None }.ok_or(io::ErrorKind::InvalidInput);
     let [process, thread] = [number(process)?, number(thread)?];
     rustix::thread::set_name(c"fuse-guard")?;
-    // Again: the kernel clears this setting when a process executes a program with privileges of its own.
+    // Request the signal again: the kernel clears the request when a process executes a program with privileges of
+    // its own.
     if tie(process, thread)? {
         wait_for_signal()?;
     }
@@ -218,9 +223,11 @@ pub fn stand_guard(process: i32, thread: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the signal. All signals are blocked, so they stay pending until this process waits for them.
+/// Waits for the signal that reports the end of the mount process. All signals are blocked, so the signal stays
+/// pending until this wait.
 fn wait_for_signal() -> io::Result<()> {
-    // SAFETY: the set is made empty before it is used; the other arguments are integers.
+    // SAFETY: `sigemptyset` initializes the set before its use, and the other arguments are integers or valid
+    // references.
     let failed = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);

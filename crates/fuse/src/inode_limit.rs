@@ -1,10 +1,9 @@
-//! The limit on the number of inodes that the kernel caches, and the pruning beyond that limit.
+//! The limit on the number of inodes that the kernel keeps of a mount, and the pruning of inodes above this limit.
 //!
 //! The kernel keeps every inode that it has looked up until memory is short. It also keeps names that other clients
-//! have removed, and never looks at them again. Each inode takes memory in this process, and about a kilobyte in the
-//! kernel. Beyond a limit, the mount asks the kernel to drop the inodes of which it was informed longest ago
-//! (`FUSE_NOTIFY_PRUNE`, Linux 6.18). The kernel keeps inodes in use and forgets the rest, with FORGET requests as
-//! always.
+//! have removed, and never checks them again. Each inode takes memory in this process, and about a kilobyte in the
+//! kernel. Above the limit, the mount asks the kernel to drop the inodes whose entries it received longest ago
+//! (`FUSE_NOTIFY_PRUNE`, Linux 6.18). The kernel keeps inodes in use, and drops the others with FORGET requests.
 
 use crate::abi;
 use crate::fs::FileSystem;
@@ -13,25 +12,26 @@ use std::io;
 use std::sync::Weak;
 use std::time::Duration;
 
-/// Files in one message.
+/// Largest number of inodes in one prune notification.
 const AT_ONCE: usize = 512;
-/// The pause after a request, in which the kernel forgets inodes; it doubles each time that the kernel could not.
+/// The pause after a prune notification, in which the kernel drops inodes. It doubles each time that the kernel
+/// dropped none.
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(64);
 
-/// Asks the kernel to drop inodes whenever it knows too many. Ends with the file system, or when the kernel does not
-/// support the notification.
+/// Asks the kernel to drop inodes whenever the kernel has too many. Returns when the file system ends, or if the
+/// kernel does not support the notification.
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
     loop {
         let Some(crowded) = fs.upgrade().map(|fs| fs.nodes.crowded()) else { return };
-        // The timeout checks whether the file system still exists.
+        // The timeout lets this task check whether the file system still exists.
         let _ = tokio::time::timeout(REST_MAX, crowded.notified()).await;
         let mut rest = REST;
-        // Inodes in use may become unused, and the kernel does not report that.
+        // Repeat the notification, because inodes in use may become unused, and the kernel does not report that.
         while let Some(here) = fs.upgrade().filter(|fs| fs.nodes.are_too_many()) {
             let (oldest, before) = (here.nodes.oldest(), here.nodes.count());
-            // Call the kernel in a blocking thread: it may write back pages of these files before it answers, and other
-            // threads of this mount must execute those writes.
+            // Notify the kernel in a blocking thread. The kernel may first write back pages of these inodes, and
+            // other threads of this mount must execute these writes.
             match tokio::task::spawn_blocking(move || let_go(&here, &oldest)).await {
                 Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
                     return tracing::debug!("this kernel cannot limit its inodes of the mount: {error}");
@@ -54,7 +54,7 @@ fn let_go(fs: &FileSystem, files: &[u64]) -> io::Result<()> {
             body = body.u64(*file);
         }
         match transport.notify(abi::notify::PRUNE, &body.into_vec()) {
-            // The kernel has forgotten some of them meanwhile.
+            // The kernel has dropped some of these inodes meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             told => told?,
         }

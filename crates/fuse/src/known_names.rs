@@ -1,14 +1,14 @@
 //! The table of names by which the kernel found a file.
 //!
-//! FUSE requests carry node ids and no paths. From the names of a file and of the directories above it, the mount
+//! FUSE requests contain node ids and no paths. From the names of a file and of its parent directories, the mount
 //! derives the path that the kernel walked. A file may have several names, and another client may have given some of
-//! them to other files since. A request does not say which name the program used. So the mount remembers each name for
-//! as long as the kernel may use it without asking.
+//! these names to other files since. A request does not say which name the program used. So the mount keeps each name
+//! for as long as the kernel may use it without a LOOKUP.
 
 use bytes::Bytes;
 use std::time::Duration;
 
-/// Largest number of names kept for one file.
+/// Largest number of names that the mount keeps for one file.
 const KEPT: usize = 4;
 
 /// A name in a directory.
@@ -16,9 +16,9 @@ const KEPT: usize = 4;
 pub(crate) struct Place {
     /// The number of the directory.
     pub(crate) dir: u64,
-    /// The name in it.
+    /// The name in the directory.
     pub(crate) name: Bytes,
-    /// When the kernel last received it, in seconds since the mount began.
+    /// When the kernel last received the name, in seconds since the mount began.
     told_at: u32,
 }
 
@@ -28,25 +28,26 @@ impl Place {
     }
 }
 
-/// How long the kernel may use a cached name without another lookup, in seconds.
+/// How long the kernel may use a cached name without another LOOKUP, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trusted(u32);
 
 impl Trusted {
-    /// Creates the limit from the time for which the kernel caches names. A request may be in flight for as long again.
+    /// Computes the limit from the time for which the kernel caches names. A request may be in flight for as long
+    /// again.
     pub(crate) fn new(entry_valid: Duration) -> Self {
         let secs = entry_valid.as_secs().saturating_add(1).saturating_mul(2);
         Trusted(u32::try_from(secs).unwrap_or(u32::MAX))
     }
 }
 
-/// The names of one file, with the one found last at the front.
+/// The names of one file, with the most recently found name at the front.
 #[derive(Default, Debug)]
 pub(crate) struct KnownNames(Vec<Place>);
 
 impl KnownNames {
-    /// Records that the kernel receives this name for the file at this time; a directory has no other name. Returns the
-    /// names that are no longer kept.
+    /// Records that the kernel receives this name for the file at the time `now`. A directory gets no other name.
+    /// Returns the names that the mount no longer keeps.
     pub(crate) fn found(
         &mut self,
         (dir, name): (u64, &[u8]),
@@ -67,8 +68,8 @@ impl KnownNames {
         dropped
     }
 
-    /// Records that the kernel receives a name again, at this time. Returns false, without a change, unless it is the
-    /// file's only known name.
+    /// Records that the kernel receives a name again at the time `now`. Returns false, without a change, unless this
+    /// is the only name that the mount keeps of the file.
     pub(crate) fn found_again(&mut self, (dir, name): (u64, &[u8]), now: u32) -> bool {
         let [only] = &mut self.0[..] else { return false };
         let again = only.is(dir, name);
@@ -78,23 +79,23 @@ impl KnownNames {
         again
     }
 
-    /// Removes a name that the file has lost. Returns the name if the file was known by it.
+    /// Removes a name that the file no longer has. Returns the name if the mount kept it.
     pub(crate) fn lost(&mut self, dir: u64, name: &[u8]) -> Option<Place> {
         let at = self.0.iter().position(|place| place.is(dir, name))?;
         Some(self.0.remove(at))
     }
 
-    /// Returns the name found last.
+    /// Returns the name that the kernel found last.
     pub(crate) fn last(&self) -> Option<&Place> {
         self.0.first()
     }
 
-    /// Returns all names.
+    /// Returns all names that the mount keeps of the file.
     pub(crate) fn all(&self) -> &[Place] {
         &self.0
     }
 
-    /// Returns the name found last, and the other names that the kernel may use at this time without asking.
+    /// Returns the name found last, and the other names that the kernel may use at the time `now` without a LOOKUP.
     pub(crate) fn in_use(&self, now: u32, trusted: Trusted) -> impl Iterator<Item = &Place> {
         let is_new = move |place: &Place| now.saturating_sub(place.told_at) <= trusted.0;
         self.0.iter().enumerate().filter(move |(at, place)| *at == 0 || is_new(place)).map(|(_, place)| place)

@@ -1,8 +1,8 @@
-//! The mount: answers requests of the kernel's FUSE client with the client core.
+//! The FUSE mount: answers requests of the kernel's FUSE client by means of the crate `client`.
 //!
-//! [`Mounted::start`] mounts a [`client::Mount`] at a directory. A *transport* (`transport.rs`) delivers requests. They
-//! are decoded (`request.rs`) and executed, each operation in a file of `ops/`. Replies (`reply.rs`) go back through
-//! the transport as soon as they are ready.
+//! [`Mounted::start`] mounts a [`client::Mount`] at a directory. A *transport* (`transport.rs`) delivers requests.
+//! `request.rs` decodes them, and each operation has a file in `ops/` that executes it. Replies (`reply.rs`) go back
+//! through the transport as soon as they are ready.
 
 pub mod abi;
 mod buffers;
@@ -47,9 +47,10 @@ pub use namespaces::{Holder, device_at, holder};
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The path that a request expected leads elsewhere. The kernel never sees this number.
+    /// Internal error: the path that a request expected leads to another file. The kernel never receives this number.
     pub(crate) const MOVED: Errno = Errno(i32::MAX);
-    /// The caller may not walk the path that the request expected. The kernel never sees this number.
+    /// Internal error: the caller may not walk the path that the request expected. The kernel never receives this
+    /// number.
     pub(crate) const UNWALKED: Errno = Errno(i32::MAX - 1);
 }
 

@@ -1,11 +1,11 @@
-//! Lock owners: which opens asked for locks of a file, and which of these opens are being closed, so that their locks
+//! Lock owners: which opens requested locks of a file, and which of these opens are being closed, so that their locks
 //! end soon.
 //!
-//! A process closes a descriptor and continues. The kernel sends RELEASE (the last descriptor of an open file is
-//! closed) later, at a time and from a thread of its choice, and no process waits for it. A process that sees the
-//! descriptor gone expects the locks of the open to be gone too (flock(2), `F_OFD_SETLK`). Earlier the kernel sends
-//! FLUSH for each closed descriptor, and the mount has to answer it first; FLUSH does not say whether the descriptor
-//! was the last. So a caller that finds a file locked by an open with a recent FLUSH waits a little for the RELEASE.
+//! The kernel sends RELEASE after the last descriptor of an open file is closed, at a time of its choice, and
+//! close(2) does not wait for it. But a process that sees the descriptor closed expects the locks of the open to be
+//! gone too (flock(2), `F_OFD_SETLK`). Before RELEASE, the kernel sends FLUSH for each closed descriptor, and waits
+//! for the reply. FLUSH does not say whether the descriptor was the last. So if an open with a recent FLUSH has a
+//! file locked, a caller that wants a lock waits a short time for the RELEASE.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -14,15 +14,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long after FLUSH the mount expects RELEASE. The kernel sends none while other descriptors of the same open
-/// exist.
+/// How long after FLUSH the mount expects RELEASE. While other descriptors of the same open exist, the kernel sends
+/// no RELEASE.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Lock owners, by file rather than by open. A process that closes one open of a file loses the locks that it got
-/// through another (fcntl(2)), and it may release them through another open as well.
+/// Lock owners, recorded by file and not by open. A process that closes one open of a file also loses the fcntl(2)
+/// locks that it got through other opens. The process may also unlock these locks through another open.
 #[derive(Default)]
 pub(crate) struct LockOwners {
-    /// By file and owner.
+    /// Lock owners, by file number and owner number.
     table: Mutex<HashMap<(u64, u64), LockOwner>>,
     /// Number of released opens that had locks.
     released: AtomicU64,
@@ -30,17 +30,17 @@ pub(crate) struct LockOwners {
     news: Notify,
 }
 
-/// An owner that asked for locks of a file.
+/// An owner that requested locks of a file.
 #[derive(Clone, Copy)]
 struct LockOwner {
-    /// The process.
+    /// The id of the process that requested the locks.
     pid: u32,
-    /// The open through which it asked last. Locks of an open end with the open, and the kernel reports only that the
-    /// open is closed.
+    /// The handle of the open through which the owner last requested a lock. The locks end with this open, and the
+    /// kernel reports only that the open is closed.
     handle: u64,
-    /// Whether it used flock(2).
+    /// Whether the owner used flock(2).
     flock: bool,
-    /// The closing state of that open.
+    /// The closing state of the open `handle`.
     closing: Closing,
 }
 
@@ -48,16 +48,16 @@ struct LockOwner {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,
-    /// This process closed a descriptor at this time.
+    /// The process with this id closed a descriptor of the open at this time.
     Flushed(u32, Instant),
-    /// The last descriptor is closed, and the mount releases the locks.
+    /// A program closed the last descriptor, and the mount releases the locks.
     Released,
 }
 
 impl LockOwner {
-    /// Returns until when its locks may end without further requests of a program. Processes that inherited a
-    /// descriptor close it all the time (`fork`, `exec`). That does not affect an fcntl(2) lock of another process. A
-    /// flock(2) lock belongs to all these processes.
+    /// Returns until when the owner's locks may end without another request of a program, or `None`. Processes that
+    /// inherited a descriptor often close it (`fork`, `exec`). Such a close does not affect the fcntl(2) locks of
+    /// another process, but a flock(2) lock belongs to all these processes.
     fn may_go_until(&self) -> Option<Instant> {
         match self.closing {
             Closing::No => None,
@@ -72,8 +72,9 @@ impl LockOwners {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that `owner`, a process with this number, asks for a lock of a file through this open, perhaps with
-    /// flock(2). The kernel may have used the same owner number before; the locks of that owner have to end first.
+    /// Records that `owner` requests a lock of a file. `by` has the process id, the handle of the open, and whether
+    /// the lock is a flock(2) lock. If the kernel reuses an owner number, this waits until the locks of the earlier
+    /// owner have ended.
     pub(crate) async fn asks(&self, file: u64, owner: u64, by: (u32, u64, bool)) {
         let mut mark = self.mark();
         while !self.try_ask(file, owner, by) {
@@ -91,22 +92,24 @@ impl LockOwners {
         !ends
     }
 
-    /// Returns the process that asked for locks of a file as `owner`, if one did.
+    /// Returns the process that requested locks of a file as `owner`, or `None`.
     pub(crate) fn process(&self, file: u64, owner: u64) -> Option<u32> {
         self.table().get(&(file, owner)).map(|locker| locker.pid)
     }
 
-    /// Records that `owner` has no locks of a file any more. Returns whether it ever asked for any.
+    /// Removes an owner that has no locks of a file any more. Returns whether the owner had requested any.
     pub(crate) fn take(&self, file: u64, owner: u64) -> bool {
         self.table().remove(&(file, owner)).is_some()
     }
 
-    /// Records that a process closed a descriptor of an open through which these owners asked for locks of a file.
+    /// Records that a process closed a descriptor of the open `handle`, through which these owners requested locks of
+    /// a file.
     pub(crate) fn flushed(&self, file: u64, owners: &[u64], handle: u64, pid: u32) {
         self.set(file, owners, handle, Closing::Flushed(pid, Instant::now()));
     }
 
-    /// Records that the last descriptor of that open is closed. Returns the owners whose locks have to be released now.
+    /// Records that the last descriptor of the open `handle` is closed. Returns the owners whose locks the mount has
+    /// to release now.
     pub(crate) fn released(&self, file: u64, owners: &[u64], handle: u64) -> Vec<u64> {
         self.set(file, owners, handle, Closing::Released)
     }
@@ -120,7 +123,7 @@ impl LockOwners {
         owners.iter().copied().filter(|owner| set(owner)).collect()
     }
 
-    /// Records that the locks of these owners are released.
+    /// Records that the mount has released the locks of these owners.
     pub(crate) fn ended(&self, file: u64, owners: &[u64]) {
         for owner in owners {
             self.take(file, *owner);
@@ -129,13 +132,13 @@ impl LockOwners {
         self.news.notify_waiters();
     }
 
-    /// Returns the mark for [`LockOwners::may_be_free`], to be taken before the attempt to lock.
+    /// Returns the mark for [`LockOwners::may_be_free`]. The caller takes it before the attempt to lock.
     pub(crate) fn mark(&self) -> u64 {
         self.released.load(SeqCst)
     }
 
-    /// Waits, after a file was found locked after `mark`, for locks of `owner`, or of any owner, that may end soon.
-    /// Returns whether to try again.
+    /// Waits for locks of `owner`, or of any owner, that may end soon. `mark` is from before the caller found the
+    /// file locked. Returns whether the caller should try again.
     pub(crate) async fn may_be_free(&self, file: u64, owner: Option<u64>, mark: u64) -> bool {
         let news = self.news.notified();
         let mut news = std::pin::pin!(news);
@@ -160,7 +163,7 @@ mod tests {
     const FILE: u64 = 7;
     const OWNER: u64 = 1;
 
-    /// Returns whether a caller that finds the file locked tries again, or `None` if it waits.
+    /// Returns whether a caller that finds the file locked tries again, or `None` if it still waits.
     fn looks_again(lockers: &LockOwners, mark: u64) -> Option<bool> {
         let waits = std::pin::pin!(lockers.may_be_free(FILE, None, mark));
         match waits.poll(&mut Context::from_waker(Waker::noop())) {

@@ -1,4 +1,4 @@
-//! A mounted file system, from the mount to the end of its connection.
+//! A mounted file system, from the mount(2) call to the end of its FUSE connection.
 
 use crate::coherence::Coherence;
 use crate::config::{Carrier, Config};
@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use types::limits::PAYLOAD_MAX;
 
-/// The interval at which the mount checks whether files are still open.
+/// The interval at which [`Mounted::unmounted_or_unused`] checks whether files are still open.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A mounted file system.
@@ -28,15 +28,15 @@ pub struct Mounted {
     fs: Arc<FileSystem>,
     dir: PathBuf,
     carrier: Carrier,
-    /// Resolves when the kernel sends nothing more.
+    /// Resolves when the kernel sends no more requests.
     served: oneshot::Receiver<io::Result<()>>,
-    /// Runs until the kernel's connection has ended.
+    /// The guard process, which runs until the FUSE connection has ended.
     guard: Option<Guard>,
 }
 
 impl Mounted {
-    /// Mounts the file system below `root` at an existing directory. First detaches a dead Weir mount there, whose
-    /// process was killed. Must run inside a tokio runtime, which also executes the requests.
+    /// Mounts the file system below `root` at an existing directory. First detaches a Weir mount whose process was
+    /// killed from the directory. Must run inside a tokio runtime, which also executes the requests.
     pub fn start(mount: Mount, root: Node, dir: &Path, config: Config) -> io::Result<Mounted> {
         detach_dead(dir)?;
         let dir = dir.canonicalize()?;
@@ -58,14 +58,14 @@ impl Mounted {
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));
         let (ended, served) = oneshot::channel();
         let serve = move || {
-            // The receiver may be gone.
+            // The receiver may have been dropped.
             let _ = ended.send(transport.serve(dispatcher));
         };
         std::thread::Builder::new().name("fuse-0".into()).spawn(serve)?;
         Ok(Mounted { fs, dir, carrier, served, guard })
     }
 
-    /// Returns the transport of its requests; never [`Carrier::Auto`].
+    /// Returns the transport that the mount uses for requests; never [`Carrier::Auto`].
     pub fn carrier(&self) -> Carrier {
         self.carrier
     }
@@ -75,9 +75,9 @@ impl Mounted {
         &self.dir
     }
 
-    /// Returns when the file system is unmounted everywhere: by [`unmount`], `umount(8)` or another caller with the
-    /// right, and in the mount namespaces that were created meanwhile. The future may be dropped and the call repeated
-    /// until it has returned.
+    /// Waits until the file system is unmounted everywhere: by [`unmount`], `umount(8)` or another program, and in
+    /// all mount namespaces that have a copy of the mount. The caller may drop the future before it completes, and
+    /// call again.
     pub async fn unmounted(&mut self) -> io::Result<()> {
         let served = (&mut self.served).await;
         if let Some(guard) = self.guard.take() {
@@ -86,7 +86,7 @@ impl Mounted {
         served.unwrap_or_else(|_| Err(io::Error::other("the threads that serve it died")))
     }
 
-    /// As [`Mounted::unmounted`], but also returns when no file of the mount is open.
+    /// Does the same as [`Mounted::unmounted`], but also returns when no file of the mount is open.
     pub async fn unmounted_or_unused(&mut self) -> io::Result<()> {
         let fs = self.fs.clone();
         let unused = async {
@@ -100,14 +100,14 @@ impl Mounted {
         }
     }
 
-    /// Ends the mount: closes open files, so that all writes are durable, or fails. No request gets an answer
-    /// afterwards.
+    /// Ends the mount: closes open files, so that all writes are durable. Returns an error if a write or close fails.
+    /// Afterwards no request gets a reply.
     pub async fn finish(self) -> io::Result<()> {
         self.fs.end().await.map_err(|e| io::Error::other(e.to_string()))
     }
 }
 
-/// Chooses the transport, as far as that is possible before the mount.
+/// Chooses the transport, as far as the choice is possible before the mount.
 fn carrier(config: &Config) -> io::Result<Carrier> {
     match (config.carrier, uring::unavailable()) {
         (Carrier::Device, _) => Ok(Carrier::Device),
@@ -120,13 +120,13 @@ fn carrier(config: &Config) -> io::Result<Carrier> {
     }
 }
 
-/// Starts the guard of a mount, if possible.
+/// Starts the guard process of a mount, or logs why the mount has no guard.
 fn guard(config: &Config, dir: &Path) -> Option<Guard> {
     if config.guard.is_empty() {
         return None;
     }
     let without = |error: io::Error| match config.writeback {
-        // Only write-back may leave other programs waiting.
+        // Warn only with write-back: without it, the kernel leaves no other programs waiting.
         true => tracing::warn!(
             "the mount has no guard: if this process is killed, programs that use the mount may hang: {error}"
         ),
@@ -137,7 +137,7 @@ fn guard(config: &Config, dir: &Path) -> Option<Guard> {
     Guard::stand(&config.guard, dir).map_err(without).ok()
 }
 
-/// Creates the transport, and returns which one it is.
+/// Creates the transport, and returns its kind.
 fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc<dyn Serve>, Carrier) {
     let (number, threads) = (fd.as_raw_fd(), config.threads.max(1));
     let device = Arc::new(Device::new(fd, threads, PAYLOAD_MAX));
@@ -150,12 +150,12 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
     (device, Carrier::Device)
 }
 
-/// Detaches a Weir mount whose process was killed from a directory, where every request would fail with ENOTCONN
-/// otherwise. Returns whether there was one.
+/// Detaches a Weir mount from `dir` if the process of the mount was killed. Otherwise every request to the directory
+/// would fail with ENOTCONN. Returns whether there was such a mount.
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
-    // The kernel may have attributes cached and answer without the mount.
+    // Use statfs(2): for other calls, such as stat(2), the kernel may answer from its cache.
     match rustix::fs::statfs(dir) {
-        // CONNABORTED if this request was in progress while the kernel ended the connection.
+        // ECONNABORTED: this request was in progress while the kernel ended the connection.
         Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {}
         _ => return Ok(false),
     }
@@ -173,8 +173,8 @@ pub fn source_at(dir: &Path) -> io::Result<Option<String>> {
     mounting::source_at(&place_of(dir)?)
 }
 
-/// Returns a directory as `/proc/self/mounts` shows it. Does not access the directory itself, because that would ask a
-/// file system whose servers may be gone.
+/// Returns a directory as `/proc/self/mounts` shows it. Does not access the directory itself, because the access
+/// could wait for servers that are down.
 pub fn place_of(dir: &Path) -> io::Result<PathBuf> {
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match dir.file_name() {
@@ -183,12 +183,12 @@ pub fn place_of(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Changes the permissions of a mounted file system: of the settings, only [`Config::read_only`] and [`Config::powers`]
-/// apply.
+/// Changes the permissions of a mounted file system. Of the settings, only [`Config::read_only`] and
+/// [`Config::powers`] apply.
 ///
 /// # Errors
-/// No Weir file system is mounted there, files are open for writing and the mount should become read-only, and any
-/// error of mount(2).
+/// No Weir file system is mounted at `dir`, or the mount should become read-only while files are open for writing.
+/// Also any error of mount(2).
 pub fn remount(dir: &Path, config: &Config) -> io::Result<()> {
     let dir = place_of(dir)?;
     mounting::source_at(&dir)?.ok_or_else(nothing_there)?;
@@ -199,8 +199,8 @@ fn nothing_there() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "no Weir file system is mounted there")
 }
 
-/// Unmounts the file system at `dir`, and returns its source ([`Config::source`]). With `lazy`, detaches it at once; it
-/// ends after its last use.
+/// Unmounts the file system at `dir`, and returns its source ([`Config::source`]). With `lazy`, detaches the mount at
+/// once; the file system ends after its last use.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<String> {
     let dir = place_of(dir)?;
     let source = mounting::source_at(&dir)?.ok_or_else(nothing_there)?;

@@ -1,4 +1,4 @@
-//! Mounting and unmounting, with the system calls as root, and with `fusermount3` otherwise.
+//! Mounting and unmounting: root uses system calls, and other users use `fusermount3`.
 
 use crate::config::Config;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -25,8 +25,8 @@ fn with(what: impl std::fmt::Display, error: impl Into<io::Error>) -> io::Error 
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// Returns the options for both ways to mount. The kernel checks permissions by its cached attributes before it asks
-/// the mount.
+/// Returns the mount options for mount(2) and for `fusermount3`. The kernel checks permissions by its cached
+/// attributes before it sends a request.
 fn options(config: &Config) -> String {
     let mut options = format!("default_permissions,max_read={PAYLOAD_MAX}");
     if config.allow_other {
@@ -35,7 +35,7 @@ fn options(config: &Config) -> String {
     options
 }
 
-/// Mounts a file system at a directory. Returns the device from which its requests are read.
+/// Mounts a file system at a directory. Returns the FUSE device, from which the mount reads requests.
 pub(crate) fn mount(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     if rustix::process::geteuid().is_root() { by_call(dir, config) } else { by_helper(dir, config) }
 }
@@ -63,13 +63,13 @@ fn flags(config: &Config) -> MountFlags {
     flags
 }
 
-/// Changes the kernel's mount flags of a mounted file system to those of these settings.
+/// Changes the kernel's mount flags of a mounted file system to those in `config`.
 pub(crate) fn remount(dir: &Path, config: &Config) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(dir, flags(config), "")?)
 }
 
-/// Mounts with `fusermount3`, which may mount for users. It sends the device over a socket whose number it finds in its
-/// environment.
+/// Mounts with `fusermount3`, which may mount on behalf of ordinary users. It sends the FUSE device over a socket
+/// whose descriptor number is in its environment.
 fn by_helper(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if config.powers.suid || config.powers.devices {
@@ -106,7 +106,8 @@ fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
     fds.next().ok_or_else(|| io::Error::other(format!("{HELPER} passed no FUSE device")))
 }
 
-/// Unmounts the file system at a directory. `lazy`: detaches it at once; it ends after its last use.
+/// Unmounts the file system at a directory. With `lazy`, detaches the mount at once; the file system ends after its
+/// last use.
 pub(crate) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
@@ -123,7 +124,7 @@ pub(crate) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the source of the topmost mount at a directory, if it is a Weir mount.
+/// Returns the source of the topmost mount at a directory, or `None` if it is not a Weir mount.
 pub(crate) fn source_at(dir: &Path) -> io::Result<Option<String>> {
     let mounts = std::fs::read("/proc/self/mounts")?;
     let ours = last_at(&mounts, dir).filter(|(_, kind)| *kind == TYPE.as_bytes());
@@ -142,7 +143,7 @@ fn last_at<'a>(mounts: &'a [u8], dir: &Path) -> Option<(&'a [u8], &'a [u8])> {
     mounts.rsplit(|b| *b == b'\n').find_map(of)
 }
 
-/// Returns the device number of the mount at a directory.
+/// Returns the device number (major, minor) of the mount at a directory.
 pub(crate) fn device_numbers_at(dir: &Path) -> Option<(u32, u32)> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let device = device_at(&mounts, dir)?;
@@ -162,7 +163,7 @@ pub(crate) fn device_at(mounts: &[u8], dir: &Path) -> Option<String> {
     mounts.rsplit(|b| *b == b'\n').find_map(of)
 }
 
-/// Decodes blanks and similar bytes, which `/proc/self/mounts` writes as three octal digits.
+/// Decodes the octal escapes that `/proc/self/mounts` uses for blanks and similar bytes.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

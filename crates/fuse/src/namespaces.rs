@@ -1,15 +1,14 @@
-//! Mount namespaces: finds the processes that still see a mount after it was unmounted in the namespace of this
-//! process.
+//! Mount namespaces: finds processes that still have a mount after it was unmounted in the namespace of this process.
 //!
-//! A container or a service that starts while a file system is mounted has a copy of the mount (mount_namespaces(7)).
-//! The file system ends only when every copy is unmounted.
+//! A container or a service that starts while a file system is mounted gets a copy of the mount
+//! (mount_namespaces(7)). The file system ends only when every copy is unmounted.
 
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A process in another mount namespace.
+/// A process in another mount namespace in which a file system is still mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// The process id.
@@ -18,14 +17,15 @@ pub struct Holder {
     pub name: String,
 }
 
-/// Returns the device of the mount at a directory, as in `/proc/self/mountinfo`. The caller has to ask before it
-/// unmounts.
+/// Returns the device number of the mount at a directory, as in `/proc/self/mountinfo`. The caller has to call this
+/// before it unmounts.
 pub fn device_at(dir: &Path) -> Option<String> {
     let dir = crate::mounted::place_of(dir).ok()?;
     crate::mounting::device_at(&fs::read("/proc/self/mountinfo").ok()?, &dir)
 }
 
-/// Returns a process in another mount namespace in which this device is mounted. Checks one process of each namespace.
+/// Returns a process in another mount namespace in which this device is mounted. Checks only one process of each
+/// namespace.
 pub fn holder(device: &str) -> Option<Holder> {
     let namespace = |process: &Path| fs::metadata(process.join("ns/mnt")).ok().map(|found| found.ino());
     let mut seen: HashSet<u64> = namespace(Path::new("/proc/self")).into_iter().collect();

@@ -1,4 +1,4 @@
-//! The table of inodes that the kernel knows, by node id.
+//! The table of inodes that the kernel has, by node id.
 
 use crate::known_names::{KnownNames, Place, Trusted};
 use crate::{Errno, abi};
@@ -13,23 +13,23 @@ use types::{Attrs, FileId, FileKind, Renaming};
 
 const ESTALE: Errno = Errno(116);
 
-/// Files by node id. The node id of a file is its inode number; the root has the node id 1.
+/// Inodes by node id. The node id of a file is its inode number, except for the root, which has the node id 1.
 pub(crate) struct Nodes {
     root: Node,
-    /// The largest number of inodes that the kernel should know.
+    /// The largest number of inodes that the kernel should have.
     most: usize,
-    /// Notified when the kernel knows more than `most`.
+    /// Notified when the kernel has more than `most` inodes.
     crowded: Arc<Notify>,
-    /// When this table was created.
+    /// The time at which this table was created.
     began: Instant,
     table: Mutex<HashMap<u64, Known>>,
     names: Mutex<Named>,
-    /// How long the kernel may use names without asking.
+    /// How long the kernel may use cached names without another LOOKUP.
     trusted: Trusted,
 }
 
-/// Files by name: maps the hash of a directory's number and a name in it to the number of a file that may have that
-/// name.
+/// Files by name: maps the hash of a directory's number and a name in the directory to the number of a file that may
+/// have this name.
 #[derive(Default)]
 struct Named {
     hasher: RandomState,
@@ -45,7 +45,7 @@ impl Named {
         self.files.insert(self.hasher.hash_one((dir, name)), number);
     }
 
-    /// Removes these names of the file `number` from the table. A name that refers to another file by now stays.
+    /// Removes these names of the file `number` from the table. A name that now stands for another file stays.
     fn remove(&mut self, places: &[Place], number: u64) {
         for place in places {
             let hash = self.hasher.hash_one((place.dir, &*place.name));
@@ -60,42 +60,46 @@ impl Named {
     }
 }
 
-/// An inode that the kernel knows.
+/// An inode that the kernel has.
 struct Known {
     node: Node,
     /// The number of the directory in which the kernel found the file last.
     dir: u64,
     /// The names by which the kernel found the file.
     places: KnownNames,
-    /// The kernel's lookup count: the number of entries it received, less the number that it has forgotten.
+    /// The kernel's lookup count: the number of entries that it received, minus the number of lookups that it has
+    /// forgotten.
     lookups: u64,
-    /// The attributes of a directory that the kernel last received when it found the directory by name.
+    /// The attributes that the kernel last received with a name of this inode, for directories only.
     as_dir: Option<Box<Attrs>>,
-    /// When the kernel last received an entry of the file, in seconds since `began`. It is [`u32::MAX`] where the
-    /// kernel may have pages of the file. The kernel itself drops such inodes, the least recently used first.
+    /// When the kernel last received an entry of the file, in seconds since `began`. [`u32::MAX`] means that the
+    /// kernel may have cached pages of the file: the mount leaves such inodes to the kernel, which drops the least
+    /// recently used ones first.
     told_at: u32,
-    /// The thread that last received ESTALE for this file, 0 if none did, or [`GONE_HERE`].
+    /// The thread that last received ESTALE for this directory. 0: no thread. [`GONE_HERE`]: this mount removed the
+    /// directory.
     gone: u32,
 }
 
-/// Largest number of names on a checked path: a longer path does not fit into a COMPOUND
+/// Largest number of names on a path that the mgr checks. A longer path does not fit into a COMPOUND
 /// ([`Mount::expecting`](client::Mount::expecting)).
 const DEPTH_MAX: usize = 23;
 
-/// A value that is not the number of any thread (`PID_MAX_LIMIT` of Linux is 2^22).
+/// Marks a directory that this mount removed. No thread has this id (`PID_MAX_LIMIT` of Linux is 2^22).
 const GONE_HERE: u32 = u32::MAX;
 
 impl Known {
-    /// Creates the entry of a file of which the kernel is informed for the first time.
+    /// Creates the record of an inode whose entry the kernel receives for the first time.
     fn new(node: &Node, dir: u64, told_at: u32) -> Self {
-        // Copied, because the filehandle is a slice of a network buffer of 8 KiB or more, and would keep all of it in
+        // Copy the filehandle: it is a slice of a network buffer of 8 KiB or more, and would keep the whole buffer in
         // memory.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         Known { node, dir, places: KnownNames::default(), lookups: 0, as_dir: None, told_at, gone: 0 }
     }
 }
 
-/// Returns the names on the path to a place, from the root of the mount.
+/// Returns the names on the path from the root of the mount to a place. Returns `None` if the path is too long or
+/// unknown.
 fn path(table: &HashMap<u64, Known>, place: &Place) -> Option<Vec<Bytes>> {
     let mut names = vec![place.name.clone()];
     let mut dir = place.dir;
@@ -112,30 +116,30 @@ fn path(table: &HashMap<u64, Known>, place: &Place) -> Option<Vec<Bytes>> {
 }
 
 impl Nodes {
-    /// Creates a table with only the root. The kernel should know at most `most` inodes, and caches names for
+    /// Creates a table with only the root. The kernel should have at most `most` inodes, and caches names for
     /// `entry_valid`.
     pub(crate) fn new(root: Node, most: usize, entry_valid: Duration) -> Self {
         let (table, names, trusted) = (Mutex::default(), Mutex::default(), Trusted::new(entry_valid));
         Nodes { root, most, crowded: Arc::default(), began: Instant::now(), table, names, trusted }
     }
 
-    /// Returns how many inodes the kernel knows.
+    /// Returns the number of inodes that the kernel has.
     pub(crate) fn count(&self) -> usize {
         self.table().len()
     }
 
-    /// Returns whether the kernel knows too many inodes.
+    /// Returns whether the kernel has more than `most` inodes.
     pub(crate) fn are_too_many(&self) -> bool {
         self.count() > self.most
     }
 
-    /// Returns the handle that is notified when the kernel knows too many inodes.
+    /// Returns the handle that is notified when the kernel has more than `most` inodes.
     pub(crate) fn crowded(&self) -> Arc<Notify> {
         self.crowded.clone()
     }
 
-    /// Returns the inodes that the kernel should drop so that three quarters of `most` are left: those of which it was
-    /// informed longest ago.
+    /// Returns the inodes that the kernel should drop so that three quarters of `most` are left: the inodes whose
+    /// entries the kernel received longest ago.
     pub(crate) fn oldest(&self) -> Vec<u64> {
         let table = self.table();
         let Some(many) = table.len().checked_sub(self.most / 4 * 3).filter(|_| table.len() > self.most) else {
@@ -148,7 +152,7 @@ impl Nodes {
             all.select_nth_unstable(many);
             all.truncate(many);
         }
-        // Inodes that the kernel cannot drop are not selected again before the others.
+        // Renew the times, so that inodes that the kernel cannot drop are not selected again before other inodes.
         let (now, mut table) = (self.began.elapsed().as_secs() as u32 + 1, self.table());
         for (_, number) in &all {
             if let Some(known) = table.get_mut(number) {
@@ -158,8 +162,8 @@ impl Nodes {
         all.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Records that a known file is opened with these `FOPEN_*` flags. Unless the open bypasses the page cache, the
-    /// kernel may have pages of the file from now on.
+    /// Records that the kernel opens a file with these `FOPEN_*` flags. Unless the open bypasses the page cache, the
+    /// kernel may have cached pages of the file from now on.
     pub(crate) fn may_have_pages(&self, number: u64, how: u32) {
         if how & abi::fopen::DIRECT_IO == 0
             && let Some(known) = self.table().get_mut(&number)
@@ -176,7 +180,7 @@ impl Nodes {
         if node.id == self.root.id { abi::ROOT } else { node.id.0 }
     }
 
-    /// Returns the file with this number.
+    /// Returns the file with this node id.
     pub(crate) fn get(&self, number: u64) -> Result<Node, Errno> {
         if number == abi::ROOT {
             return Ok(self.root.clone());
@@ -184,14 +188,15 @@ impl Nodes {
         self.table().get(&number).map(|known| known.node.clone()).ok_or(ESTALE)
     }
 
-    /// Returns the directory in which the kernel found this file last, if the kernel has not forgotten the directory.
+    /// Returns the directory in which the kernel last found the file `number`, if the kernel still has the
+    /// directory's inode.
     pub(crate) fn dir_of(&self, number: u64) -> Option<Node> {
         let dir = self.table().get(&number)?.dir;
         self.get(dir).ok()
     }
 
-    /// Records that the kernel is about to receive a file found by this name in this directory. Returns the file's node
-    /// id. Calls `told` with it, except for the root, while no FORGET of the file can be executed.
+    /// Records that the kernel is about to receive an entry of a file with this name in this directory. Returns the
+    /// node id of the file. Except for the root, calls `told` with the node id while no FORGET of the file can run.
     pub(crate) fn remember(
         &self,
         node: &Node,
@@ -219,7 +224,7 @@ impl Nodes {
         number
     }
 
-    /// Returns the seconds since this table was created.
+    /// Returns the number of seconds since this table was created.
     fn now(&self) -> u32 {
         self.began.elapsed().as_secs() as u32
     }
@@ -228,7 +233,7 @@ impl Nodes {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a file has this name, as the kernel is about to learn.
+    /// Records a name of a file, before the kernel receives an entry with this name.
     fn name(&self, number: u64, known: &mut Known, (dir, name): (u64, &[u8]), now: u32) {
         if self.names().get(dir, name) == Some(number) && known.places.found_again((dir, name), now) {
             return;
@@ -239,8 +244,8 @@ impl Nodes {
         names.insert(dir, name, number);
     }
 
-    /// Records that a name no longer stands for the file that the kernel found by it. Returns whether that file is
-    /// known.
+    /// Records that a name no longer stands for the file that the kernel found by the name. Returns whether the table
+    /// contained this name.
     pub(crate) fn unnamed(&self, dir: u64, name: &[u8]) -> bool {
         let mut table = self.table();
         let number = self.names().get(dir, name);
@@ -252,11 +257,11 @@ impl Nodes {
         lost.is_some()
     }
 
-    /// Records that this mount has renamed a file. The kernel moves the name in its cache without a lookup.
+    /// Records that this mount has renamed a file. The kernel changes the name in its cache without a LOOKUP.
     pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) {
         let [moved, replaced] = [from, to].map(|(dir, name)| self.names().get(dir, name));
         if moved.is_some() && moved == replaced {
-            // Two names of one file: rename(2) leaves both.
+            // Both names belong to one file: rename(2) leaves both.
             return;
         }
         for (dir, name) in [from, to] {
@@ -272,7 +277,7 @@ impl Nodes {
         }
     }
 
-    /// Returns the known paths by which the kernel found a file.
+    /// Returns path expectations for all known paths by which the kernel found a file.
     pub(crate) fn walks(&self, number: u64) -> Vec<PathExpectation> {
         let table = self.table();
         let Some(known) = table.get(&number).filter(|known| known.gone != GONE_HERE) else { return Vec::new() };
@@ -280,18 +285,18 @@ impl Nodes {
         paths.map(|names| PathExpectation { to: known.node.id, from: self.root.clone(), names }).collect()
     }
 
-    /// Returns the name by which the kernel found a file last.
+    /// Returns the name by which the kernel last found a file.
     pub(crate) fn name_of(&self, number: u64) -> Option<Bytes> {
         self.table().get(&number)?.places.last().map(|place| place.name.clone())
     }
 
-    /// Returns whether the kernel knows a file.
+    /// Returns whether the kernel has an inode of the file.
     pub(crate) fn is_known(&self, number: u64) -> bool {
         self.table().contains_key(&number)
     }
 
-    /// Records that the kernel has forgotten `lookups` lookups of a file. After the last one, calls `forgotten` before
-    /// the kernel can receive the file again.
+    /// Records that the kernel has forgotten `lookups` lookups of a file (FORGET). If none is left, calls `forgotten`
+    /// before the kernel can receive the file again.
     pub(crate) fn forget(&self, number: u64, lookups: u64, forgotten: impl FnOnce()) {
         let mut table = self.table();
         if let Some(known) = table.get_mut(&number) {
@@ -309,23 +314,24 @@ impl Nodes {
         }
     }
 
-    /// Records that a thread asked for something in a removed directory. Returns whether the thread received ESTALE for
-    /// it before, and so uses a descriptor. After the first ESTALE the kernel looks up a path that leads to the
-    /// directory again. No path leads any more to a directory that this mount removed.
+    /// Records that a thread made a request in a removed directory. Returns whether the thread must be using a
+    /// descriptor, because it received ESTALE for this directory before. After the first ESTALE, the kernel walks the
+    /// path again and finds the directory only if the path leads there. For a directory that this mount itself
+    /// removed, returns true at once: no path leads there.
     pub(crate) fn comes_again(&self, number: u64, pid: u32) -> bool {
         let mut table = self.table();
         let Some(known) = table.get_mut(&number) else { return false };
         known.gone == GONE_HERE || (std::mem::replace(&mut known.gone, pid) == pid && pid != 0)
     }
 
-    /// Records that the kernel itself has removed this directory, or renamed another one onto it.
+    /// Records that a program on this mount has removed this directory, or has renamed another directory onto it.
     pub(crate) fn removed_here(&self, id: FileId) {
         if let Some(known) = self.table().get_mut(&id.0) {
             known.gone = GONE_HERE;
         }
     }
 
-    /// Returns the attributes of a removed directory, as they were when the kernel found it last.
+    /// Returns the attributes of a removed directory that the kernel received when it last found the directory.
     pub(crate) fn removed(&self, number: u64) -> Option<Attrs> {
         let attrs = self.table().get(&number)?.as_dir.as_deref().copied()?;
         Some(Attrs { nlink: 0, ..attrs })
@@ -413,7 +419,7 @@ mod tests {
         assert!(paths(&nodes, abi::ROOT).is_empty() && paths(&nodes, 100).is_empty());
         let walk = nodes.walks(8).remove(0);
         assert_eq!((walk.to, walk.from.id), (FileId(8), FileId(2)));
-        // A directory found in another place is no longer in the earlier one, but a file may be in both.
+        // A directory that the kernel finds under a new name loses the old name, but a file may have both names.
         found(&nodes, 7, (abi::ROOT, b"e"), &attrs(1));
         found(&nodes, 8, (abi::ROOT, b"h"), &Attrs { kind: FileKind::Regular, ..attrs(1) });
         assert_eq!((paths(&nodes, 7), paths(&nodes, 8)), (vec!["e".into()], vec!["h".into(), "e/f".into()]));
@@ -471,7 +477,7 @@ mod tests {
         assert_eq!(paths(&nodes, 9), ["x/g"]);
         nodes.renamed((root, b"d"), (7, b"g"), Renaming::Replace);
         assert_eq!((paths(&nodes, 8), paths(&nodes, 9)), (vec!["x/g".into()], vec![]), "the rename replaced this file");
-        // Two names of one file remain unchanged.
+        // A rename of one name of a file to another name of the same file changes nothing.
         found(&nodes, 8, (root, b"h"), &Attrs { kind: FileKind::Regular, ..attrs(1) });
         nodes.renamed((root, b"h"), (7, b"g"), Renaming::Replace);
         assert_eq!(paths(&nodes, 8), ["h", "x/g"]);

@@ -1,15 +1,15 @@
 //! The race between open and unlink: names that are removed while a program opens them.
 //!
-//! Between the lookup of a name and the open of its file, another program may remove the file. The mount answers
-//! ESTALE, and the kernel looks up the whole path again, once. A local file system would have opened one file or the
-//! other, or found none. So a thread that repeats its open holds the name exclusively from its lookup until it has
-//! opened the file. A thread that removes the name, or puts another file in its place, waits until then. Removals on
+//! Between the LOOKUP of a name and the OPEN of its file, another program may remove the file. The mount then replies
+//! ESTALE, and the kernel looks up the whole path again, once. A local file system would have opened the old or the
+//! new file, or found none. So a thread that retries its open reserves the name from its LOOKUP until it has opened
+//! the file. A thread of this mount that removes the name or replaces its file waits meanwhile. Removals through
 //! other mounts do not wait.
 //!
-//! The kernel caches names for a while, in which other programs may remove them or put other files in their place. A
-//! removed file exists as long as a program has it open. It must not be opened by a name that it once had. It may be
-//! opened by a descriptor (`/proc/self/fd`, or by its file handle): then the thread sends the second OPEN without a
-//! LOOKUP before.
+//! The kernel caches names for a while, in which other programs may remove them or replace their files. A removed
+//! file exists as long as a program has it open. A thread must not open it by a name that it no longer has. But a
+//! thread may open it by a descriptor (`/proc/self/fd`, or its file handle). The mount recognizes this because the
+//! thread sends a second OPEN without a LOOKUP before.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -18,45 +18,45 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Largest number of threads that are known to retry.
+/// Largest number of retrying threads that the mount records.
 const MOST: usize = 1024;
-/// How long a retrying thread holds a name, whether it opens the file or not.
+/// How long a retrying thread reserves a name at most.
 const HELD_FOR: Duration = Duration::from_millis(500);
-/// How long the mount remembers a retrying thread that makes no request.
+/// How long the mount records a retrying thread that makes no request.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// A name in a directory.
+/// A directory number, and a name in the directory.
 type Name = (u64, Box<[u8]>);
 
-/// Threads for which the kernel looks up a path once more, and names that are being removed.
+/// Threads for which the kernel looks up a path again, and names that are being removed.
 #[derive(Default)]
 pub(crate) struct OpenUnlinkRaces {
     any: AtomicBool,
     state: Mutex<State>,
-    /// Notified when a name may be free.
+    /// Notified when a thread may have released its name, or a removal has ended.
     news: Notify,
 }
 
 #[derive(Default)]
 struct State {
     threads: HashMap<u32, Trying>,
-    /// Names that are being removed, and the number of removals of each.
+    /// Names that are being removed, with the number of removals of each name in progress.
     removing: HashMap<Name, u32>,
 }
 
 /// A thread that retries an open.
 struct Trying {
-    /// Since when.
+    /// When the thread received ESTALE for its first attempt.
     since: Instant,
-    /// The name that it has looked up last, and until when it holds that name.
+    /// The name that the thread looked up last, and until when the thread reserves this name.
     held: Option<(Name, Instant)>,
-    /// The file that it found there.
+    /// The file that the thread found by this name.
     found: Option<u64>,
-    /// The file that was gone at its first attempt.
+    /// The file that no longer existed at the thread's first attempt.
     gone: u64,
 }
 
-/// The removal of a name, in progress until this is dropped.
+/// Guard of the removal of a name. Dropping the guard ends the removal.
 pub(crate) struct Removal<'a>(&'a OpenUnlinkRaces, Name);
 
 impl Drop for Removal<'_> {
@@ -78,18 +78,18 @@ impl OpenUnlinkRaces {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the waiting threads. None waits unless a thread retries.
+    /// Wakes the waiting threads. Threads wait only while some thread retries an open.
     fn tell(&self) {
         if self.any.load(SeqCst) {
             self.news.notify_waiters();
         }
     }
 
-    /// Waits until `free` succeeds. `free` returns the time at which to try again at the latest.
+    /// Waits until `free` returns `Ok`. An `Err` from `free` contains the latest time for the next attempt.
     async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
         loop {
             let mut news = std::pin::pin!(self.news.notified());
-            // Register for notifications before the check, so that none is missed.
+            // Register for notifications before the check, so that no notification is missed.
             news.as_mut().enable();
             let until = match free(&mut self.state()) {
                 Ok(done) => return done,
@@ -99,7 +99,7 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Begins a lookup of a name by a thread. A retrying thread waits while the name is being removed, and then holds
+    /// Begins a LOOKUP by a thread. A retrying thread waits while another thread removes the name, and then reserves
     /// the name.
     pub(crate) async fn looks_up(&self, thread: u32, dir: u64, name: &[u8]) {
         if !self.any.load(SeqCst) || !self.state().threads.contains_key(&thread) {
@@ -116,12 +116,12 @@ impl OpenUnlinkRaces {
             }
             Ok(())
         };
-        // Boxed, for it is rare.
+        // Boxed, so that other lookups reserve no memory for this wait.
         Box::pin(self.wait(free)).await;
         self.tell();
     }
 
-    /// Records the file that the lookup found, if any.
+    /// Records the file that the LOOKUP found, or `None` if the name does not exist.
     pub(crate) fn looked_up(&self, thread: u32, node: Option<u64>) {
         if !self.any.load(SeqCst) {
             return;
@@ -136,7 +136,7 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Begins the removal or replacement of a name by a thread: waits until no other thread holds the name.
+    /// Begins the removal or replacement of a name by a thread: waits until no other thread has the name reserved.
     pub(crate) async fn removes(&self, thread: u32, dir: u64, name: &[u8]) -> Removal<'_> {
         let name: Name = (dir, name.into());
         if self.any.load(SeqCst) {
@@ -155,7 +155,7 @@ impl OpenUnlinkRaces {
         Removal(self, name)
     }
 
-    /// Records that a thread has opened a file, or turned to something else.
+    /// Records that a thread has opened a file or has made another request, which ends its retry.
     pub(crate) fn opened(&self, thread: u32) {
         if self.any.load(SeqCst) {
             self.ends(&mut self.state(), thread);
@@ -171,9 +171,9 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Returns whether a thread may open a file that has no name any more. A thread may that uses a descriptor: it
-    /// received ESTALE for the file before and has looked up no name since. A retrying thread may that has just found
-    /// the file, while it had the name. An unknown thread (0) may as well.
+    /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may: it
+    /// received ESTALE for the file before, and has looked up no name since. A retrying thread may if it has just
+    /// found the file by a name that it reserved. An unknown thread (0) may as well.
     pub(crate) fn may_be_nameless(&self, thread: u32, node: u64) -> bool {
         let may = |trying: &Trying| match trying.found {
             Some(found) => found == node,
@@ -182,8 +182,9 @@ impl OpenUnlinkRaces {
         thread == 0 || (self.any.load(SeqCst) && self.state().threads.get(&thread).is_some_and(may))
     }
 
-    /// Records that a file was gone when a thread opened it. At the second attempt, returns the directory and the name
-    /// by which the thread has just found the file. At the first, the kernel looks up the path once more.
+    /// Records that a file no longer existed when a thread opened it. At the first attempt, returns `None`, and the
+    /// kernel looks up the path again. At the second attempt, returns the directory and the name by which the thread
+    /// has just found the file.
     pub(crate) fn gone(&self, thread: u32, node: u64) -> Option<(u64, Vec<u8>)> {
         let mut state = self.state();
         let again = state.threads.get_mut(&thread).filter(|trying| trying.found == Some(node));
@@ -204,7 +205,7 @@ impl OpenUnlinkRaces {
 }
 
 impl State {
-    /// Returns until when a thread holds a name, if one does.
+    /// Returns until when a thread has a name reserved, or `None` if no thread has.
     fn held(&self, name: &Name) -> Option<Instant> {
         let held = self.threads.values().filter_map(|trying| trying.held.as_ref());
         let now = Instant::now();
@@ -284,11 +285,11 @@ mod tests {
         open_unlink_races.looks_up(1, 5, b"f").await;
         assert_eq!(began.elapsed(), HELD_FOR * 2);
         drop(removal);
-        // A thread that removes the name itself does not open it any more.
+        // A thread that removes the name itself ends its retry.
         drop(open_unlink_races.removes(1, 5, b"f").await);
         assert_eq!(began.elapsed(), HELD_FOR * 2);
         assert!(!open_unlink_races.any.load(SeqCst));
-        // A thread that never retries is forgotten.
+        // A thread that received ESTALE and never retries is dropped from the record.
         assert_eq!(open_unlink_races.gone(1, 7), None);
         tokio::time::advance(KNOWN_FOR).await;
         drop(open_unlink_races.removes(2, 5, b"f").await);

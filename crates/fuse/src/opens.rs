@@ -1,4 +1,4 @@
-//! The table of open files and directories, by the handle that the kernel received.
+//! The table of open files and directories, by the handle (`fh`) that the kernel received.
 
 use crate::Errno;
 use crate::coherence::{Mark, PageUse};
@@ -14,24 +14,25 @@ use types::ByteRange;
 
 const EBADF: Errno = Errno(9);
 
-/// An open file.
+/// An open of a regular file.
 pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// How the open uses the page cache.
     pub(crate) pages: PageUse,
-    /// Writes through this open that are not durable yet. The creation of the file counts as one.
+    /// Writes through this open that are not durable yet. The creation of the file counts as a write.
     unsynced: Unsynced,
-    /// Whether the program opened the file with `O_DSYNC` or `O_SYNC`: a write is durable when it returns.
+    /// Whether the program opened the file with `O_DSYNC` or `O_SYNC`, so that a write is durable when write(2)
+    /// returns.
     synchronous: bool,
-    /// Whether the setuid and setgid bits were seen to be clear.
+    /// Whether the mount knows that the setuid and setgid bits of the file are clear.
     pub(crate) plain: AtomicBool,
-    /// The lock owners that asked for locks through this open.
+    /// The lock owners that requested locks through this open.
     lock_owners: Mutex<Vec<u64>>,
-    /// The file opened once more, for flock(2) locks that the mode of this open does not allow.
+    /// A second open of the file, for flock(2) locks that the access mode of this open does not allow.
     pub(crate) for_locks: OnceCell<File>,
 }
 
-/// The writes that had to be made durable at some moment: writes through an open file itself, and writes of pages.
+/// The writes that a sync or close has to make durable: writes through an open file itself, and write-backs of pages.
 #[derive(Clone, Copy)]
 pub(crate) struct Due(Option<u64>, Option<u64>);
 
@@ -45,13 +46,13 @@ pub(crate) struct OpenDir {
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) pages: Option<ReadDir>,
-    /// Entries that were read and not yet returned to the kernel.
+    /// Entries that the mgr has sent and the kernel has not received yet.
     pub(crate) ahead: VecDeque<Entry>,
-    /// The directory offset after which the first entry of `ahead` follows.
+    /// The directory offset directly before the first entry of `ahead`.
     pub(crate) at: u64,
-    /// A moment before the mount requested the entries of `ahead`.
+    /// A mark from before the mount requested the entries of `ahead`.
     pub(crate) asked: Option<Mark>,
-    /// Whether OPENDIR has read the first page, and the kernel has not requested it yet.
+    /// Whether OPENDIR has fetched the first page of entries, and the kernel has not requested this page yet.
     pub(crate) unasked: bool,
 }
 
@@ -73,7 +74,7 @@ fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 }
 
 impl OpenFile {
-    /// Begins a write through this open, of the kernel's pages or of a program's own bytes.
+    /// Begins a write through this open: of dirty pages (`of_pages`), or of a program's own bytes.
     pub(crate) fn begin_write(&self, of_pages: bool) -> Write<'_> {
         if of_pages { self.pages.begin_write_back() } else { self.unsynced.begin() }
     }
@@ -99,7 +100,7 @@ impl OpenFile {
         pages.inspect(|due| self.pages.made_durable(*due));
     }
 
-    /// Closes the file; see [`File::leave`].
+    /// Closes the file and its second open for locks; see [`File::leave`].
     pub(crate) async fn leave(self) -> Result<(), Errno> {
         if let Some(file) = self.for_locks.into_inner() {
             Box::pin(file.leave()).await?;
@@ -109,7 +110,7 @@ impl OpenFile {
 }
 
 impl Opens {
-    /// Adds a file that was opened with these flags and that uses the page cache in this way. Returns its handle.
+    /// Adds an open file with these flags of open(2) and this use of the page cache. Returns its handle.
     pub(crate) fn add_file(&self, file: File, flags: u32, pages: PageUse) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);
         let open = OpenFile {
@@ -125,18 +126,18 @@ impl Opens {
         handle
     }
 
-    /// Returns the file with this handle.
+    /// Returns the open file with this handle.
     pub(crate) fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
         read(&self.files).get(&handle).cloned().ok_or(EBADF)
     }
 
-    /// Returns the lock owners.
+    /// Returns the table of lock owners.
     pub(crate) fn lockers(&self) -> &LockOwners {
         &self.lockers
     }
 
-    /// Records that `owner`, a process with this number, asks for a lock of the file through this open, perhaps with
-    /// flock(2).
+    /// Records that `owner` requests a lock of the file through this open. `by` has the process id, the handle of the
+    /// open, and whether the lock is a flock(2) lock.
     pub(crate) async fn asks_lock(&self, open: &OpenFile, owner: u64, by: (u32, u64, bool)) {
         {
             let mut owners = open.lock_owners();
@@ -150,7 +151,7 @@ impl Opens {
     /// Releases all locks of `owner` on the file.
     pub(crate) async fn unlock_all(&self, file: &File, owner: u64) -> Result<(), Errno> {
         if self.lockers.take(file.node().id.0, owner) {
-            // Boxed, because most owners that close have locked nothing.
+            // Boxed, so that a close by an owner without locks reserves no memory for this future.
             Box::pin(file.unlock(owner, ByteRange::ALL)).await?;
         }
         Ok(())
@@ -164,7 +165,7 @@ impl Opens {
         }
     }
 
-    /// Releases the locks that only this open held, after its last descriptor is closed.
+    /// Releases the locks that owners got through this open, after its last descriptor is closed.
     pub(crate) async fn unlock_open(&self, handle: u64, open: &OpenFile) -> Result<(), Errno> {
         let (number, owners) = (open.file.node().id.0, std::mem::take(&mut *open.lock_owners()));
         if owners.is_empty() {
@@ -186,18 +187,18 @@ impl Opens {
         }
     }
 
-    /// Returns an open that writes the file with this number to the page cache.
+    /// Returns an open through which the kernel writes the file with this number to its page cache, if there is one.
     pub(crate) fn writing(&self, number: u64) -> Option<Arc<OpenFile>> {
         let fits = |open: &&Arc<OpenFile>| open.pages.is_writing() && open.file.node().id.0 == number;
         read(&self.files).values().find(fits).cloned()
     }
 
-    /// Removes a file from the table.
+    /// Removes an open file from the table, and returns it.
     pub(crate) fn take_file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
         write(&self.files).remove(&handle).inspect(|open| open.pages.end()).ok_or(EBADF)
     }
 
-    /// Removes all files from the table.
+    /// Removes all open files from the table, and returns them.
     pub(crate) fn take_files(&self) -> Vec<Arc<OpenFile>> {
         let taken = write(&self.files).drain().map(|(_, open)| open).collect::<Vec<_>>();
         taken.iter().for_each(|open| open.pages.end());
@@ -214,19 +215,19 @@ impl Opens {
         !read(&self.dirs).is_empty()
     }
 
-    /// Adds a directory with this reading position, and returns its handle.
+    /// Adds an open directory with this reading position, and returns its handle.
     pub(crate) fn add_dir(&self, reading: Reading) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);
         write(&self.dirs).insert(handle, Arc::new(OpenDir { reading: tokio::sync::Mutex::new(reading) }));
         handle
     }
 
-    /// Returns the directory with this handle.
+    /// Returns the open directory with this handle.
     pub(crate) fn dir(&self, handle: u64) -> Result<Arc<OpenDir>, Errno> {
         read(&self.dirs).get(&handle).cloned().ok_or(EBADF)
     }
 
-    /// Removes a directory from the table.
+    /// Removes an open directory from the table.
     pub(crate) fn take_dir(&self, handle: u64) {
         write(&self.dirs).remove(&handle);
     }

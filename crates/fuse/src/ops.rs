@@ -1,4 +1,4 @@
-//! The registry of operations, each in a file of its own.
+//! The registry of operations: the file of each operation in `ops/` executes its requests.
 
 mod copy;
 mod create;
@@ -47,7 +47,7 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
             write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
         }
         Op::Flush { fh, lock_owner } => flush::flush(fs, header, fh, lock_owner).await,
-        // Boxed, so that the futures above need not reserve memory for the largest of these futures.
+        // Boxed, so that the frequent operations above need not reserve memory for the largest of these futures.
         Op::Release { fh } => Box::pin(release::release(fs, fh)).await,
         _ => Box::pin(seldom(fs, request)).await,
     }
@@ -60,7 +60,8 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Init { major, minor, max_readahead, flags } => init::init(fs, (major, minor), max_readahead, flags),
         Op::Destroy => Ok(Reply::Done),
         Op::Setattr(args) => setattr::setattr(fs, header, &args).await,
-        // The kernel need not ask: it decides by the attributes, and the server checks each operation again.
+        // The kernel need not send ACCESS: the kernel decides by the cached attributes, and the server checks each
+        // operation again.
         Op::Access { .. } => Err(ENOSYS),
         Op::Readlink => readlink::readlink(fs, header).await,
         Op::Symlink { name, target } => symlink::symlink(fs, header, &name, &target).await,
@@ -76,7 +77,8 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         }
         Op::Fsync { fh } => fsync::fsync(fs, header, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
-        // Every other operation on a directory is durable when it is answered; fsync and close make files durable.
+        // `sync_names` makes creations of files durable. All other changes of a directory are durable before the
+        // reply.
         Op::Fsyncdir { .. } => Ok(fs.callers.anybody().sync_names().await.map(|()| Reply::Done)?),
         Op::Setxattr { name, value, flags } => xattr::set(fs, header, &name, &value, flags).await,
         Op::Getxattr { name, size } => xattr::get(fs, header, &name, size).await,
@@ -95,37 +97,37 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
             copy::copy(fs, header, (fh_in, off_in), (fh_out, off_out), len).await
         }
         Op::Forget { .. } | Op::BatchForget { .. } | Op::Interrupt { .. } => Ok(Reply::None),
-        // Executed above.
+        // `carry_out` executes these operations.
         Op::Lookup { .. } | Op::Getattr { .. } | Op::Read { .. } | Op::Write { .. } => Err(ENOSYS),
         Op::Flush { .. } | Op::Release { .. } => Err(ENOSYS),
         Op::Syncfs | Op::Unknown => Err(ENOSYS),
     }
 }
 
-/// When an operation may be abandoned because of a signal to the caller.
+/// When the mount may abandon an operation because of a signal to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
-    /// Never: the operation changes something, and the caller has to know whether it did.
+    /// Never: the operation changes something, and the caller needs to know whether the change succeeded.
     Never,
-    /// When the caller is being killed, as it does not need the answer.
+    /// When the caller is being killed, because the caller does not need the reply.
     WhenKilled,
     /// On any signal, as POSIX defines for operations that may wait for other programs.
     OnSignal,
 }
 
-/// The kinds of requests about a directory.
+/// The kinds of requests that concern a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InDirectory {
-    /// The entries of the directory.
+    /// The request lists the entries of the directory.
     Entries,
-    /// A name in the directory.
+    /// The request concerns a name in the directory.
     Name,
-    /// The attributes of an inode that may be a directory.
+    /// The request concerns the attributes of an inode that may be a directory.
     Itself,
 }
 
 impl InDirectory {
-    /// Returns the kind of an operation.
+    /// Returns the kind of an operation code, or `None` if the operation does not concern a directory.
     pub(crate) fn of(operation: u32) -> Option<Self> {
         match operation {
             opcode::READDIR | opcode::READDIRPLUS => Some(InDirectory::Entries),
@@ -146,7 +148,7 @@ impl InDirectory {
 }
 
 impl Op {
-    /// Returns whether the operation may change attributes that the answer does not report to the kernel.
+    /// Returns whether the operation may change attributes that the reply does not contain.
     fn changes(&self) -> bool {
         match self {
             Op::Open { flags, .. } => OFlags::from_bits_retain(*flags).contains(OFlags::TRUNC),
@@ -173,7 +175,7 @@ impl Op {
         }
     }
 
-    /// Returns when the operation may be abandoned, even half done.
+    /// Returns when the mount may abandon the operation, even if it is only partly done.
     pub(crate) fn given_up(&self) -> GivenUp {
         match self {
             Op::Setlk { sleep: true, .. } => GivenUp::OnSignal,

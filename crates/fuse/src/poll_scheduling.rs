@@ -1,31 +1,30 @@
-//! Poll scheduling: the thread that read a request polls it first; after a wake-up that finds it waiting, a task polls
-//! it.
+//! Poll scheduling: which thread polls the future of a request. The thread that read the request, the *reader*, polls
+//! it first. After a wake-up while the request waits, a task polls it.
 //!
-//! A wake-up that arrives while the first thread still polls the request only leaves a mark, and that thread polls
-//! again. Otherwise the wake-up would start a task that only waits for that thread, and answers of near servers arrive
-//! that early.
+//! A wake-up during a poll by the reader only sets a mark, and the reader polls again. Otherwise the wake-up would
+//! start a task that has to wait for the reader. Replies of nearby servers often arrive during this poll.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The reader polls the request.
+/// State: the reader polls the request.
 const BEGUN: u8 = 0;
-/// The reader polls it, and a wake-up has arrived since that poll began.
+/// State: the reader polls the request, and a wake-up has arrived since this poll began.
 const WOKEN: u8 = 1;
-/// The request waits, and no thread polls it.
+/// State: the request waits, and no thread polls it.
 const WAITS: u8 = 2;
-/// A task has it, and has wakers of its own.
+/// State: a task polls the request, and registers its own wakers.
 const HANDED: u8 = 3;
 
 /// The polling state of one request.
 pub(crate) struct PollScheduling(AtomicU8);
 
 impl PollScheduling {
-    /// Creates the state in which the reader begins to poll.
+    /// Returns the initial state: the reader polls the request.
     pub(crate) fn begun() -> Self {
         PollScheduling(AtomicU8::new(BEGUN))
     }
 
-    /// Records a wake-up. Returns whether the caller has to start the task.
+    /// Records a wake-up. Returns whether the caller has to start the task that polls the request.
     pub(crate) fn wake(&self) -> bool {
         let next = |turn| match turn {
             BEGUN => Some(WOKEN),
@@ -41,12 +40,12 @@ impl PollScheduling {
         self.change(next) == Some(BEGUN)
     }
 
-    /// Records that the reader does not poll again though it should, and has to start the task.
+    /// Records that the reader stops polling despite a wake-up, and starts the task that polls the request.
     pub(crate) fn hand_over(&self) {
         self.0.store(HANDED, Ordering::Release);
     }
 
-    /// Makes a transition if one applies. Returns the state before it.
+    /// Changes the state if `next` returns a new state. Returns the earlier state if the state changed.
     fn change(&self, next: impl FnMut(u8) -> Option<u8>) -> Option<u8> {
         self.0.try_update(Ordering::AcqRel, Ordering::Acquire, next).ok()
     }
@@ -56,19 +55,19 @@ impl PollScheduling {
 mod tests {
     use super::*;
 
-    /// The events that may happen next.
+    /// The events in the history of a request.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Event {
         /// A result arrives and wakes the request.
         Wake,
-        /// The present poll ends, and another begins if necessary.
+        /// The current poll ends, and another poll begins if necessary.
         Look,
-        /// The reader stops polling.
+        /// The reader stops polling and starts the task.
         HandOver,
     }
 
-    /// Executes a history as the dispatcher would. A poll by the reader or the task that begins after a wake-up has to
-    /// see its result, and at most one of both polls at a time.
+    /// Executes a history like the dispatcher. A poll that begins after a wake-up must see the result that caused the
+    /// wake-up. The reader and the task must not poll at the same time.
     fn live(history: &[Event]) {
         let turns = PollScheduling::begun();
         let (mut reader, mut task, mut unseen) = (true, false, false);
@@ -90,7 +89,7 @@ mod tests {
                     turns.hand_over();
                     (reader, task) = (false, true);
                 }
-                // The task has its own wakers, and polls again whenever one of them is called.
+                // The task polls again whenever one of its own wakers is called.
                 _ => {}
             }
             unseen &= !task;

@@ -1,12 +1,12 @@
-//! The read-ahead size of the kernel's page cache for the mount, a kernel setting that is found by the mount's device
-//! number.
+//! The kernel's read-ahead limit of the mount, a setting in sysfs. The mount finds its file by the device number of
+//! the mount.
 
 use client::Policy;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The kernel's setting for the mount.
+/// The sysfs file with the kernel's read-ahead limit of the mount, and whether a policy was applied.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     file: OnceLock<PathBuf>,
@@ -16,21 +16,22 @@ pub(crate) struct ReadAhead {
 impl ReadAhead {
     /// Records where the file system is mounted.
     pub(crate) fn mounted_at(&self, dir: &Path) {
-        // A stat of the directory would make a request to this very mount.
+        // Do not use stat(2) on the directory, because it would make a request to this very mount.
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         if let Some(number) = crate::mounting::device_at(&mounts, dir) {
             let _ = self.file.set(Path::new("/sys/class/bdi").join(number).join("read_ahead_kb"));
         }
     }
 
-    /// Applies the policy at the first use of the page cache.
+    /// Applies the policy when a file first uses the page cache.
     pub(crate) fn begin(&self, policy: impl FnOnce() -> Policy) {
         if !self.begun.swap(true, Relaxed) {
             self.apply(&policy());
         }
     }
 
-    /// Sets the kernel's read-ahead to that of a policy. Only root may; for other users, the kernel's own limit stays.
+    /// Sets the kernel's read-ahead limit to the value in a policy. Only root may set it; for other users, the
+    /// kernel's limit stays.
     pub(crate) fn apply(&self, policy: &Policy) {
         let Some(file) = self.file.get() else { return };
         if let Err(error) = std::fs::write(file, (policy.read_ahead >> 10).to_string()) {

@@ -6,25 +6,26 @@ use rustix::fs::StatxFlags;
 use std::time::Duration;
 use types::{Attrs, FileKind, StatFs};
 
-/// Preferred I/O size (`st_blksize`), in bytes: large enough that copying does not make a request for every page.
+/// Preferred I/O size (`st_blksize`) in bytes. It is large, so that copy programs do not make a request for every
+/// page.
 pub const BLOCK_SIZE: u32 = 256 << 10;
 
 /// The result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// Success without data.
+    /// Success, with an empty body.
     Done,
-    /// These bytes.
+    /// Success, with these bytes as the body of the reply.
     Bytes(Vec<u8>),
-    /// Bytes read from a file.
+    /// Success, with bytes read from a file as the body of the reply.
     Read(Vec<Segment>),
-    /// An error.
+    /// An error with this errno value.
     Failed(Errno),
-    /// No reply, as the kernel does not wait for one.
+    /// No reply, because the kernel does not wait for one.
     None,
 }
 
-/// A buffer of fields in the machine's byte order.
+/// The body of a reply: fields in the machine's byte order.
 #[derive(Default)]
 pub struct Body(Vec<u8>);
 
@@ -34,48 +35,48 @@ impl Body {
         Body(Vec::with_capacity(bytes))
     }
 
-    /// Appends a number.
+    /// Appends a 16-bit number.
     pub fn u16(mut self, value: u16) -> Self {
         self.0.extend_from_slice(&value.to_ne_bytes());
         self
     }
 
-    /// Appends a number.
+    /// Appends a 32-bit number.
     pub fn u32(mut self, value: u32) -> Self {
         self.0.extend_from_slice(&value.to_ne_bytes());
         self
     }
 
-    /// Appends a number.
+    /// Appends a 64-bit number.
     pub fn u64(mut self, value: u64) -> Self {
         self.0.extend_from_slice(&value.to_ne_bytes());
         self
     }
 
-    /// Appends bytes.
+    /// Appends bytes unchanged.
     pub fn bytes(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
     }
 
-    /// Appends zeros.
+    /// Appends `count` zero bytes.
     pub fn zeros(mut self, count: usize) -> Self {
         self.0.resize(self.0.len() + count, 0);
         self
     }
 
-    /// Returns the reply.
+    /// Returns the body as a successful reply.
     pub fn reply(self) -> Reply {
         Reply::Bytes(self.0)
     }
 
-    /// Returns the bytes.
+    /// Returns the encoded bytes of the body.
     pub fn into_vec(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// Returns the type bits of `st_mode`.
+/// Returns the bits of `st_mode` for a file type (`S_IFMT`).
 pub fn type_bits(kind: FileKind) -> u32 {
     match kind {
         FileKind::Fifo => 0o010_000,
@@ -88,17 +89,17 @@ pub fn type_bits(kind: FileKind) -> u32 {
     }
 }
 
-/// Returns the kernel's 32-bit form of a device number (`new_encode_dev`).
+/// Encodes a device number in the kernel's 32-bit form (`new_encode_dev`).
 fn device((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// Returns major and minor number of the kernel's 32-bit form.
+/// Decodes major and minor number from the kernel's 32-bit form of a device number.
 pub fn device_numbers(rdev: u32) -> (u32, u32) {
     ((rdev & 0xfff00) >> 8, (rdev & 0xff) | ((rdev >> 12) & 0xfff00))
 }
 
-/// Appends `fuse_attr`.
+/// Appends the attributes of a file as `fuse_attr`.
 fn attr(body: Body, attrs: &Attrs) -> Body {
     let times = [attrs.atime, attrs.mtime, attrs.ctime];
     let mut body = body.u64(attrs.id.0).u64(attrs.size).u64(attrs.used.div_ceil(512));
@@ -134,37 +135,38 @@ pub fn statx(attrs: &Attrs, valid: Duration) -> Reply {
     for time in [attrs.atime, attrs.btime, attrs.ctime, attrs.mtime] {
         body = body.u64(time.secs as u64).u32(time.nanos).u32(0);
     }
-    // The device of the file system, which the kernel knows, and reserved space.
+    // The device number of a device node, then the device of the file system, which the kernel fills in, then
+    // reserved space.
     body.u32(attrs.rdev.0).u32(attrs.rdev.1).u64(0).zeros(112).reply()
 }
 
-/// Lifetimes of a name and its attributes in the kernel's cache.
+/// How long the kernel may cache a name and the attributes of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lifetimes {
-    /// The lifetime of the name.
+    /// The lifetime of the name in the kernel's cache.
     pub entry: Duration,
-    /// The lifetime of the attributes.
+    /// The lifetime of the attributes in the kernel's cache.
     pub attrs: Duration,
 }
 
-/// Appends `fuse_entry_out`: the file for which a name stands.
+/// Appends `fuse_entry_out`: the node id and attributes of the file that a name stands for.
 pub fn entry(body: Body, node: u64, attrs: &Attrs, lifetimes: Lifetimes) -> Body {
     let Lifetimes { entry, attrs: lifetime } = lifetimes;
     let body = body.u64(node).u64(0).u64(entry.as_secs()).u64(lifetime.as_secs());
     attr(body.u32(entry.subsec_nanos()).u32(lifetime.subsec_nanos()), attrs)
 }
 
-/// Encodes `fuse_entry_out` of a name that does not exist, with a lifetime.
+/// Encodes `fuse_entry_out` for a name that does not exist. The kernel may cache this for the time `valid`.
 pub fn no_entry(valid: Duration) -> Reply {
     Body::with_capacity(128).u64(0).u64(0).u64(valid.as_secs()).u64(0).u32(valid.subsec_nanos()).zeros(92).reply()
 }
 
-/// Appends `fuse_open_out`.
+/// Appends `fuse_open_out`: the file handle and the `FOPEN_*` flags.
 pub fn opened(body: Body, fh: u64, flags: u32) -> Body {
     body.u64(fh).u32(flags).u32(0)
 }
 
-/// Encodes `fuse_statfs_out`.
+/// Encodes the capacity of the file system as `fuse_statfs_out`.
 pub fn statfs(stat: &StatFs) -> Reply {
     const BLOCK: u64 = 4096;
     let blocks = |bytes: u64| bytes / BLOCK;
@@ -186,20 +188,20 @@ fn entry_type(kind: FileKind) -> u32 {
     type_bits(kind) >> 12
 }
 
-/// A buffer for as many directory entries as fit.
+/// The body of a reply with as many directory entries as fit.
 pub struct Entries {
     body: Body,
     room: usize,
 }
 
 impl Entries {
-    /// Creates an empty buffer of `room` bytes.
+    /// Creates an empty body for directory entries of at most `room` bytes.
     pub fn new(room: usize) -> Self {
         Entries { body: Body::with_capacity(room), room }
     }
 
-    /// Appends an entry, with its attributes (`plus`) if the kernel asked for them. Returns false if it does not fit.
-    /// Reading continues after it at `next`.
+    /// Appends a directory entry, with its attributes (`plus`) for READDIRPLUS. Returns false if the entry does not
+    /// fit. `next` is the offset at which the next READDIR continues after this entry.
     pub fn push(
         &mut self,
         (name, id, kind): (&[u8], u64, FileKind),
@@ -223,18 +225,18 @@ impl Entries {
         true
     }
 
-    /// Returns whether there are no entries.
+    /// Returns whether the body has no entries.
     pub fn is_empty(&self) -> bool {
         self.body.0.is_empty()
     }
 
-    /// Returns the reply.
+    /// Returns the body as a successful reply.
     pub fn reply(self) -> Reply {
         self.body.reply()
     }
 }
 
-/// Encodes `fuse_out_header` of a reply with `len` bytes behind the header.
+/// Encodes the `fuse_out_header` of a reply whose body has `len` bytes.
 pub fn header(unique: u64, error: i32, len: usize) -> [u8; abi::OUT_HEADER] {
     let mut out = [0; abi::OUT_HEADER];
     out[..4].copy_from_slice(&((abi::OUT_HEADER + len) as u32).to_ne_bytes());

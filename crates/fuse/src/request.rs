@@ -1,7 +1,7 @@
 //! Decoding and bounds checks of requests from the kernel (Linux `include/uapi/linux/fuse.h`).
 //!
-//! A message is a header, arguments of fixed size, and a rest: names, each with a zero byte behind it, or bytes to
-//! write. The device delivers all three in one piece; an io_uring entry delivers the rest separately.
+//! A message has a header, arguments of fixed size, and a rest: names, each followed by a zero byte, or bytes to
+//! write. The device delivers all three in one piece. An io_uring entry delivers the rest separately.
 
 use crate::abi::{self, opcode};
 use bytes::Bytes;
@@ -10,34 +10,35 @@ use std::fmt;
 /// `fuse_in_header`: the operation, the file and the caller of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Bytes of the whole message.
+    /// Length of the whole message in bytes.
     pub len: u32,
-    /// See [`abi::opcode`].
+    /// The operation code; see [`abi::opcode`].
     pub opcode: u32,
-    /// Number of the request, to be repeated in the reply.
+    /// Number of the request; the reply repeats it.
     pub unique: u64,
-    /// The file.
+    /// Node id of the file that the request concerns.
     pub node: u64,
     /// Filesystem user ID (fsuid) of the caller.
     pub uid: u32,
     /// Filesystem group ID (fsgid) of the caller.
     pub gid: u32,
-    /// Thread of the caller; 0 if it is in a PID namespace that this process cannot see.
+    /// Thread id of the caller; 0 if the caller is in a PID namespace that this process cannot see.
     pub pid: u32,
-    /// Whether the mount executes the request only if the path by which the kernel found the file still leads to it.
+    /// Whether the mount executes the request only if the path by which the kernel found the file still leads to this
+    /// file. The mount sets this field itself.
     pub expects: bool,
 }
 
-/// A request.
+/// A decoded request of the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// The header.
+    /// The header of the message.
     pub header: Header,
-    /// The operation.
+    /// The operation with its arguments.
     pub op: Op,
 }
 
-/// Attributes to set.
+/// The arguments of SETATTR (`fuse_setattr_in`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct SetAttr {
@@ -53,23 +54,23 @@ pub struct SetAttr {
     pub gid: u32,
 }
 
-/// A range of bytes in the kernel's form for locks, and the kind of lock.
+/// The arguments of a lock request (`fuse_lk_in`): byte range, kind and owner of the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
-    /// The open file.
+    /// The handle of the open file.
     pub fh: u64,
-    /// The owner of the lock.
+    /// The kernel's number of the lock owner.
     pub owner: u64,
-    /// First byte.
+    /// Offset of the first byte of the lock.
     pub start: u64,
-    /// Last byte; `i64::MAX` means the end of the file, even if the file grows.
+    /// Offset of the last byte of the lock; `i64::MAX` means the end of the file, even if the file grows.
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: u32,
-    /// The process that asks for the lock.
+    /// The id of the process that requests the lock.
     pub pid: u32,
-    /// Whether this is a lock of flock(2), which does not depend on the open mode; otherwise the two kinds are equal
-    /// here.
+    /// Whether this is a flock(2) lock, which does not depend on the access mode of the open. In all other respects,
+    /// the mount treats flock(2) and fcntl(2) locks alike.
     pub flock: bool,
 }
 
@@ -147,7 +148,7 @@ pub enum Op {
         fh: u64,
         offset: u64,
         size: u32,
-        /// Whether the bytes are for a program, past the page cache.
+        /// Whether a program reads directly, bypassing the page cache.
         past: bool,
     },
     Write {
@@ -236,7 +237,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// A reader of fixed-size fields, in the machine's byte order.
+/// A reader of fixed-size fields in the machine's byte order.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -264,7 +265,7 @@ impl Fields<'_> {
     }
 }
 
-/// Splits off a name with a zero byte behind it.
+/// Splits off a name and the zero byte after the name.
 fn name(rest: &mut Bytes) -> Result<Bytes, Malformed> {
     let end = rest.iter().position(|b| *b == 0).ok_or(Malformed("a name does not end"))?;
     let name = rest.split_to(end);
@@ -273,7 +274,8 @@ fn name(rest: &mut Bytes) -> Result<Bytes, Malformed> {
 }
 
 impl Header {
-    /// Decodes the header at the front of a message. Also returns how many bytes of extensions end the message.
+    /// Decodes the header at the front of a message. Also returns the length in bytes of the extensions at the end of
+    /// the message.
     pub fn decode(message: &[u8]) -> Result<(Header, usize), Malformed> {
         let mut f = Fields(message);
         let (len, opcode, unique, node) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
@@ -283,7 +285,8 @@ impl Header {
     }
 }
 
-/// Returns the size of the fixed-size arguments of a kind of request, from minor version [`abi::MINOR_OLDEST`] on.
+/// Returns the length in bytes of the fixed-size arguments of a kind of request, for minor versions from
+/// [`abi::MINOR_OLDEST`] on.
 pub fn fixed_size(code: u32) -> usize {
     match code {
         opcode::FORGET | opcode::INTERRUPT | opcode::ACCESS | opcode::BATCH_FORGET | opcode::GETXATTR => 8,
@@ -317,7 +320,7 @@ impl Request {
 }
 
 impl Request {
-    /// Decodes a message whose parts arrived separately: the header, memory that begins with the fixed-size arguments,
+    /// Decodes a message that arrived in parts: the header, a memory area that begins with the fixed-size arguments,
     /// and the rest.
     pub fn decode_parts(header: &[u8], room: &[u8], mut rest: Bytes) -> Result<Request, Malformed> {
         let (header, extensions) = Header::decode(header)?;
@@ -326,7 +329,7 @@ impl Request {
         let behind = rest.len().checked_sub(extensions);
         rest.truncate(behind.ok_or(Malformed("its extensions are longer than itself"))?);
         let op = Op::decode(&header, fixed, rest)?;
-        // The argument length of unknown operations is not known.
+        // The mount does not know the length of the arguments of unknown operations.
         if op != Op::Unknown && header.len as usize != len {
             return Err(Malformed("its length is not the one it says"));
         }
@@ -335,7 +338,7 @@ impl Request {
 }
 
 impl Op {
-    /// Decodes the fixed-size arguments and the rest.
+    /// Decodes the fixed-size arguments and the rest of a message.
     pub fn decode(header: &Header, fixed: &[u8], mut rest: Bytes) -> Result<Op, Malformed> {
         let mut f = Fields(fixed);
         Ok(match header.opcode {
@@ -345,7 +348,8 @@ impl Op {
             opcode::FORGET => Op::Forget { nlookup: f.u64()? },
             opcode::BATCH_FORGET => Op::BatchForget { nodes: forgets(f.u32()?, &rest)? },
             opcode::INTERRUPT => Op::Interrupt { unique: f.u64()? },
-            // STATX has a request mask behind these fields; the mount ignores it and returns all attributes.
+            // STATX also has a mask of requested attributes after these fields. The mount ignores the mask and
+            // returns all attributes.
             opcode::GETATTR | opcode::STATX => {
                 let flags = f.u64()? as u32;
                 let fh = f.u64()?;
@@ -404,7 +408,7 @@ fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
         opcode::LINK => Op::Link { oldnode: f.u64()?, newname: name(rest)? },
         opcode::CREATE => {
             let (flags, mode) = (f.u32()?, f.u32()?);
-            // The kernel has applied the umask.
+            // Skip the umask, which the kernel has already applied to `mode`.
             f.skip(4)?;
             Op::Create { flags, mode, open_flags: f.u32()?, name: name(rest)? }
         }
@@ -414,7 +418,7 @@ fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
 
 fn init(f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
     let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-    // Kernels that know more than 32 flags set this flag.
+    // Kernels that know more than 32 INIT flags set `INIT_EXT`.
     let high = if u64::from(low) & abi::init::INIT_EXT != 0 { Fields(&rest).u32()? } else { 0 };
     Ok(Op::Init { major, minor, max_readahead, flags: u64::from(low) | u64::from(high) << 32 })
 }

@@ -1,27 +1,28 @@
-//! Rewalks: threads whose path the kernel walks again because the mount answered ESTALE.
+//! Rewalks: threads whose path the kernel walks again because the mount replied ESTALE.
 //!
-//! The kernel walks a path again once in a system call, and then looks up every name on the path. So the mount executes
-//! a second request of the same call without expectations. Either the kernel has just looked up the names, or the path
-//! begins at an open directory, whose own name the kernel does not look up.
+//! The kernel walks a path again at most once in a system call, and then looks up every name on the path. So the
+//! mount executes a second request of the same call without path expectations. Either the kernel has just looked up
+//! the names, or the path begins at an open directory, whose own name the kernel does not look up.
 //!
-//! A thread may make the same call with the same arguments again, on another file: `rm -r` opens directories by the
-//! same descriptor, with names at the same address. So the mount detects the end of a call: by the call's operation, or
-//! because the thread asks for something that does not follow from the lookup before. The mount does not notice the end
-//! of a call that ends with a lookup, such as stat(2), until then. A name that does not exist can only be looked up
-//! again, or created. After a name that was found, the kernel may ask for it once more, but then does not find the
-//! directory gone.
+//! A thread may make the same call with the same arguments again, for another file: `rm -r` opens directories by the
+//! same descriptor, with names at the same address. So the mount has to detect the end of a call. It detects the end
+//! by the operation of a request, or by a request that cannot follow from the LOOKUP before. So a call that ends with
+//! a LOOKUP, such as stat(2), ends for the mount only with the next such request.
+//!
+//! After a LOOKUP of a name that does not exist, the kernel can only look up the same name again or create it. After
+//! a LOOKUP of an existing name, the kernel may look up the name again, but its directory still exists then.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Largest number of known threads, and of known names.
+/// Largest number of recorded threads, and of recorded names.
 const MOST: usize = 1024;
-/// How long a thread is known after its last request.
+/// How long the mount records a thread after its last reply.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// Threads that received ESTALE because a path leads elsewhere.
+/// Threads that received ESTALE because a path leads to another file.
 #[derive(Default)]
 pub(crate) struct Rewalks {
     any: AtomicBool,
@@ -29,11 +30,11 @@ pub(crate) struct Rewalks {
     dropped: Mutex<HashMap<Name, Dropped>>,
 }
 
-/// A directory, and a name in it.
+/// A directory number, and a name in the directory.
 type Name = (u64, Box<[u8]>);
 
-/// A name that the kernel drops because it led elsewhere. Each thread that looked the name up before gets ESTALE once,
-/// and looks it up again.
+/// A cached name that the kernel drops, because the name now stands for another file. Each thread that looked up the
+/// name before gets ESTALE once, and looks up the name again.
 struct Dropped {
     at: Instant,
     threads: Vec<u32>,
@@ -41,13 +42,13 @@ struct Dropped {
 
 /// A thread that received ESTALE.
 struct Told {
-    /// When it last received an answer; `None` while it waits for an answer.
+    /// When the thread last received a reply; `None` while the thread waits for a reply.
     last: Option<Instant>,
-    /// The system call it is in, with its arguments.
+    /// The system call of the thread, with its arguments.
     call: String,
-    /// The name that it looked up last in the walk, and whether the name existed.
+    /// The name that the thread last looked up in its path walk, and whether the name existed.
     looked_up: Option<(Name, bool)>,
-    /// The name that it is looking up.
+    /// The name that the thread is looking up now.
     asking: Option<Name>,
 }
 
@@ -56,14 +57,13 @@ impl Told {
         self.last.is_none_or(|last| last.elapsed() < KNOWN_FOR)
     }
 
-    /// Returns whether it asks again for the name that its last lookup found.
+    /// Returns whether the thread looks up the name again that its last LOOKUP found.
     fn asks_again(&self) -> bool {
         matches!((&self.looked_up, &self.asking), (Some((found, true)), Some(asking)) if found == asking)
     }
 }
 
-/// A thread that waits for an answer, until this is dropped. This also happens without an answer, when the thread is
-/// killed.
+/// Guard of a request for which a thread waits. If the thread is killed, the guard is dropped without a reply.
 pub(crate) struct Asking<'a> {
     rewalks: &'a Rewalks,
     thread: u32,
@@ -77,7 +77,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// A request of a thread by a name.
+/// A request by a name, as a step of a thread's path walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step<'a> {
     /// A lookup of a name in a directory.
@@ -93,7 +93,7 @@ impl Rewalks {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a thread in this system call receives ESTALE.
+    /// Records that a thread in the system call `call` receives ESTALE.
     pub(crate) fn begin(&self, thread: u32, call: &str) {
         let mut threads = self.threads();
         threads.retain(|_, told| told.is_known());
@@ -105,7 +105,8 @@ impl Rewalks {
         self.any.store(true, SeqCst);
     }
 
-    /// Records that a thread receives ESTALE for a name that leads elsewhere, and that the kernel drops the name.
+    /// Records that a thread receives ESTALE for a name that now stands for another file, and that the kernel drops
+    /// the name.
     pub(crate) fn dropped(&self, thread: u32, dir: u64, name: &[u8]) {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         dropped.retain(|_, dropped| dropped.at.elapsed() < KNOWN_FOR);
@@ -116,14 +117,14 @@ impl Rewalks {
         self.any.store(true, SeqCst);
     }
 
-    /// Records that a thread works in a directory by a descriptor, and that no path leads there. Other threads that
-    /// look up names in the directory have no path to walk again, either. They no longer receive ESTALE for a dropped
-    /// name.
+    /// Records that a thread uses a directory by a descriptor, and that no path leads to this directory. Other
+    /// threads that look up names in this directory have no path to walk again either. So they no longer receive
+    /// ESTALE for dropped names.
     pub(crate) fn worked_in(&self, dir: u64) {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).retain(|(in_dir, _), _| *in_dir != dir);
     }
 
-    /// Returns whether a thread looks up a name that was dropped for another thread, for the first time since.
+    /// Returns whether a thread looks up a name for the first time since the name was dropped for another thread.
     pub(crate) fn drops(&self, thread: u32, dir: u64, name: &[u8]) -> bool {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let found = dropped.get_mut(&(dir, name.into())).filter(|dropped| dropped.at.elapsed() < KNOWN_FOR);
@@ -134,7 +135,8 @@ impl Rewalks {
         true
     }
 
-    /// Begins a request of a thread by a name. The thread stays known until the answer, however long that takes.
+    /// Begins a request by a name. The mount keeps the record of the thread until the reply, however long the reply
+    /// takes.
     pub(crate) fn asks(&self, thread: u32, step: Step) -> Option<Box<Asking<'_>>> {
         if !self.any.load(SeqCst) {
             return None;
@@ -156,12 +158,12 @@ impl Rewalks {
             Step::LookUp(dir, name) => Some((dir, name.into())),
             _ => None,
         };
-        // Boxed, because the future is rarely needed, and every request would reserve memory for it.
+        // Boxed, because rewalks are rare, and every request would otherwise reserve memory for the guard.
         Some(Box::new(Asking { rewalks: self, thread }))
     }
 
-    /// Returns whether a thread received ESTALE in this system call. A call that cannot be seen, now or then, counts as
-    /// the same call.
+    /// Returns whether a thread already received ESTALE in this system call. A call that the mount cannot read, now
+    /// or at the ESTALE, counts as the same call.
     pub(crate) fn is_walking(&self, thread: u32, call: &str) -> bool {
         let is = |told: &Told| {
             let same = told.call == call || told.call.is_empty() || call.is_empty();
@@ -170,7 +172,7 @@ impl Rewalks {
         self.any.load(SeqCst) && self.threads().get(&thread).is_some_and(is)
     }
 
-    /// Records the answer to a thread's lookup: whether the name exists.
+    /// Records the reply to a thread's LOOKUP: whether the name exists.
     pub(crate) fn looked_up(&self, thread: u32, found: bool) {
         if self.any.load(SeqCst)
             && let Some(told) = self.threads().get_mut(&thread)
@@ -180,7 +182,7 @@ impl Rewalks {
         }
     }
 
-    /// Records that the operation for which the thread walked the path has an answer.
+    /// Records that the mount has replied to the operation for which the kernel walked the path.
     pub(crate) fn end(&self, thread: u32) {
         if self.any.load(SeqCst) {
             let mut threads = self.threads();
@@ -259,7 +261,7 @@ mod tests {
         rewalks.threads().get_mut(&6).unwrap().last = Some(past);
         assert!(rewalks.asks(6, Step::Other).is_none());
         assert!(!rewalks.is_walking(6, "open") && rewalks.threads().len() == 1);
-        // The thread was killed and has received no answer.
+        // The thread was killed before it received a reply.
         drop(asking);
         assert!(rewalks.threads()[&5].last.is_some());
     }

@@ -3,12 +3,12 @@
 use std::io;
 use std::thread::{self, JoinHandle};
 
-/// Starts a thread that makes such requests.
+/// Starts a thread that makes requests to the mount of this process.
 ///
-/// A thread that waits for a reply of its own process continues to wait when the process is killed. The kernel ends
-/// such waits only when no process has the device open any more. So the thread must not have the device open: it gets a
-/// descriptor table of its own, with next to nothing in it. It must use no descriptor that it has not opened itself. So
-/// it must not log, wake a task, or be the last owner of a value that closes a descriptor when it is dropped.
+/// If the process is killed, a thread that waits for a reply of its own process continues to wait. The kernel ends
+/// such a wait only when no process has the FUSE device open. So the thread must not have the device open: it gets
+/// its own descriptor table, with nearly all descriptors closed. The thread must use only descriptors that it has
+/// opened itself. So it must not log, wake a task, or drop the last reference to a value that closes a descriptor.
 ///
 /// # Errors
 /// The errors of starting a thread.
@@ -17,7 +17,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     let apart = move || {
-        // Where that fails (Linux before 5.9), the thread keeps the shared table.
+        // If this fails (Linux before 5.9), the thread keeps the shared descriptor table.
         let _ = let_go_of_descriptors();
         ask()
     };
@@ -25,8 +25,8 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 fn let_go_of_descriptors() -> io::Result<()> {
-    // SAFETY: numbers. The call closes copies of this thread, which nothing here uses; all other threads keep their
-    // descriptors.
+    // SAFETY: all arguments are integers. The call closes only this thread's copies of descriptors, which the thread
+    // does not use; all other threads keep their descriptors.
     let done = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

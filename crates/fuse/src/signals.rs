@@ -1,15 +1,16 @@
-//! The signals that are pending for the caller of a request.
+//! Pending signals of the callers of requests.
 //!
-//! The kernel reports only that a signal arrived. Programs that handle their signals do not expect lookups and reads of
-//! files to fail because of them, as no local file system lets them.
+//! The kernel reports only that a signal arrived. Programs that handle signals do not expect lookups and reads of
+//! files to fail with EINTR, because no local file system does this.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// The interval between checks: the kernel reports only the first signal, and over io_uring not always that one.
+/// The interval between checks for signals. The kernel reports only the first signal, and over io_uring not always
+/// that signal.
 pub(crate) const LOOKS: Duration = Duration::from_millis(500);
 
-/// Returns whether a signal is pending for this thread that interrupts its wait.
+/// Returns whether a pending signal interrupts the wait of this thread.
 pub(crate) fn is_signalled(thread: u32) -> bool {
     status(thread).is_ok_and(|status| of_thread(&status) != 0)
 }
@@ -17,8 +18,8 @@ pub(crate) fn is_signalled(thread: u32) -> bool {
 /// SIGKILL in the kernel's signal masks, in which signal 1 is the lowest bit.
 const SIGKILL: u64 = 1 << (9 - 1);
 
-/// Returns whether SIGKILL is pending for this thread (proc(5)). For threads in PID namespaces that this process cannot
-/// see (0 for FUSE), the answer is true: they could not be ended otherwise.
+/// Returns whether SIGKILL is pending for this thread (proc(5)). Returns true for threads in PID namespaces that this
+/// process cannot see (FUSE sends the id 0): otherwise their requests could not be ended.
 pub(crate) fn is_killed(thread: u32) -> bool {
     thread == 0 || status(thread).is_ok_and(|status| has_sigkill(&status))
 }
@@ -31,7 +32,7 @@ fn has_sigkill(status: &str) -> bool {
     of_thread(status) & SIGKILL != 0
 }
 
-/// Returns the pending, unblocked signals of a thread with this `/proc/<thread>/status`.
+/// Returns the mask of pending, unblocked signals from the content of `/proc/<thread>/status`.
 fn of_thread(status: &str) -> u64 {
     let mask = |name| {
         let mask = status.lines().find_map(|line| line.strip_prefix(name));

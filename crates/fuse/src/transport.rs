@@ -3,10 +3,10 @@
 use crate::reply::Reply;
 use std::io;
 
-/// A channel to and from the kernel. Each request has a *ticket*, a number by which the transport finds the place for
-/// the reply. Replies may come at any time, from any thread, in any order.
+/// A channel to and from the kernel. Each request has a *ticket*: a number by which the transport finds the place for
+/// the reply. Any thread may reply at any time, in any order.
 pub(crate) trait Transport: Send + Sync {
-    /// Replies to a request.
+    /// Sends the reply to a request.
     fn answer(&self, ticket: u64, unique: u64, reply: Reply);
 
     /// Returns the flags that this transport requests in INIT in addition to the common ones ([`crate::abi::init`]).
@@ -14,7 +14,7 @@ pub(crate) trait Transport: Send + Sync {
         0
     }
 
-    /// Receives the flags of the answer to INIT, which follows.
+    /// Receives the flags that INIT has negotiated, before the mount sends the reply to INIT.
     fn agreed(&self, _flags: u64) {}
 
     /// Returns whether the kernel may fail to report a signal that arrives while it delivers a request.

@@ -1,4 +1,4 @@
-//! The registry of transports.
+//! The transports that carry FUSE requests: the device and io_uring.
 
 pub(crate) mod device;
 pub(crate) mod uring;

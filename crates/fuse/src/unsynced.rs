@@ -1,33 +1,34 @@
-//! Writes of an open file that are not durable yet, so that a close or sync knows whether it has anything to do.
+//! Writes of an open file that are not durable yet, so that a close or sync knows whether there is anything to do.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Tracks whether all writes through an open file are durable. Processes that inherited a descriptor write, sync and
-/// close it at the same time. While one of these calls still makes a write durable, the other calls must make the write
-/// durable, too.
+/// Tracks whether all writes through an open file are durable. Processes that inherited a descriptor may write, sync
+/// and close the file at the same time. While one call still makes a write durable, another sync or close has to make
+/// the write durable, too.
 pub(crate) struct Unsynced {
-    /// Number of writes so far.
+    /// Number of writes that have ended.
     made: AtomicU64,
-    /// Number of writes that are durable for sure.
+    /// Number of writes that are certainly durable.
     durable: AtomicU64,
 }
 
-/// A write, which counts when it ends, in whatever way. A sync that began before that need not have seen all of the
-/// write.
+/// Guard of a write. Dropping the guard counts the write, whatever its result. A sync that began before the end of
+/// the write need not have covered all of the write.
 pub(crate) struct Write<'a>(&'a Unsynced);
 
 impl Unsynced {
-    /// Creates the record of an open file, which `unsynced` says has a write already.
+    /// Creates the record of an open file. `unsynced`: the creation of the file counts as a write that is not
+    /// durable.
     pub(crate) fn new(unsynced: bool) -> Self {
         Unsynced { made: AtomicU64::new(unsynced.into()), durable: AtomicU64::new(0) }
     }
 
-    /// Begins a write.
+    /// Begins a write through the open file.
     pub(crate) fn begin(&self) -> Write<'_> {
         Write(self)
     }
 
-    /// Returns the number of writes so far, or `None` if all of them are durable.
+    /// Returns the number of writes that have ended, or `None` if all of them are durable.
     pub(crate) fn due(&self) -> Option<u64> {
         let made = self.made.load(SeqCst);
         (made > self.durable.load(SeqCst)).then_some(made)
@@ -68,7 +69,7 @@ mod tests {
         written.made_durable(due);
         let later = written.due().expect("the sync need not have seen the slow write");
         written.made_durable(later);
-        // A sync that began earlier and ends last takes nothing back.
+        // A sync that began earlier and ends last does not undo the result of the later sync.
         written.made_durable(due);
         assert_eq!(written.due(), None);
     }

@@ -1,9 +1,8 @@
-//! The contents of writes: a function of the file, the offset and the number of the write.
+//! The contents of the writes in a trace: a function of file number, offset and write number.
 
 use crate::rng::mix;
 
-/// Fills `out` with the bytes that write `number` of a file put at `offset`. Write 0 means no write: zeros, as in a
-/// hole.
+/// Fills `out` with the bytes that write `number` puts at `offset` of a file. Number 0 stands for a hole: zeros.
 pub fn fill(file: u32, number: u64, offset: u64, out: &mut [u8]) {
     if number == 0 {
         return out.fill(0);

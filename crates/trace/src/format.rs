@@ -4,25 +4,25 @@ use crate::{Action, CLIENTS_MAX, END_MAX, FILES_MAX, LEN_MAX, Op, Trace};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// The header line.
+/// The first line of every trace.
 pub const HEADER: &str = "weir-trace 1";
-/// Longest line in bytes.
+/// Longest line of a text trace in bytes.
 const LINE_MAX: usize = 256;
 
 /// The reason why a text is not a valid trace.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct Bad {
-    /// The line, counted from 1.
+    /// The number of the invalid line, counted from 1.
     pub line: usize,
-    /// The problem.
+    /// The reason why the line is invalid.
     pub why: String,
 }
 
-/// Parses a trace. The result takes at most a small multiple of the memory of the text.
+/// Parses a trace. The result takes at most a small multiple of the size of `text`.
 ///
 /// # Errors
-/// The first invalid line.
+/// Describes the first invalid line.
 pub fn parse(text: &[u8]) -> Result<Trace, Bad> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let mut lines = text.split(|byte| *byte == b'\n').enumerate();
@@ -37,7 +37,7 @@ pub fn parse(text: &[u8]) -> Result<Trace, Bad> {
     Ok(reader.trace)
 }
 
-/// Returns the text of a trace, which [`parse`] reads back unchanged.
+/// Returns the text of a trace. [`parse`] returns the same trace for this text.
 pub fn print(trace: &Trace) -> String {
     let mut out = format!("{HEADER}\n");
     for (client, ops) in trace.clients.iter().enumerate() {
@@ -56,9 +56,9 @@ pub fn print(trace: &Trace) -> String {
 #[derive(Default)]
 struct Reader {
     trace: Trace,
-    /// The client of the following operations.
+    /// The client that executes the operations on the next lines.
     client: usize,
-    /// The open files of each client.
+    /// The open files, as pairs of client number and file number.
     open: HashSet<(usize, u32)>,
     /// For each file, which clients use the file, and whether an operation removes the file.
     users: HashMap<u32, User>,
@@ -96,7 +96,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Extends the list of clients to the current one, and returns its operations.
+    /// Extends the list of clients up to the current client, and returns the operations of the current client.
     fn reach(&mut self) -> &mut Vec<Op> {
         if self.trace.clients.len() <= self.client {
             self.trace.clients.resize_with(self.client + 1, Vec::new);
@@ -120,7 +120,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Checks that the operation is allowed after the preceding ones.
+    /// Checks that the format allows this operation after the preceding operations.
     fn allow(&mut self, op: &Op) -> Result<(), String> {
         let who = (self.client, op.file);
         let user = self.users.entry(op.file).or_insert(User { client: self.client, shared: false, removed: false });

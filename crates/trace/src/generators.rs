@@ -11,51 +11,52 @@ use crate::{Action, END_MAX, Trace};
 /// The description of a trace. Sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Generator {
-    /// Sequential access to one file, each client to a part of its own. Clients that write end with one fsync.
+    /// Sequential access to one file; each client accesses its own part. A writing client ends with one fsync.
     Sequential {
-        /// Length of the file.
+        /// Length of the file in bytes.
         size: u64,
-        /// Length of a request.
+        /// Length of a request in bytes.
         request: u32,
         /// Number of clients.
         clients: u32,
-        /// Reads instead of writes.
+        /// Whether the clients read instead of write.
         read: bool,
     },
-    /// Access to random offsets of one file, each a multiple of the request length. Clients that write end with one
+    /// Access to random offsets of one file, each a multiple of the request length. A writing client ends with one
     /// fsync.
     Random {
-        /// Length of the file.
+        /// Length of the file in bytes.
         size: u64,
-        /// Length of a request.
+        /// Length of a request in bytes.
         request: u32,
         /// Number of requests of each client.
         count: u32,
         /// Number of clients.
         clients: u32,
-        /// Reads instead of writes.
+        /// Whether the clients read instead of write.
         read: bool,
     },
-    /// Interleaved writes: `clients` clients write the records of one file in turns, and each ends with one fsync.
+    /// Strided writes: the clients write the records of one file in round-robin order. Each client ends with one
+    /// fsync.
     Strided {
-        /// Length of a record.
+        /// Length of a record in bytes.
         request: u32,
         /// Number of records of each client.
         count: u32,
         /// Number of clients.
         clients: u32,
     },
-    /// Many small files that are created, read, appended to and removed, as a mail server does.
+    /// Many small files that a client creates, reads, appends to and removes, like a mail server.
     Postmark {
-        /// Number of files at the beginning.
+        /// Number of files that exist before the first transaction.
         files: u32,
         /// Number of transactions: each creates or removes a file, and reads a file or appends to one.
         transactions: u32,
-        /// Whether an fsync precedes each close of a written file.
+        /// Whether an fsync precedes the close of each written file.
         fsync: bool,
     },
-    /// The digitisation of particle physics: many small requests, and a few large ones with nearly all bytes, at random
-    /// offsets.
+    /// The digitisation of particle physics: many small requests, and a few large requests that carry nearly all
+    /// bytes, at random offsets.
     Digitisation {
         /// Number of events, 1.3 MB each.
         events: u32,
@@ -65,10 +66,10 @@ pub enum Generator {
 }
 
 impl Generator {
-    /// Generates the trace. The numbers in the description are limited; excessive ones are refused with a reason.
+    /// Generates the trace from a seed. Refuses descriptions with excessive numbers.
     ///
     /// # Errors
-    /// The problem of the description.
+    /// Describes what is invalid in the description of the trace.
     pub fn generate(&self, seed: u64) -> Result<Trace, String> {
         let clients = match *self {
             Generator::Sequential { size, request, clients, read } => {
@@ -104,7 +105,7 @@ fn kind(read: bool) -> Action {
     if read { Action::Read } else { Action::Write }
 }
 
-/// Refuses descriptions that exceed the limits of traces or reasonable memory.
+/// Refuses descriptions that exceed the limits of traces or need too much memory.
 fn check(request: u32, clients: u32, size: u64, ops: u64) -> Result<(), String> {
     const OPS_MAX: u64 = 1 << 26;
     match () {

@@ -1,7 +1,7 @@
-//! Text traces of file operations: their format (docs/FORMATS.md), the contents of their writes, and generators.
+//! Text traces of file operations: the trace format (docs/FORMATS.md), the contents of the writes, and generators.
 //!
-//! A trace gives the operations of each client in order, without times. It is replayed in a closed loop: each client
-//! begins its next operation when the previous one has been answered.
+//! A trace gives the operations of each client in order, without times. The replay is a closed loop: each client
+//! begins its next operation when its previous operation has completed.
 
 pub mod content;
 pub mod format;
@@ -26,24 +26,24 @@ pub const CLIENTS_MAX: usize = 1024;
 pub enum Action {
     /// Opens the file for reading and writing; creates it if it does not exist.
     Open,
-    /// Reads a range, up to the end of the file.
+    /// Reads a byte range, up to the end of the file.
     Read,
-    /// Writes a range.
+    /// Writes a byte range.
     Write,
-    /// Waits until all written bytes are durable.
+    /// Waits until all written bytes of the file are durable.
     Fsync,
     /// Closes the file.
     Close,
-    /// Removes the file, which no client has open.
+    /// Removes the file. No client may have the file open.
     Remove,
 }
 
 impl Action {
-    /// All kinds.
+    /// All kinds of operations.
     pub const ALL: [Action; 6] =
         [Action::Open, Action::Read, Action::Write, Action::Fsync, Action::Close, Action::Remove];
 
-    /// Returns the keyword in a trace.
+    /// Returns the keyword of this kind in a text trace.
     pub fn word(self) -> &'static str {
         match self {
             Action::Open => "open",
@@ -55,7 +55,7 @@ impl Action {
         }
     }
 
-    /// Returns whether the operation has a range.
+    /// Returns whether operations of this kind have a byte range.
     pub fn has_range(self) -> bool {
         matches!(self, Action::Read | Action::Write)
     }
@@ -64,28 +64,28 @@ impl Action {
 /// An operation on a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Op {
-    /// The kind.
+    /// The kind of the operation.
     pub action: Action,
     /// The number of the file.
     pub file: u32,
-    /// The first byte of the range; 0 if the operation has no range.
+    /// The offset of the first byte of the range; 0 if the operation has no range.
     pub offset: u64,
-    /// The length of the range; 0 if the operation has no range.
+    /// The length of the range in bytes; 0 if the operation has no range.
     pub len: u32,
 }
 
 impl Op {
-    /// Returns an operation without a range.
+    /// Returns an operation without a byte range.
     pub fn of(action: Action, file: u32) -> Op {
         Op { action, file, offset: 0, len: 0 }
     }
 
-    /// Returns a read.
+    /// Returns a read of a byte range.
     pub fn read(file: u32, offset: u64, len: u32) -> Op {
         Op { action: Action::Read, file, offset, len }
     }
 
-    /// Returns a write.
+    /// Returns a write of a byte range.
     pub fn write(file: u32, offset: u64, len: u32) -> Op {
         Op { action: Action::Write, file, offset, len }
     }
@@ -114,7 +114,7 @@ impl Trace {
         self.clients.iter().map(Vec::len).sum()
     }
 
-    /// Returns whether there are no operations.
+    /// Returns whether no client has an operation.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,22 +1,22 @@
-//! A map from each byte of a file to the write that it comes from.
+//! A map from each byte of a file to the last write that covered the byte.
 
 use std::collections::BTreeMap;
 
-/// The last write of every byte of a file. Adjacent bytes of one write share an entry.
+/// The last write of every byte of a file. Adjacent bytes with the same last write share an entry.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// Maps the first byte of a run to the offset after its last byte, and to the number of the write.
+    /// Maps the first offset of a byte range to its end and to the number of the last write that covered the range.
     runs: BTreeMap<u64, (u64, u64)>,
 }
 
-/// A run of adjacent bytes from one write, or without any write (number 0).
+/// Adjacent bytes of a file with the same last write, or without any write (number 0).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// The first byte.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// The number of bytes.
+    /// The number of bytes in the range.
     pub len: u64,
-    /// The number of the write; 0 means no write.
+    /// The number of the last write; 0 means that no write covered these bytes.
     pub number: u64,
 }
 
@@ -36,7 +36,7 @@ impl Written {
         self.runs.insert(offset, (end, number));
     }
 
-    /// Splits the run that contains `at`, so that no run spans it.
+    /// Splits the byte range that contains `at` into two ranges, so that one of them begins at `at`.
     fn split(&mut self, at: u64) {
         let Some((start, (end, number))) = self.runs.range(..at).next_back().map(|(start, run)| (*start, *run)) else {
             return;
@@ -52,7 +52,7 @@ impl Written {
         self.runs.last_key_value().map_or(0, |(_, (end, _))| *end)
     }
 
-    /// Returns the runs of a range, in order and without gaps.
+    /// Returns all byte ranges with the same last write within a range, in order and without gaps.
     pub fn runs(&self, offset: u64, len: u64) -> Vec<Run> {
         let end = offset + len;
         let first = self.runs.range(..offset).next_back().map_or(offset, |(start, _)| *start);
@@ -75,7 +75,7 @@ impl Written {
         out
     }
 
-    /// Forgets all writes.
+    /// Removes all writes from the map.
     pub fn clear(&mut self) {
         self.runs.clear();
     }

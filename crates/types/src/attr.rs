@@ -24,7 +24,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Returns the type with this number (the values of `nfs_ftype4`).
+    /// Returns the type with this number of `nfs_ftype4`, or `None` for any other number.
     pub fn from_number(n: u32) -> Option<Self> {
         Some(match n {
             1 => FileKind::Regular,
@@ -48,26 +48,26 @@ pub struct Attrs {
     pub kind: FileKind,
     /// Permission bits with setuid, setgid and sticky: at most 0o7777.
     pub mode: u32,
-    /// Number of names (directories: 2 + subdirectories).
+    /// Number of hard links; for a directory, 2 plus the number of subdirectories.
     pub nlink: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the file.
     pub gid: u32,
     /// Length in bytes; for a symlink the length of the target, for a directory the number of entries.
     pub size: u64,
-    /// Bytes of storage in use.
+    /// Bytes of storage that the file uses.
     pub used: u64,
-    /// Whether the file may have holes; then `used` is only an upper bound, and the iods know the real value. Set on
-    /// servers only.
+    /// Whether the file may have holes. Then `used` is only an upper bound, and only the iods know the exact value.
+    /// Only servers set this field.
     pub holes: bool,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Timestamp,
-    /// Last change of content.
+    /// Time of the last change of the content.
     pub mtime: Timestamp,
-    /// Last change of content or attributes.
+    /// Time of the last change of the content or the attributes.
     pub ctime: Timestamp,
-    /// Creation.
+    /// Time of creation.
     pub btime: Timestamp,
     /// Change attribute: grows with every change and never decreases (RFC 8881 §5.8.1.4).
     pub change: u64,
@@ -75,34 +75,35 @@ pub struct Attrs {
     pub rdev: (u32, u32),
 }
 
-/// Block size: the smallest hole of local file systems, and its alignment.
+/// Size and alignment of the smallest hole in a file of a local file system, in bytes.
 const BLOCK: u64 = 4096;
 
-/// Returns whether a file that ended at `end` has an unwritten whole block when the next write begins at `from`.
+/// Returns whether a write at `from`, after the file end `end`, leaves at least one whole unwritten block between
+/// them.
 pub fn leaves_hole(end: u64, from: u64) -> bool {
     let whole = |block: u64| block.checked_add(BLOCK).is_some_and(|next| next <= from);
     end.checked_next_multiple_of(BLOCK).is_some_and(whole)
 }
 
-/// The new value of a time (`settime4`).
+/// The new access or modification time in a change of attributes (`settime4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
-    /// The server's clock.
+    /// The present time of the server's clock.
     Now,
-    /// This time.
+    /// A time that the client chooses.
     To(Timestamp),
 }
 
-/// A change of attributes; `None` leaves the attribute unchanged.
+/// New attributes of a file; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttrs {
     /// Permission bits, at most 0o7777.
     pub mode: Option<u32>,
-    /// Owner.
+    /// User id of the owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// Group id of the file.
     pub gid: Option<u32>,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub size: Option<u64>,
     /// Access time.
     pub atime: Option<SetTime>,
@@ -111,7 +112,7 @@ pub struct SetAttrs {
 }
 
 impl SetAttrs {
-    /// Returns whether no attribute changes.
+    /// Returns whether the change sets no attribute.
     pub fn is_empty(&self) -> bool {
         *self == SetAttrs::default()
     }
@@ -122,22 +123,23 @@ impl SetAttrs {
 pub struct DirEntry {
     /// The name: 1 to 255 bytes, no slash, no NUL, neither `.` nor `..`.
     pub name: Bytes,
-    /// Position from which READDIR continues. Cookies above 2 stay valid while other entries are added and removed.
+    /// Cookie with which the next READDIR continues after this entry. Cookies above 2 stay valid while clients add
+    /// and remove other entries.
     pub cookie: u64,
-    /// Attributes of the file.
+    /// Attributes of the file that the entry names.
     pub attrs: Attrs,
 }
 
 /// Capacity of a file system in bytes and files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatFs {
-    /// Total bytes.
+    /// Capacity in bytes.
     pub bytes_total: u64,
-    /// Free bytes.
+    /// Free space in bytes.
     pub bytes_free: u64,
-    /// Free bytes for ordinary users.
+    /// Free space in bytes that ordinary users may use.
     pub bytes_avail: u64,
-    /// Largest number of files.
+    /// Maximum number of files of the file system.
     pub files_total: u64,
     /// Number of files that can still be created.
     pub files_free: u64,

@@ -3,26 +3,26 @@
 /// Numeric identity as AUTH_SYS carries it (RFC 5531 appendix A) and as Linux checks it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Cred {
-    /// User id; 0 passes permission checks as CAP_DAC_OVERRIDE and CAP_FOWNER do.
+    /// User id. User 0 passes permission checks like a process with CAP_DAC_OVERRIDE and CAP_FOWNER.
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
-    /// Supplementary groups, at most 16 on the wire.
+    /// Supplementary group ids; AUTH_SYS carries at most 16.
     pub groups: Vec<u32>,
 }
 
 impl Cred {
-    /// The superuser.
+    /// Returns the credentials of the superuser.
     pub fn root() -> Self {
         Cred::default()
     }
 
-    /// Returns whether this is the superuser.
+    /// Returns whether the user is the superuser (user id 0).
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// Returns whether `gid` is the primary or a supplementary group.
+    /// Returns whether `gid` is the primary group or a supplementary group of the user.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }

@@ -1,4 +1,4 @@
-//! Identifiers of file systems, files, data servers and daemon starts.
+//! Identifiers of file systems, metadata stores, data servers, files and objects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fsid(pub [u8; 16]);
 
-/// The UUID of a data server, made when its store is formatted; also its device id (`deviceid4`).
+/// The UUID of a data server (iod), chosen when its store is formatted; also the device id (`deviceid4`) in layouts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IodId(pub [u8; 16]);
 
-/// The UUID of a metadata store, made when the store is formatted. A copy of the store has the same UUID.
+/// The UUID of a metadata store, chosen when the store is formatted. A copy of the store has the same UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StoreId(pub [u8; 16]);
 
@@ -20,7 +20,7 @@ pub struct StoreId(pub [u8; 16]);
 pub struct FileId(pub u64);
 
 impl FileId {
-    /// The root directory.
+    /// The inode number of the root directory.
     pub const ROOT: FileId = FileId(1);
 }
 
@@ -30,15 +30,15 @@ impl fmt::Display for FileId {
     }
 }
 
-/// The identity of an object inside one file system: the file that the bytes belong to, and the stream.
+/// The identity of an object inside one file system: the file that the object's bytes belong to, and the stream.
 ///
 /// An iod has at most one object of each stream of a file. The layout record of a file says which stream has its bytes.
 /// So the objects of a file can be replaced by objects of another stream on the same iods.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ObjectId {
-    /// The file.
+    /// The file that the object's bytes belong to.
     pub file: FileId,
-    /// The stream; new files use stream 0.
+    /// The stream of the file; the bytes of a new file are in stream 0.
     pub stream: u32,
 }
 
@@ -54,7 +54,7 @@ impl ObjectId {
     }
 }
 
-/// Prints the file in stream 0, and the file and the stream otherwise.
+/// Prints only the file number for stream 0, and file number, dot and stream number otherwise.
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.stream {
@@ -64,15 +64,15 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// The fencing generation of a file's objects. An iod refuses capabilities of an older generation.
+/// The fencing generation of a file's objects. An iod refuses capabilities with an older generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Generation(pub u32);
 
-/// A write verifier (`verifier4`). It changes at every start of a daemon that may have lost unstable data.
+/// A write verifier (`verifier4`). It changes at every start of a daemon that may have lost unstable writes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Verifier(pub [u8; 8]);
 
-/// The error for a text that is not a UUID.
+/// The error for text that is not a UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not a UUID (expected 32 hexadecimal digits, dashes allowed)")]
 pub struct NotAUuid;

@@ -1,4 +1,4 @@
-//! Common types of all parts of Weir: ids, attributes, credentials, status codes and limits.
+//! Common types of all parts of Weir: identifiers, attributes, credentials, status codes and limits.
 
 pub mod attr;
 pub mod cred;

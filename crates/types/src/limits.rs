@@ -8,14 +8,15 @@ pub const NAME_MAX: usize = 255;
 pub const PATH_MAX: usize = 4095;
 /// Maximum number of hard links to one file.
 pub const LINK_MAX: u32 = 1 << 30;
-/// Largest file in bytes; leaves space for the object head below `i64::MAX`.
+/// Largest size of a file in bytes. An object of this size and its head stay below `i64::MAX` bytes.
 pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
 /// Longest xattr name in bytes, without its `user.` prefix.
 pub const XATTR_NAME_MAX: usize = 250;
 /// Largest xattr value in bytes.
 pub const XATTR_VALUE_MAX: usize = 60 << 10;
 
-/// Smallest stripe unit in bytes, because the files layout uses the six low bits for flags (RFC 8881 §13.2).
+/// Smallest stripe unit in bytes: the files layout uses the six low bits of the stripe unit for flags (RFC 8881
+/// §13.2).
 pub const STRIPE_UNIT_MIN: u64 = 64;
 /// Largest stripe unit in bytes.
 pub const STRIPE_UNIT_MAX: u64 = 1 << 30;
@@ -28,57 +29,60 @@ pub const PAYLOAD_MAX: usize = 1 << 20;
 pub const EXTENTS_MAX: usize = 1024;
 /// Space for RPC and operation headers around a payload, in bytes.
 pub const HEADER_MAX: usize = 64 << 10;
-/// Largest RPC record accepted, in bytes. A connection that sends a larger one is closed.
+/// Largest RPC record in bytes. The receiver of a larger record closes the connection.
 pub const RECORD_MAX: usize = PAYLOAD_MAX + HEADER_MAX;
 /// Maximum number of fragments of one RPC record.
 pub const FRAGMENTS_MAX: usize = 64;
-/// Largest credential or verifier body (RFC 5531 §8.2).
+/// Largest credential or verifier body in bytes (RFC 5531 §8.2).
 pub const AUTH_BODY_MAX: usize = 400;
-/// Largest NFS filehandle (`NFS4_FHSIZE`).
+/// Largest NFS filehandle in bytes (`NFS4_FHSIZE`).
 pub const FILEHANDLE_MAX: usize = 128;
-/// Longest owner or client owner string (`NFS4_OPAQUE_LIMIT`).
+/// Longest open owner, lock owner or client owner string in bytes (`NFS4_OPAQUE_LIMIT`).
 pub const OPAQUE_MAX: usize = 1024;
-/// Maximum number of words of an attribute or operation bitmap.
+/// Maximum number of 32-bit words of an attribute or operation bitmap.
 pub const BITMAP_WORDS_MAX: usize = 8;
-/// Largest layout or device address body, in bytes.
+/// Largest body of a layout or device address, in bytes.
 pub const LAYOUT_BODY_MAX: usize = 16 << 10;
-/// Longest name that decoding accepts; a longer one than `NAME_MAX` receives an error of its own.
+/// Longest file name in bytes that decoders accept. So a name above `NAME_MAX` gets its own error, not a decoding
+/// error.
 pub const NAME_DECODE_MAX: usize = 4096;
-/// Longest path or symlink target that decoding accepts; a longer one than `PATH_MAX` receives an error of its own.
+/// Longest path or symlink target in bytes that decoders accept. So a path above `PATH_MAX` gets its own error, not a
+/// decoding error.
 pub const PATH_DECODE_MAX: usize = 8192;
-/// Largest xattr value that decoding accepts; a larger one than `XATTR_VALUE_MAX` receives an error of its own.
+/// Largest xattr value in bytes that decoders accept. So a value above `XATTR_VALUE_MAX` gets its own error, not a
+/// decoding error.
 pub const XATTR_VALUE_DECODE_MAX: usize = 128 << 10;
 /// Largest encoding of the attributes of one file, in bytes.
 pub const ATTR_BODY_MAX: usize = 32 << 10;
-/// Maximum number of entries of one page of a directory or of a list of xattrs.
+/// Maximum number of entries that decoders accept in one reply to READDIR or LISTXATTRS.
 pub const DIRECTORY_PAGE_MAX: usize = 64 << 10;
 /// Maximum number of stateids in one TEST_STATEID.
 pub const STATEIDS_MAX: usize = 4096;
-/// Maximum number of items of any other list in a message.
+/// Maximum number of items in a list of a message, for lists without a limit of their own.
 pub const LIST_MAX: usize = 1024;
 
 /// Maximum number of operations in one COMPOUND.
 pub const COMPOUND_OPS_MAX: u32 = 64;
 /// Maximum number of slots of one session.
 pub const SLOTS_MAX: u32 = 64;
-/// Largest reply that the reply cache keeps, in bytes.
+/// Largest reply in bytes that the reply cache stores.
 pub const REPLY_CACHED_MAX: u32 = 8 << 10;
 /// Maximum number of sessions of one client.
 pub const SESSIONS_PER_CLIENT_MAX: usize = 16;
 /// Maximum number of client records.
 pub const CLIENTS_MAX: usize = 16 << 10;
-/// Maximum number of client records without a session; a new one replaces the oldest.
+/// Maximum number of client records without a session; a new record replaces the oldest one.
 pub const UNCONFIRMED_MAX: usize = 4 << 10;
-/// Maximum number of open owners with state of one client.
+/// Maximum number of open states of one client.
 pub const OPENS_PER_CLIENT_MAX: usize = 64 << 10;
 /// Maximum number of open states of all clients.
 pub const OPENS_MAX: usize = 512 << 10;
 /// Maximum number of byte-range locks of one client: locked ranges, lock owners of opens, and waiting lock requests
 /// together.
 pub const LOCKS_PER_CLIENT_MAX: usize = 16 << 10;
-/// Maximum number of byte-range locks of all clients, counted the same way.
+/// Maximum number of locked ranges, lock owners of opens, and waiting lock requests of all clients together.
 pub const LOCKS_MAX: usize = 256 << 10;
-/// Maximum number of waiting lock requests of one file that are granted in order.
+/// Maximum number of waiting lock requests of one file that the mgr queues in the order of their arrival.
 pub const LOCK_WAITERS_PER_FILE_MAX: usize = 64;
 /// Maximum number of delegations of one client.
 pub const DELEGATIONS_PER_CLIENT_MAX: usize = 16 << 10;
@@ -90,10 +94,10 @@ pub const LAPSED_CLIENTS_MAX: usize = 1024;
 pub const LAYOUTS_PER_CLIENT_MAX: usize = 64 << 10;
 /// Maximum number of layouts of all clients.
 pub const LAYOUTS_MAX: usize = 512 << 10;
-/// Bytes of the reply caches of all sessions together.
+/// Maximum number of bytes in the reply caches of all sessions together.
 pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
-/// A new session gets at most the free part of the reply cache divided by this number, so that many more sessions find
-/// space.
+/// A new session gets at most the free part of the reply cache divided by this number, so that space remains for many
+/// more sessions.
 pub const REPLY_CACHE_SHARE: u64 = 1024;
 
 /// Maximum number of connections that one daemon accepts.
@@ -101,96 +105,100 @@ pub const CONNECTIONS_MAX: usize = 4096;
 /// Maximum number of connections that one daemon accepts from one address. All connections over Unix sockets count as
 /// one address.
 pub const CONNECTIONS_PER_PEER_MAX: usize = 2048;
-/// Maximum number of connections of an iod whose peers have not completed PROVE.
+/// Maximum number of connections of an iod whose peers have not yet authenticated with PROVE.
 pub const STRANGERS_MAX: usize = 1024;
-/// The same limit for one machine.
+/// Maximum number of connections from one machine to an iod whose peers have not yet authenticated with PROVE.
 pub const STRANGERS_PER_MACHINE_MAX: usize = 128;
-/// Time in which the peer of an iod's connection must complete PROVE.
+/// Time limit within which the peer of an iod's connection must complete PROVE.
 pub const STRANGER_TIME: Duration = Duration::from_secs(10);
-/// Maximum number of requests of one connection in progress; further requests wait in the socket.
+/// Maximum number of requests in progress of one connection; further requests wait in the socket buffer.
 pub const IN_FLIGHT_PER_CONNECTION: usize = 128;
-/// Bytes charged for the execution of one request, besides the request and its reply.
+/// Bytes of memory that a daemon accounts for the execution of one request, besides the request and its reply.
 pub const CALL_BYTES: usize = 16 << 10;
 /// Largest reply to a request without bulk data, in bytes.
 pub const REPLY_SMALL: usize = 4 << 10;
 /// Bytes that one connection may hold in requests in progress and in unsent replies. Above this limit the daemon stops
 /// reading from the connection.
 pub const CONNECTION_BYTES_MAX: usize = 32 << 20;
-/// The same limit for all connections of a daemon together.
+/// Bytes that all connections of a daemon together may hold in requests in progress and in unsent replies.
 pub const NET_BYTES_MAX: usize = 512 << 20;
-/// Bytes that an idle connection with sessions may use.
+/// Bytes of memory that an idle connection with sessions may use.
 pub const IDLE_BYTES_MAX: usize = 64 << 10;
-/// Time in which the first request must arrive on a connection.
+/// Time limit for the arrival of the first request on a new connection.
 pub const FIRST_REQUEST_TIME: Duration = Duration::from_secs(60);
-/// Time in which a record must arrive completely once it has begun, and in which the peer must accept a reply that is
-/// next to be sent. A slower peer is disconnected. Between requests a peer may be silent forever.
+/// Time limit for the rest of a record to arrive, and for the peer to accept the next reply. The daemon disconnects a
+/// slower peer. Between requests, a connection may stay idle without limit.
 pub const STALL_TIME: Duration = Duration::from_secs(60);
-/// The same limit while memory for requests is short.
+/// The value of [`STALL_TIME`] while the daemon has little free memory for requests.
 pub const STALL_TIME_UNDER_PRESSURE: Duration = Duration::from_secs(2);
 /// Bytes of memory that an mgr may use with all tables and buffers full.
 pub const MGR_MEMORY_MAX: usize = 4 << 30;
-/// Bytes of small writes that an mgr may hold to join them, unless its configuration sets less. Writes beyond the limit
-/// are sent at once.
+/// Default limit in bytes of the small writes that an mgr holds in memory to join them (write gathering). The mgr
+/// sends writes beyond the limit at once.
 pub const GATHER_BYTES: usize = 64 << 20;
-/// Largest value that the configuration may set.
+/// Largest memory limit in bytes for gathered writes that the configuration of an mgr may set.
 pub const GATHER_BYTES_MAX: usize = 256 << 20;
-/// Maximum number of files for which an mgr remembers a failed write of gathered bytes that it has not yet reported to
-/// the writers.
+/// Maximum number of files with a failed write of gathered bytes that an mgr has not yet reported to the writers.
 pub const GATHER_FAILED_MAX: usize = 1024;
-/// Maximum number of files with possible holes for which an mgr caches the space used.
+/// Maximum number of files with possible holes for which an mgr caches the number of bytes that they use.
 pub const SPACE_KNOWN_MAX: usize = 16384;
 /// Maximum number of object files that an iod keeps open.
 pub const OPEN_OBJECTS_MAX: usize = 4096;
-/// Maximum number of removed files that an iod remembers, so that late writes do not create their objects again.
+/// Maximum number of removed files for which an iod keeps tombstones, so that late writes do not create objects
+/// again.
 pub const IOD_GONE_MAX: usize = 64 << 10;
 /// Maximum number of payload buffers of an iod in use at a time; further requests wait for a buffer.
 pub const IOD_BUFFERS_MAX: usize = 256;
-/// Payload bytes that a client keeps in flight or uncommitted before writers must wait.
+/// Payload bytes that a client may have in flight or uncommitted. Above this limit, its writers wait.
 pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
-/// Bytes of read-ahead that a client may hold for all its readers together.
+/// Bytes of read-ahead data that a client may hold for all its readers together.
 pub const READ_AHEAD_BYTES: usize = 64 << 20;
-/// Native requests of one client in flight to one iod.
+/// Maximum number of native requests that one client has in flight to one iod.
 pub const IN_FLIGHT_PER_IOD: usize = 8;
 
-/// Maximum number of writes in one metadata batch.
+/// Maximum number of writes of keys in one metadata batch.
 pub const BATCH_WRITES_MAX: usize = 1000;
-/// Maximum number of expectations of one metadata batch. It limits the depth to which directories may be moved.
+/// Maximum number of preconditions of one metadata batch. The limit also bounds the depth to which directories may be
+/// moved.
 pub const BATCH_EXPECTS_MAX: usize = 4096;
-/// Largest metadata batch, bytes of keys and values.
+/// Largest metadata batch in bytes of keys and values.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Largest metadata key in bytes.
 pub const KEY_MAX: usize = 500;
 /// Largest metadata value in bytes.
 pub const VALUE_MAX: usize = 64 << 10;
-/// Maximum number of metadata batches that share one flush.
+/// Maximum number of metadata batches that share one flush (group commit).
 pub const META_WINDOW_BATCHES: usize = 1000;
-/// Bytes of batches above which no further batch joins a flush.
+/// Maximum number of bytes of the metadata batches in one flush. Above this limit no further batch joins the flush.
 pub const META_WINDOW_BYTES: usize = 8 << 20;
-/// Metadata batches waiting for the writer, above which further ones are delayed.
+/// Maximum number of metadata batches that wait for the store's writer. Above this limit the store delays further
+/// batches.
 pub const META_QUEUE_BATCHES: usize = 8192;
-/// Bytes of waiting metadata batches, above which further ones are delayed.
+/// Maximum number of bytes of the metadata batches that wait for the store's writer.
 pub const META_QUEUE_BYTES: usize = 64 << 20;
 /// Cache size of the embedded metadata store, in bytes.
 pub const META_CACHE_BYTES: usize = 256 << 20;
-/// Bytes of the batch log of a new metadata store. The log doubles when it fills up before a checkpoint is due.
+/// Initial size in bytes of the batch log of a new metadata store. The log doubles when it fills up before a
+/// checkpoint.
 pub const META_LOG_BYTES: u64 = 4 << 20;
-/// Largest batch log in bytes. Together with [`META_CHECKPOINT_INTERVAL`] it limits the replay after a crash.
+/// Largest batch log in bytes. This limit and [`META_CHECKPOINT_INTERVAL`] bound the replay after a crash.
 pub const META_LOG_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of recent changes, overhead included, that are only in memory and in the batch log. Above this limit they move
-/// to the metadata store without a flush. With a small log they move earlier, at half the size of the log.
+/// Bytes of recent changes, overhead included, that are only in memory and in the batch log. Above this limit, or
+/// above half of a small log, the store moves the changes to its database file without a flush.
 pub const META_RECENT_BYTES: u64 = 4 << 20;
-/// Longest time for which changes are only in the batch log, before the metadata store itself is flushed.
+/// Maximum time for which a change is only in the batch log. Then the store flushes its database file (checkpoint).
 pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
-/// Worst-case growth in bytes of the metadata store's file for one changed record: the pages on the record's path that
-/// no other record shares.
+/// Worst-case growth in bytes of the metadata store's file for one changed record: the tree pages on the path to the
+/// record that no other record shares.
 pub const META_CHANGE_BYTES: u64 = 12 << 10;
 /// Free disk space in bytes below which the metadata store on a large disk accepts only removals and recovery.
 pub const META_RESERVE_BYTES: u64 = 64 << 20;
-/// Free disk space in bytes that an iod keeps on a large disk. Below it an iod refuses new data, so that an mgr on the
-/// same disk can still change and remove files.
+/// Free disk space in bytes that an iod keeps on a large disk. With less free space, an iod refuses new data, so that
+/// an mgr on the same disk can still change and remove files.
 pub const IOD_RESERVE_BYTES: u64 = 128 << 20;
 
-/// Returns the free bytes that an iod keeps on a disk of `total` bytes: a sixteenth of a disk below 2 GiB.
+/// Returns the free bytes that an iod keeps on a disk of `total` bytes: a sixteenth of the disk, but at most
+/// [`IOD_RESERVE_BYTES`].
 pub const fn iod_reserve(total: u64) -> u64 {
     let share = total / 16;
     if share < IOD_RESERVE_BYTES { share } else { IOD_RESERVE_BYTES }
@@ -198,8 +206,8 @@ pub const fn iod_reserve(total: u64) -> u64 {
 
 /// Returns the free bytes below which the metadata store on a disk of `total` bytes accepts only removals and recovery.
 ///
-/// The value is at most half of [`iod_reserve`]. So the mgr still works when iods have filled a disk that they share
-/// with it.
+/// The value is at most half of [`iod_reserve`]. So an mgr still works when iods have filled a disk that they share
+/// with the mgr.
 pub const fn meta_reserve(total: u64) -> u64 {
     let share = total / 32;
     if share < META_RESERVE_BYTES { share } else { META_RESERVE_BYTES }
@@ -212,14 +220,15 @@ pub const LAYOUT_RECORD_MAX: usize = 4 << 10;
 pub const XATTRS_MAX: usize = 256;
 /// Maximum number of bytes of names and values of all extended attributes of one file.
 pub const XATTRS_BYTES_MAX: usize = 256 << 10;
-/// Maximum number of entries that one read of a directory returns.
+/// Maximum number of entries that the metadata store returns in one read of a directory.
 pub const READDIR_MAX: usize = 4096;
-/// Longest key of a registry record in bytes.
+/// Longest key in bytes of a record in the metadata store's registry.
 pub const REGISTRY_KEY_MAX: usize = 64;
 
-/// Largest table space in bytes of one open, layout, lock or client, including owner strings of [`OPAQUE_MAX`] bytes.
+/// Largest memory in bytes of one open, layout, lock or client in the mgr's tables, including owner strings of
+/// [`OPAQUE_MAX`] bytes.
 const STATE_BYTES: usize = OPAQUE_MAX + 512;
-/// Table space in bytes of one delegation, which has no owner string.
+/// Memory in bytes of one delegation in the mgr's tables; a delegation has no owner string.
 const DELEGATION_BYTES: usize = 512;
 /// Upper bound in bytes of the memory that an mgr uses for its caches, tables and buffers.
 const MGR_MEMORY: usize = META_CACHE_BYTES
@@ -237,14 +246,14 @@ const _: () = {
     assert!(MGR_MEMORY <= MGR_MEMORY_MAX);
     assert!(2 * CONNECTIONS_PER_PEER_MAX <= CONNECTIONS_MAX, "one peer cannot take all places");
     assert!(STRANGERS_MAX <= CONNECTIONS_MAX / 4 && STRANGERS_PER_MACHINE_MAX <= STRANGERS_MAX / 8);
-    // While a large record arrives, the largest reply to it is charged as well.
+    // While a connection receives a large record, the daemon also accounts for the largest reply to this record.
     assert!(2 * RECORD_MAX + CALL_BYTES < CONNECTION_BYTES_MAX && 8 * CONNECTION_BYTES_MAX <= NET_BYTES_MAX);
     assert!(REPLY_SMALL + CALL_BYTES < IDLE_BYTES_MAX && STALL_TIME_UNDER_PRESSURE.as_secs() < STALL_TIME.as_secs());
     assert!(2 * UNCONFIRMED_MAX < CLIENTS_MAX && CONNECTIONS_MAX <= CLIENTS_MAX - UNCONFIRMED_MAX);
     assert!(OPENS_PER_CLIENT_MAX < OPENS_MAX / 4 && LAYOUTS_PER_CLIENT_MAX < LAYOUTS_MAX / 4);
     assert!(LOCKS_PER_CLIENT_MAX < LOCKS_MAX / 4 && LAPSED_CLIENTS_MAX < CLIENTS_MAX / 4);
     assert!(DELEGATIONS_PER_CLIENT_MAX < DELEGATIONS_MAX / 4);
-    // Every connection may have a session with at least one slot.
+    // Every connection can have a session with at least one slot.
     assert!(REPLY_CACHE_BYTES / REPLY_CACHED_MAX as u64 >= 8 * CONNECTIONS_MAX as u64);
     assert!(STRIPE_UNIT_MIN.is_multiple_of(64) && STRIPE_UNIT_MAX < 1 << 32);
     assert!(EXTENTS_MAX * 16 + AUTH_BODY_MAX * 2 + 4096 < HEADER_MAX);
@@ -259,10 +268,11 @@ const _: () = {
     assert!(BATCH_BYTES_MAX + VALUE_MAX < META_WINDOW_BYTES && META_WINDOW_BYTES < META_QUEUE_BYTES);
     assert!(META_RESERVE_BYTES >= 4 * META_WINDOW_BYTES as u64);
     assert!(META_LOG_BYTES.is_multiple_of(4096) && META_LOG_BYTES <= META_LOG_BYTES_MAX);
-    // Sixteen stores on one disk may each write `IOD_ROOM_BYTES` before they notice that the disk is full.
+    // Sixteen iod stores on one disk may each write `IOD_ROOM_BYTES` before they notice that the disk is full.
     assert!(2 * META_RESERVE_BYTES <= IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
-    // A removal deletes all extended attributes in its batch. A new directory copies those of its parent.
+    // A removal deletes all extended attributes of a file in one batch. A new directory copies the extended
+    // attributes of its parent.
     assert!(XATTRS_MAX + 16 < BATCH_WRITES_MAX && 2 * XATTRS_BYTES_MAX < BATCH_BYTES_MAX);
     assert!(XATTR_VALUE_MAX + XATTR_NAME_MAX <= XATTRS_BYTES_MAX);
 };

@@ -1,20 +1,22 @@
-//! The machine that a request comes from, for fair shares of limits that all clients have in common.
+//! The machine that a request comes from. Servers give each machine a fair share of limits that all clients share.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A machine, as far as a server can distinguish machines; on the server's own machine, a user.
+/// A machine, as far as a server can distinguish machines. On the server's own machine, each user counts as a
+/// machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Machine {
     /// A user of the server's own machine, with the user id that the kernel reports.
     Local(u32),
-    /// Root of the machine with this address: the port is privileged (below 1024).
+    /// The root user of the machine with this address: the client's port is privileged (below 1024).
     Root(IpAddr),
-    /// Any user of a machine. Addresses that one machine can choose freely count as one ([`Machine::at`]).
+    /// Any user of the machine with this address. All addresses that one machine can choose freely count as one
+    /// machine ([`Machine::at`]).
     At(IpAddr),
 }
 
 impl Machine {
-    /// The machine of a request with unknown origin.
+    /// The machine of a request whose origin is unknown.
     pub const UNKNOWN: Machine = Machine::At(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
     /// Returns the machine of a peer with this address and port.
@@ -22,7 +24,8 @@ impl Machine {
         if port < 1024 { Machine::Root(address.to_canonical()) } else { Machine::at(address) }
     }
 
-    /// Returns the machine of an address. All loopback addresses of IPv4 are one machine, and so is each /64 of IPv6.
+    /// Returns the machine of an address. All IPv4 loopback addresses are one machine, and each IPv6 /64 network is
+    /// one machine.
     pub fn at(address: IpAddr) -> Self {
         Machine::At(match address.to_canonical() {
             IpAddr::V4(v4) if v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -32,8 +35,8 @@ impl Machine {
     }
 }
 
-/// Returns whether a machine with `own` of the `all` places in use must not take another, out of `max`. No machine may
-/// hold more places than remain free.
+/// Returns whether a machine that uses `own` places must not take another place. All machines together use `all` of
+/// `max` places. No machine may use more places than remain free.
 pub fn is_share_full(own: usize, all: usize, max: usize) -> bool {
     own >= max.saturating_sub(all)
 }

@@ -1,6 +1,6 @@
 //! Deliberate bugs that a test switches on in a thread, to prove that the simulator finds them.
 //!
-//! They are never part of the product: the module is behind the feature `planted`, which only the simulator enables.
+//! The product never contains these bugs: only the simulator enables the feature `planted` of this module.
 
 use std::cell::Cell;
 
@@ -13,9 +13,9 @@ pub enum Planted {
     CommitVerifier,
     /// The table of byte-range locks forgets the locks that it has granted.
     LockTable,
-    /// The mgr swaps the layout of a file before its new objects are durable.
+    /// The mgr swaps the layout of a file before the new objects of the file are durable.
     EarlySwap,
-    /// The new objects of a move are of the stream that the file has already.
+    /// A move of a file creates the new objects in the stream that the file already uses.
     SameStream,
 }
 
@@ -23,12 +23,12 @@ thread_local! {
     static ON: Cell<Option<Planted>> = const { Cell::new(None) };
 }
 
-/// Switches this bug on in this thread, or all bugs off with `None`.
+/// Switches a bug on in the calling thread, or all bugs off with `None`.
 pub fn plant(mistake: Option<Planted>) {
     ON.set(mistake);
 }
 
-/// Returns whether this bug is switched on in this thread.
+/// Returns whether this bug is switched on in the calling thread.
 pub fn is_planted(mistake: Planted) -> bool {
     ON.get() == Some(mistake)
 }

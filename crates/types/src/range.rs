@@ -1,16 +1,16 @@
 //! Byte ranges of a file or object.
 
-/// `len` bytes from `offset`. The end never overflows.
+/// A range of `len` bytes from `offset`. The end must not exceed `u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ByteRange {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Number of bytes.
+    /// Number of bytes in the range.
     pub len: u64,
 }
 
 impl ByteRange {
-    /// Everything (`0..u64::MAX`), the meaning of length `NFS4_UINT64_MAX` in layouts and locks.
+    /// The range of all bytes (`0..u64::MAX`). Layouts and locks encode this range with the length `NFS4_UINT64_MAX`.
     pub const ALL: ByteRange = ByteRange { offset: 0, len: u64::MAX };
 
     /// Returns a range, or `None` if its end exceeds `u64::MAX`.
@@ -33,14 +33,14 @@ impl ByteRange {
         self.offset < other.end() && other.offset < self.end()
     }
 
-    /// Returns whether this range overlaps one of `sorted`, which are in order and do not overlap. Uses binary search,
-    /// because a writer may have tens of thousands of ranges.
+    /// Returns whether this range overlaps any range of `sorted`, whose ranges are in ascending order and do not
+    /// overlap. Uses binary search, because a writer may have tens of thousands of ranges.
     pub fn overlaps_any(self, sorted: &[ByteRange]) -> bool {
         let at = sorted.partition_point(|range| range.end() <= self.offset);
         sorted.get(at).is_some_and(|range| range.overlaps(self))
     }
 
-    /// Returns the shortest range that contains both.
+    /// Returns the shortest range that contains both ranges.
     pub fn around(self, other: ByteRange) -> ByteRange {
         let offset = self.offset.min(other.offset);
         ByteRange { offset, len: self.end().max(other.end()) - offset }

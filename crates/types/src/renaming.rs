@@ -3,12 +3,12 @@
 /// The treatment of a file that already has the new name, as in the flags of renameat2(2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Renaming {
-    /// The file loses the name, as with rename(2) and with RENAME of NFS (RFC 8881 §18.26).
+    /// The existing file loses the new name, as with rename(2) and with RENAME of NFS (RFC 8881 §18.26).
     #[default]
     Replace,
-    /// `RENAME_NOREPLACE`: the rename fails with `Exist`.
+    /// `RENAME_NOREPLACE`: the rename fails with `Exist` if a file has the new name.
     NoReplace,
-    /// `RENAME_EXCHANGE`: the file gets the old name. It must exist.
+    /// `RENAME_EXCHANGE`: the existing file gets the old name. The rename fails if no file has the new name.
     Exchange,
 }
 
@@ -23,7 +23,7 @@ impl Renaming {
         }
     }
 
-    /// Returns the flags of renameat2(2).
+    /// Returns the flags of renameat2(2) for this mode.
     pub const fn flags(self) -> u32 {
         match self {
             Renaming::Replace => 0,

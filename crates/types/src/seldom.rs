@@ -3,12 +3,13 @@
 use crate::Machine;
 use std::collections::BTreeMap;
 
-/// Seconds after which the same message about the same machine is logged again.
+/// Seconds after which a message with the same reason about the same machine may be logged again.
 const AGAIN: u64 = 10;
-/// Maximum number of pairs of machine and reason that are tracked separately; all further ones count together.
+/// Maximum number of pairs of reason and machine that the limiter tracks. Further machines share one entry per
+/// reason.
 const APART: usize = 1024;
 
-/// Recent messages, by reason and machine.
+/// A rate limiter: the times of recent log messages, by reason and machine.
 #[derive(Clone, Debug, Default)]
 pub struct Seldom(BTreeMap<(&'static str, Machine), Said>);
 
@@ -29,7 +30,7 @@ impl Seldom {
     pub fn is_time(&mut self, reason: &'static str, machine: Machine, now: u64) -> Option<u64> {
         let mut key = (reason, machine);
         if self.0.len() >= APART && !self.0.contains_key(&key) {
-            // Remove quiet entries; entries with unreported suppressed messages stay longer.
+            // Remove entries without a recent message. Entries with unreported suppressed messages stay longer.
             let quiet = |said: &Said| now.abs_diff(said.at) >= if said.left_out > 0 { 30 * AGAIN } else { AGAIN };
             self.0.retain(|_, said| !quiet(said));
             if self.0.len() >= APART {
@@ -71,7 +72,7 @@ mod tests {
         let said = (0..100_000).filter(|n| seldom.is_time("a", Machine::Local(*n), 7).is_some()).count();
         assert!(said <= APART + 1, "{said}");
         assert!(seldom.0.len() <= APART + 1);
-        // Once the entries are quiet, messages about other machines are logged.
+        // Once the old entries have expired, the limiter tracks other machines again.
         assert_eq!(seldom.is_time("a", Machine::Local(200_000), 99), Some(0));
     }
 }

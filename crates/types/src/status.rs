@@ -1,9 +1,10 @@
-//! The status of an operation, independent of any protocol; each protocol maps it to its own codes in one file.
+//! The status of an operation, independent of any protocol. Each protocol maps the statuses to its own codes in one
+//! file.
 
 /// The reason why an operation failed. The numbers are stable, because the native protocol carries them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[repr(u32)]
-#[allow(missing_docs)] // each variant's message says it
+#[allow(missing_docs)] // each variant's error message describes the variant
 pub enum Status {
     #[error("operation not permitted")]
     Perm = 1,
@@ -92,7 +93,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Every status.
+    /// All values of this type.
     pub const ALL: [Status; 42] = {
         use Status::*;
         [
@@ -141,12 +142,12 @@ impl Status {
         ]
     };
 
-    /// Returns the number on the wire.
+    /// Returns the number of this status in the native protocol.
     pub fn number(self) -> u32 {
         self as u32
     }
 
-    /// Returns the status with this number, or `None` if this version does not know it.
+    /// Returns the status with this number, or `None` if this version of Weir does not know the number.
     pub fn from_number(n: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.number() == n)
     }

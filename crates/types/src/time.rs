@@ -1,6 +1,6 @@
 //! Points in time. Crates without a clock receive the current time as an argument.
 
-/// Seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is below 10^9 (`nfstime4`).
+/// A time in seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is below 10^9 (`nfstime4`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Timestamp {
     /// Whole seconds, negative before 1970.
@@ -15,7 +15,7 @@ impl Timestamp {
         (nanos < 1_000_000_000).then_some(Timestamp { secs, nanos })
     }
 
-    /// Returns the time `elapsed` later. The seconds saturate.
+    /// Returns the time that is `elapsed` later than this time. The seconds saturate.
     pub fn after(self, elapsed: std::time::Duration) -> Self {
         let nanos = u64::from(self.nanos) + u64::from(elapsed.subsec_nanos());
         let carry = (nanos / 1_000_000_000) as i64;
@@ -23,7 +23,7 @@ impl Timestamp {
         Timestamp { secs, nanos: (nanos % 1_000_000_000) as u32 }
     }
 
-    /// Returns the time elapsed since `earlier`, zero if `earlier` is later.
+    /// Returns the duration from `earlier` to this time, or zero if `earlier` is later.
     pub fn since(self, earlier: Timestamp) -> std::time::Duration {
         let nanos = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
         let elapsed = (nanos(self) - nanos(earlier)).max(0);

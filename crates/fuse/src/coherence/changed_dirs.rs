@@ -1,33 +1,33 @@
-//! Attributes of directories after the last change in them by this mount. The kernel drops its cached attributes of a
-//! directory on such a change, and asks before it allows anything else in the directory.
+//! A cache of directory attributes after the last change by this mount. After such a change, the kernel drops its own
+//! cached attributes of the directory, and requests them before any other operation in the directory.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use types::Attrs;
 
-/// Largest number of directories whose attributes are kept.
+/// Largest number of directories in the cache.
 const MOST: usize = 256;
 
-/// The attributes of directories that this mount changed.
+/// The cached attributes of directories that this mount changed, by inode number.
 #[derive(Default)]
 pub(super) struct ChangedDirs(Mutex<Changes>);
 
 #[derive(Default)]
 struct Changes {
-    /// Counts changes that completed without attributes. Attributes that were requested before such a change are not
-    /// valid.
+    /// Number of changes that completed without attributes in the reply. Attributes requested before such a change
+    /// are not valid.
     unseen: u64,
     dirs: HashMap<u64, Fresh>,
 }
 
-/// Attributes of a directory that came with an answer.
+/// Attributes of a directory from the reply to a change.
 struct Fresh {
     attrs: Attrs,
     until: Instant,
 }
 
-/// A change of a directory in progress. Dropping the value forgets the known attributes of the directory.
+/// Guard of a change of a directory in progress. Dropping the guard removes the cached attributes of the directory.
 pub(crate) struct Changing<'a>(&'a ChangedDirs, u64);
 
 impl Drop for Changing<'_> {
@@ -43,19 +43,19 @@ impl ChangedDirs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a change of a directory whose answer does not contain the directory's attributes.
+    /// Begins a change of a directory for which the reply does not contain the directory's attributes.
     pub(super) fn changing(&self, number: u64) -> Changing<'_> {
         Changing(self, number)
     }
 
-    /// Returns the number of changes that completed without attributes. The mount takes this number before it sends a
-    /// change whose answer contains the attributes of the directory, and passes the number to [`ChangedDirs::changed`].
+    /// Returns the number of changes that completed without attributes. The caller takes this number before it sends
+    /// a change whose reply contains attributes, and passes the number to [`ChangedDirs::changed`].
     pub(super) fn unseen(&self) -> u64 {
         self.changes().unseen
     }
 
-    /// Records the answer to a change of a directory, with attributes that are valid for `valid`, or without
-    /// attributes. `unseen` is the value of [`ChangedDirs::unseen`] before the change.
+    /// Records the reply to a change of a directory. `attrs` are the directory's attributes, if the reply contains
+    /// them, and are valid for `valid`. `unseen` is the result of [`ChangedDirs::unseen`] before the change.
     pub(super) fn changed(&self, number: u64, attrs: Option<Attrs>, valid: Duration, unseen: u64) {
         let mut changes = self.changes();
         if changes.dirs.len() >= MOST {
@@ -63,7 +63,7 @@ impl ChangedDirs {
         }
         let newer = |attrs: &Attrs| changes.dirs.get(&number).is_none_or(|known| known.attrs.change < attrs.change);
         match attrs {
-            // Of several answers in flight, the newest may arrive first.
+            // Replies to concurrent changes may arrive out of order: keep the newest attributes.
             Some(attrs) if changes.unseen == unseen && newer(&attrs) => {
                 changes.dirs.insert(number, Fresh { attrs, until: Instant::now() + valid });
             }
@@ -72,7 +72,7 @@ impl ChangedDirs {
         }
     }
 
-    /// Returns the attributes of a directory that this mount has just changed.
+    /// Returns the attributes of a directory from the last change by this mount, if they are still valid.
     pub(super) fn just_changed(&self, number: u64) -> Option<Attrs> {
         self.changes().dirs.get(&number).filter(|fresh| Instant::now() < fresh.until).map(|fresh| fresh.attrs)
     }

@@ -1,8 +1,8 @@
-//! Close-to-open: an open sees the data that other clients wrote before they closed the file.
+//! Close-to-open consistency: an open sees the data that other clients wrote before they closed the file.
 //!
-//! The client learns size and attributes with each OPEN. This file makes the kernel drop the pages and attributes that
-//! it has cached of older versions, and decides whether the open uses the page cache. The flush before a close is
-//! `client::File::close`.
+//! Each reply to OPEN gives the client the size and attributes of the file. This file makes the kernel drop cached
+//! pages and attributes of older versions, and decides whether the open uses the page cache. `client::File::close`
+//! flushes dirty data before a close.
 
 use crate::abi::fopen;
 use crate::coherence::Coherence;
@@ -12,26 +12,26 @@ use crate::coherence::writers::Writing;
 use client::{Access, File};
 use types::{Attrs, ByteRange};
 
-/// How an open may use the page cache.
+/// How an open may use the page cache, as decided by [`Coherence::admit`].
 pub(crate) struct Admission {
     /// The `FOPEN_*` flags for the kernel.
     how: u32,
-    /// The guard of the kernel's writes to the page cache, if the kernel writes there.
+    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write there.
     writing: Option<Writing>,
 }
 
-/// The state of the kernel's cache when the kernel opens a file, as known to the mount.
+/// The state of the kernel's cache at an open, as far as the mount knows it.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    /// Whether the kernel's pages do not belong to the opened version.
+    /// Whether the kernel's cached pages belong to another version of the file than the opened one.
     changed: bool,
-    /// Whether the kernel has the size of the opened version cached.
+    /// Whether the kernel is certain to have the size of the opened version cached.
     sure: bool,
 }
 
 impl Found {
-    /// Returns the known state of the kernel's cache for a file that the open has created. The kernel may know a file
-    /// that another client created meanwhile, with another size.
+    /// Returns the state for a file that CREATE has created or opened. If `is_new` is false, the kernel already knows
+    /// the file, because another client created it, and may have cached another size.
     pub(crate) fn created(is_new: bool) -> Found {
         Found { changed: true, sure: is_new }
     }
@@ -45,18 +45,19 @@ impl Admission {
 }
 
 impl Coherence {
-    /// Returns whether a file opened with these flags needs a write delegation, to be written to the page cache.
+    /// Returns whether an open with these flags needs a write delegation, so that the kernel can write the file
+    /// through the page cache.
     pub(crate) fn wants_write_delegation(&self, flags: u32) -> bool {
         self.write_back.wants(flags) && self.mount.policy().policy.access == Access::Page
     }
 
-    /// Records that the mgr has opened a file for a request of `thread`, with these attributes, and makes the kernel
-    /// drop or correct cached data of older versions.
+    /// Records that the mgr has opened a file for a request of `thread`. Makes the kernel drop or correct cached data
+    /// that is older than the attributes in the reply to OPEN.
     pub(crate) async fn opened(&self, thread: u32, number: u64, file: &File, truncated: bool) -> Found {
         let attrs = file.attrs();
         self.attributes_fetched(number, &attrs);
         let changed = !self.cache.pages_are_of(number, &attrs);
-        // On O_TRUNC the kernel itself sets its cached size to 0, with the inode locked, so that size is certain.
+        // On O_TRUNC the kernel sets its cached size to 0 with the inode locked, so the cached size is certain.
         let sure = if truncated {
             self.range_changed(number, ByteRange::ALL);
             self.size_may_change(number);
@@ -71,8 +72,8 @@ impl Coherence {
         Found { changed, sure }
     }
 
-    /// Decides how the open of a file with these flags uses the page cache. The kernel is going to write the file to its
-    /// page cache if the mount holds the write delegation and the kernel has the right size.
+    /// Decides how an open with these flags uses the page cache. The kernel may write the file through the page cache
+    /// if the mount has the write delegation and the kernel has the right size cached.
     pub(crate) fn admit(&self, file: &File, flags: u32, Found { changed, sure }: Found) -> Admission {
         let keep = if changed { 0 } else { fopen::KEEP_CACHE };
         let past = Admission { how: fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, writing: None };
@@ -91,23 +92,24 @@ impl Coherence {
         }
     }
 
-    /// Records that a new file was opened, whose entry the kernel is about to receive.
+    /// Records that CREATE has opened a new file, before the kernel receives the entry of the file.
     pub(crate) fn created(&self, number: u64, admission: &Admission) {
         if admission.writing.is_some() {
             self.size_may_change(number);
         }
     }
 
-    /// Begins the use of the page cache by an open with these flags.
+    /// Begins the use of the page cache by an open with these flags of open(2).
     pub(crate) fn begins_use(&self, file: &File, flags: u32, Admission { how, writing }: Admission) -> PageUse {
         PageUse::begin(&self.pages, file, flags, (how & fopen::DIRECT_IO == 0, writing))
     }
 
-    /// Returns the `FOPEN_*` flags for the reply to an open that has begun its use of the page cache as `how` says.
+    /// Returns the `FOPEN_*` flags for the reply to an open, whose use of the page cache has begun with the flags
+    /// `how`.
     pub(crate) async fn open_replied(&self, number: u64, how: u32) -> u32 {
-        // A write past the page cache between the check of the pages and here has not found the file open.
+        // A direct write between the check of the pages and this point did not find the file open, so check again.
         if self.is_shared(number) {
-            // The kernel may still cache attributes that it received before the file was shared.
+            // The kernel may still have attributes cached that it received before another client opened the file.
             self.invalidate_attributes(number);
             if self.write_back.is_on() {
                 Box::pin(self.expire(number)).await;

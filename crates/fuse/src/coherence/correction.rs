@@ -1,5 +1,5 @@
-//! Corrections of the kernel's cached attributes of a file, by which the kernel gets the size and the times that the
-//! mgr reports.
+//! Corrections of the kernel's cached attributes of a file: the kernel gets the size and the times that the mgr
+//! reports.
 
 use crate::Errno;
 use crate::coherence::Coherence;
@@ -13,16 +13,17 @@ use types::{Attrs, ByteRange, FileKind};
 const EIO: Errno = Errno(5);
 const EBUSY: Errno = Errno(16);
 
-/// How long a request waits until the kernel's cached attributes are correct. A separate thread corrects them. It may
-/// have to wait for an inode that the kernel has locked for this very request. The next request finds the attributes
-/// corrected.
+/// How long a request waits until the kernel's cached attributes are correct. A separate thread corrects them, and
+/// may have to wait for an inode that the kernel has locked for this very request. In that case, the attributes are
+/// correct for the next request.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long a read or write of a shared file waits for the correction before it fails.
+/// How long a read or write of a file that other clients use waits for the correction before it fails.
 const LONG: Duration = Duration::from_secs(20);
-/// Corrections of files with the same number modulo `TURNS` run one after the other.
+/// Number of locks that serialize corrections. Corrections of files with the same inode number modulo `TURNS` run one
+/// after the other.
 const TURNS: usize = 64;
 
-/// The turns in which corrections run.
+/// The locks that serialize corrections, by inode number modulo [`TURNS`].
 pub(super) struct Turns([tokio::sync::Mutex<()>; TURNS]);
 
 impl Default for Turns {
@@ -32,15 +33,16 @@ impl Default for Turns {
 }
 
 impl Coherence {
-    /// Returns the present attributes of a file, including the effects of writes by this mount.
+    /// Returns the current attributes of a file from the mgr, including the effects of writes by this mount.
     pub(super) async fn present_attrs(&self, number: u64) -> io::Result<Attrs> {
         let unknown = |errno: Errno| io::Error::from_raw_os_error(errno.0);
         let node = self.nodes.get(number).map_err(unknown)?;
         self.mount.getattr(&node).await.map_err(|error| unknown(error.into()))
     }
 
-    /// Makes the kernel cache these attributes of a file that is about to be written to the page cache; returns whether
-    /// that succeeded. The kernel turns bytes behind its cached end of the file into zeros.
+    /// Makes the kernel cache these attributes before it writes the file through the page cache. Returns whether that
+    /// succeeded. The kernel replaces bytes after its cached end of the file by zeros, so a wrong size would lose
+    /// data.
     pub(super) async fn agree_surely(&self, number: u64, attrs: &Attrs) -> bool {
         if self.write_back.is_written(number) {
             return true;
@@ -51,29 +53,30 @@ impl Coherence {
         }
     }
 
-    /// Makes the kernel cache these attributes of a regular file, unless only the kernel knows them. Waits for
-    /// [`PATIENCE`] at most. For requests that answer attributes. Pages of a shared file are forgotten before the mount
-    /// asks for its attributes.
+    /// Makes the kernel cache these attributes of a regular file, unless the kernel's own attributes are newer. Waits
+    /// at most [`PATIENCE`]. Used before replies that contain attributes. For a file that other clients use, the
+    /// kernel drops its pages before the mount requests the attributes.
     pub(super) async fn agree(&self, thread: u32, number: u64, attrs: &Attrs) {
         let _ = tokio::time::timeout(PATIENCE, self.agree_whole(thread, number, attrs)).await;
     }
 
-    /// As [`Coherence::agree`], before a read or a write of a shared file. The kernel reads up to its cached end of
-    /// the file. It writes zeros between that end and the written bytes.
+    /// Makes the kernel cache these attributes before a read or write of a file that other clients use. The kernel
+    /// reads only up to its cached end of the file. The kernel writes zeros between this end and the written bytes.
     ///
     /// # Errors
-    /// EIO: the kernel cannot be corrected.
+    /// EIO: the kernel's cached attributes cannot be corrected in time.
     pub(super) async fn agree_to_move_data(&self, number: u64, attrs: &Attrs) -> Result<(), Errno> {
         let told = async {
             let (mut attrs, mut attempt) = (*attrs, 0);
             loop {
                 let Some(coherence) = self.shared() else { return };
-                // The mount has the file's delegation again. It corrected the kernel before, and the kernel accepts no
-                // correction since.
+                // The mount has got the file's delegation again. The mount corrected the kernel's attributes before
+                // that, and needs no further correction.
                 if !self.write_back.is_shared(number) {
                     return;
                 }
-                // Another writer here may have come between, or may have the file locked.
+                // Another writer on this mount may have changed the attributes meanwhile, or may have the inode
+                // locked.
                 if coherence.correct(number, attrs, false).await.unwrap_or(false) {
                     return;
                 }
@@ -85,7 +88,8 @@ impl Coherence {
         tokio::time::timeout(LONG, told).await.map_err(|_| EIO)
     }
 
-    /// As [`Coherence::agree`], without a time limit: for requests that no thread makes while it has the inode locked.
+    /// Does the work of [`Coherence::agree`] without a time limit. Only for requests whose thread does not have the
+    /// inode locked.
     pub(super) async fn agree_whole(&self, thread: u32, number: u64, attrs: &Attrs) {
         let shared = self.write_back.is_shared(number) && self.kernel_sizes.set_by(thread).is_none();
         if (shared || self.needs_correction(thread, number, attrs))
@@ -95,7 +99,7 @@ impl Coherence {
         }
     }
 
-    /// Returns whether the kernel may have other attributes of a file cached than it should.
+    /// Returns whether the kernel's cached attributes of a file may differ from `attrs` and have to be corrected.
     pub(super) fn needs_correction(&self, thread: u32, number: u64, attrs: &Attrs) -> bool {
         self.write_back.is_on()
             && attrs.kind == FileKind::Regular
@@ -104,15 +108,16 @@ impl Coherence {
             && !self.cache.has(number, attrs)
     }
 
-    /// Returns the answer to a SETATTR of this process itself, which sets attributes so that the kernel caches them;
-    /// `None` for any other SETATTR.
+    /// Returns the reply to a SETATTR that a thread of the mount process made to correct the kernel's attributes.
+    /// Returns `None` for any other SETATTR.
     ///
     /// # Errors
-    /// EBUSY: the file is or was written to the page cache by now, and the kernel's attributes are newer.
+    /// EBUSY: the kernel writes or has written the file through its page cache meanwhile, so its own attributes are
+    /// newer.
     pub(crate) fn own_setattr(&self, thread: u32, number: u64, args: &SetAttr) -> Option<Result<Attrs, Errno>> {
         let told = self.kernel_sizes.set_by(thread)?;
         let (written, shared) = (self.write_back.is_written(number), self.write_back.is_shared(number));
-        // No program writes at this moment: the inode is locked for this request.
+        // No program writes at this moment, because the kernel has locked the inode for this SETATTR.
         let sizes = args.valid & fattr::SIZE != 0;
         if written && !(shared && told.is_of_shared() && (!sizes || told.is_untouched())) {
             return Some(Err(EBUSY));
@@ -121,7 +126,8 @@ impl Coherence {
         Some(Ok(Attrs { size: if sizes { args.size } else { attrs.size }, ..attrs }))
     }
 
-    /// Begins to correct the kernel's cached attributes of a file. The task ends when that is done or has failed.
+    /// Begins to correct the kernel's cached attributes of a file. The returned task yields whether the correction
+    /// succeeded.
     pub(super) fn correct(self: Arc<Self>, number: u64, attrs: Attrs, times: bool) -> tokio::task::JoinHandle<bool> {
         let coherence = self;
         tokio::spawn(async move {
@@ -133,12 +139,13 @@ impl Coherence {
                 Ok(Ok(changed)) => {
                     let believed = changed.unwrap_or(attrs);
                     match shared {
-                        // The correction of a shared file may leave another time in the kernel's cache.
+                        // The correction of a file that other clients use may leave another time in the kernel's
+                        // cache.
                         true => coherence.cache.is_unknown(number),
                         false => coherence.cache.has_now(number, &believed),
                     }
                     coherence.write_back.reaches(number, believed.size);
-                    // Pages of the kernel may be as old as its earlier attributes.
+                    // The kernel's cached pages may be as old as its earlier attributes.
                     if changed.is_some() && !coherence.write_back.is_written(number) {
                         coherence.forget_pages(number).await;
                     }
@@ -156,8 +163,8 @@ impl Coherence {
 }
 
 /// Corrects the kernel's attributes of a file on a separate thread
-/// ([`KernelSizes::correct`](super::kernel_size::KernelSizes::correct)). This thread makes the calls that need this
-/// process's descriptors.
+/// ([`KernelSizes::correct`](super::kernel_size::KernelSizes::correct)). The calling thread makes the calls that need
+/// the descriptors of this process, which the separate thread does not have.
 fn corrected(
     coherence: &Arc<Coherence>,
     runtime: &tokio::runtime::Handle,
@@ -176,7 +183,7 @@ fn corrected(
         of.kernel_sizes.correct(number, &attrs, (shared, times), refresh)
     };
     let thread = self_requests::spawn("fuse-beliefs".to_owned(), correct)?;
-    // Until the thread has ended or given up.
+    // Make calls for the separate thread until that thread has ended.
     while asked.recv().is_ok() {
         let written = if shared { coherence.have_pages_written(number, ByteRange::ALL) } else { Ok(()) };
         let _ = answer.send(written.and_then(|()| runtime.block_on(coherence.present_attrs(number))));

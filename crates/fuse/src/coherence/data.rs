@@ -1,4 +1,4 @@
-//! Reads, writes and other changes of bytes, through the page cache and past it.
+//! Reads, writes and other changes of file data, through the page cache or as direct I/O.
 
 use crate::Errno;
 use crate::coherence::Coherence;
@@ -10,8 +10,8 @@ use client::Segment;
 use types::{Attrs, ByteRange, SetAttrs, SetTime};
 
 impl Coherence {
-    /// Records that a READ begins, past the page cache or into the kernel's pages. The caller passes the bytes for the
-    /// kernel to the returned value.
+    /// Records that a READ begins: a direct read if `past`, otherwise a read into the kernel's page cache. The caller
+    /// passes the bytes for the kernel to the returned guard.
     pub(crate) fn read_begins<'a>(
         &self,
         number: u64,
@@ -20,14 +20,15 @@ impl Coherence {
         past: bool,
     ) -> Option<Fill<'a>> {
         if !past && self.is_shared(number) {
-            // Note this before the read, because the kernel reads ahead while it asks for attributes.
+            // Record this before the read, because the kernel reads ahead while it requests attributes.
             self.let_pages_linger(number, pages);
         }
         let fills = !past && !pages.is_cached() && !self.write_back.is_written(number);
         fills.then(|| pages.mapped().fill(range))
     }
 
-    /// Records that the kernel gets these bytes into its pages. `asked` are the offset and the length of the READ.
+    /// Records the bytes that the kernel receives for its page cache. `asked` is the offset and the length of the
+    /// READ.
     pub(crate) fn pages_read(&self, number: u64, asked: (u64, u32), found: &[Segment]) {
         let len: u64 = found.iter().map(Segment::len).sum();
         if len < u64::from(asked.1) && !self.write_back.is_on() {
@@ -38,15 +39,15 @@ impl Coherence {
         }
     }
 
-    /// Returns whether the mount refuses dirty pages of a file, because other clients may have written the file without
-    /// a recall.
+    /// Returns whether the mount refuses dirty pages of a file, because other clients may have written the file
+    /// without a recall of this mount's delegation.
     pub(crate) fn refuses_pages(&self, number: u64) -> bool {
         self.write_back.is_on() && self.write_back.is_given_up(number)
     }
 
-    /// Records that a WRITE begins, of the kernel's pages or of a program's own bytes. An append has an offset that the
-    /// kernel does not know. Returns the guard of a write past the page cache, which waits for write-backs of pages in
-    /// its range.
+    /// Records that a WRITE begins, either of dirty pages (`of_pages`) or of a program's own bytes. For an append,
+    /// the kernel does not know the offset. For a direct write, waits for write-backs of pages in its range, and
+    /// returns a guard.
     pub(crate) async fn write_begins<'a>(
         &self,
         number: u64,
@@ -55,7 +56,7 @@ impl Coherence {
         (of_pages, appends): (bool, bool),
     ) -> Option<Past<'a>> {
         let len = data.len() as u64;
-        // The kernel raises its cached size when it receives the answer.
+        // The kernel raises its cached size when it receives the reply.
         match self.write_back.is_on() || appends {
             true => self.size_may_change(number),
             false => self.cache.grew(number, offset.saturating_add(len)),
@@ -73,16 +74,17 @@ impl Coherence {
         }
     }
 
-    /// Records that a write past the page cache has ended. Makes the kernel forget pages that it may have read before
-    /// the bytes arrived.
+    /// Records that a direct write has ended. Makes the kernel drop pages that it may have read before the written
+    /// bytes arrived.
     pub(crate) async fn write_ended(&self, number: u64, past: Past<'_>) {
         if self.write_back.is_on() {
-            // Record the write before the check for readers of pages: an open after the check then discards the pages
-            // from before the write.
+            // Record the write before the check for readers of pages. An open after the check then drops the pages
+            // that are older than the write.
             self.cache.written_past(number);
         }
         if self.pages.are_read(number) {
-            // The kernel has forgotten them before this request, and may have read some again before the bytes arrived.
+            // The kernel dropped these pages before it sent this write, but may have read some of them again before
+            // the bytes arrived.
             Box::pin(self.forget_pages(number)).await;
         } else if let Some((range, mark)) = past.written() {
             Box::pin(self.forget_pages_of(number, range)).await;
@@ -90,12 +92,12 @@ impl Coherence {
         }
     }
 
-    /// Returns whether other writers may change bytes of pages that the kernel writes back.
+    /// Returns whether other writers may change bytes of the pages that the kernel writes back.
     pub(crate) fn are_pages_of_several(&self, number: u64) -> bool {
         self.write_back.is_shared(number) || !self.write_back.is_written(number)
     }
 
-    /// Writes bytes of pages of which other writers change bytes, too: those that programs wrote.
+    /// Writes back dirty pages that other writers change too: sends only the bytes that programs on this mount wrote.
     pub(crate) async fn write_pages_of_several(
         &self,
         number: u64,
@@ -117,19 +119,21 @@ impl Coherence {
         Ok(open.file.write_list_behind(runs.collect()).await?)
     }
 
-    /// Records that a range of a file was zeroed, truncated or copied to. The kernel changes its pages likewise.
+    /// Records that a range of a file was zeroed, truncated or overwritten by a copy. The kernel makes the same
+    /// change to its cached pages.
     pub(crate) fn range_changed(&self, number: u64, range: ByteRange) {
         self.write_back.zeroed(number, range);
         self.pages.changed_otherwise(number);
     }
 
-    /// Records that a program syncs a file, or that the kernel does so at the end of a synchronous write of `thread`.
+    /// Records that a program syncs a file, or that the kernel syncs it at the end of a synchronous write of
+    /// `thread`.
     pub(crate) fn fsync_begins(&self, thread: u32, number: u64) {
         self.write_back.thread_writes(number, thread, None);
     }
 
-    /// Records that the kernel has written back a file that it alone writes, and has set the time of the last write.
-    /// The kernel has that time and the resulting size cached until it writes more. So requests for attributes need not
+    /// Records that the kernel has written back a file that no other client uses, and has set the time of the last
+    /// write. Until its next write, the kernel keeps this time and the resulting size cached. So GETATTR need not
     /// check what the kernel has cached.
     pub(crate) fn write_time_set(&self, number: u64, attrs: &Attrs, changes: &SetAttrs) {
         if let Some(SetTime::To(mtime)) = changes.mtime
@@ -140,13 +144,15 @@ impl Coherence {
         }
     }
 
-    /// Returns whether this is the modification time that the mount has sent to the kernel, not one that a program sets.
+    /// Returns whether `mtime` is the modification time that the mount last sent to the kernel, so that no program
+    /// has set it.
     pub(crate) fn is_time_of_mount(&self, number: u64, mtime: Option<SetTime>) -> bool {
         let told = self.cache.size_and_time(number).map(|(_, mtime)| SetTime::To(mtime));
         told.is_some() && mtime == told
     }
 
-    /// Records that a program has taken a lock of an open file. Makes the kernel forget its pages and its cached size.
+    /// Records that a program has locked an open file. Makes the kernel drop its cached pages, and corrects its
+    /// cached size.
     pub(crate) async fn lock_taken(&self, thread: u32, number: u64, open: &OpenFile) -> Result<(), Errno> {
         self.forget_pages(number).await;
         let attrs = open.file.refresh().await?;
@@ -154,12 +160,14 @@ impl Coherence {
         Ok(())
     }
 
-    /// Returns whether each write is written back before it returns, because a written file is shared.
+    /// Returns whether the kernel writes back each write before write(2) returns, because another client uses a file
+    /// that this mount writes.
     pub(crate) fn writes_synchronously(&self) -> bool {
         self.sync.is_on()
     }
 
-    /// Records that an open has ended. Ends synchronous writes, if no shared file is written to the page cache any more.
+    /// Records that a file was closed. Ends synchronous writes if no file is both written through the page cache and
+    /// used by other clients.
     pub(crate) fn closed(&self) {
         if let Some(coherence) = self.shared() {
             tokio::spawn(async move { coherence.settle_sync().await });

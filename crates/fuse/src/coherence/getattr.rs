@@ -1,5 +1,5 @@
-//! GETATTR: the kernel asks for attributes before each read and write of a shared file. What is stale in its cache is
-//! dropped or corrected before the answer.
+//! GETATTR: the kernel requests attributes before each read and write of a file that other clients use. Before it
+//! replies, the mount makes the kernel drop or correct stale cached data.
 
 use crate::Errno;
 use crate::caller_syscall::{self, Call};
@@ -9,25 +9,25 @@ use crate::opens::OpenFile;
 use std::time::Duration;
 use types::{Attrs, ByteRange};
 
-/// How long the kernel's request may have been in flight.
+/// How long the kernel may take to receive and apply a reply.
 const UNDER_WAY: Duration = Duration::from_millis(50);
 
-/// The state of a file before the mount asks for its attributes.
+/// The state of a file before the mount requests its attributes from the mgr.
 pub(crate) struct Before {
-    /// Whether the file is shared and written to the page cache.
+    /// Whether other clients use the file while the kernel writes the file through the page cache.
     shared: bool,
-    /// Whether the kernel had to forget its pages.
+    /// Whether the mount made the kernel drop its cached pages of the file.
     stale: bool,
-    /// Whether the file is open here, shared, and on a mount that writes back.
+    /// Whether the file is open on this mount, other clients use it, and write-back is on.
     of_write_back: bool,
 }
 
-/// The system call of the thread for which the kernel asks for attributes.
+/// The system call of the thread for which the kernel requests attributes.
 #[derive(Default)]
 enum Caller {
-    /// A read or a write, with the written bytes if they are known.
+    /// A read or a write, with the written byte range if the mount knows it.
     MovesData(Option<ByteRange>),
-    /// `lseek` from the end of the file.
+    /// `lseek` relative to the end of the file.
     SeeksTheEnd,
     /// Another call, or a call that the mount cannot read.
     #[default]
@@ -45,41 +45,41 @@ impl Caller {
 }
 
 impl Coherence {
-    /// Records that the kernel asks for the attributes of a file, until the returned value is dropped. Returns `None` if
-    /// the file is not open.
+    /// Records that the kernel requests the attributes of a file; dropping the returned guard ends the request.
+    /// Returns `None` if the file is not open.
     pub(crate) fn getattr_begins(&self, number: u64) -> Option<Asks> {
         self.pages.attributes_are_asked(number)
     }
 
-    /// Returns the delegation under which the kernel may read an open file from its pages, and whether its pages are
-    /// from before that delegation.
+    /// Returns the delegation under which the kernel may read an open file from its pages. The flag says whether the
+    /// kernel may have read some of these pages before that delegation.
     fn delegation(open: Option<&OpenFile>) -> Option<(u64, bool)> {
         let open = open.filter(|open| open.pages.is_cached())?;
         let delegation = open.file.delegation()?;
         Some((delegation, !open.pages.are_pages_of(delegation)))
     }
 
-    /// Returns the attributes for a kernel that is about to read an open file from its pages
-    /// ([`crate::abi::init::AUTO_INVAL_DATA`]), and their lifetime, if the mount knows them. This mount then holds a
-    /// delegation of the file and does not write back, so the pages are valid and no request to the mgr is necessary.
+    /// Returns attributes and their lifetime for a kernel that is about to read an open file from its pages
+    /// ([`crate::abi::init::AUTO_INVAL_DATA`]). Returns `None` unless this mount has a delegation of the file and
+    /// does not use write-back. Under a delegation the pages are valid, so no request to the mgr is necessary.
     pub(crate) async fn attributes_for_reading(&self, number: u64, open: &OpenFile) -> Option<(Attrs, Duration)> {
         let (_, older) = Coherence::delegation(Some(open))?;
         if older || self.write_back.is_on() {
             return None;
         }
         if !self.cache.has_size(number, open.file.attrs().size) {
-            // If the kernel dropped the answer to this request, it would read up to its cached size.
+            // If the kernel discarded the reply to this request, it would read up to its old cached size.
             Box::pin(self.show_size(number)).await;
         }
-        // The answer has the modification time that the kernel knows, even if this mount has written since: with a new
-        // time, the kernel would drop its pages. A program that asks for the time receives the new one, because an
-        // answer with the old time has no lifetime.
+        // The reply contains the modification time that the kernel has cached, even if this mount has written since:
+        // with a new time, the kernel would drop its pages. The old time gets no lifetime, so a program that requests
+        // the time receives the new one.
         let (attrs, told) = (open.file.attrs(), self.cache.told_time(number)?);
         let valid = if told == attrs.mtime { self.attrs_valid } else { Duration::ZERO };
         Some((Attrs { mtime: told, ..attrs }, valid))
     }
 
-    /// Makes the kernel forget pages that are stale, before the mount asks for the attributes of a file.
+    /// Makes the kernel drop stale pages before the mount requests the attributes of a file from the mgr.
     pub(crate) async fn before_getattr(&self, number: u64, open: Option<&OpenFile>) -> Before {
         let delegation = Coherence::delegation(open);
         let shared = self.write_back.is_shared(number);
@@ -88,7 +88,7 @@ impl Coherence {
         let older = delegation.is_some_and(|(_, older)| older);
         let stale = shared || older || (read || lingers) && self.is_shared(number);
         if stale {
-            // The kernel asks for attributes before each read and write, which then start without old pages.
+            // The kernel requests attributes before each read and write, so these begin without stale pages.
             Box::pin(self.forget_pages(number)).await;
             if let (Some(open), Some((number, _))) = (open, delegation) {
                 open.pages.pages_begin_under(number);
@@ -98,11 +98,11 @@ impl Coherence {
         Before { shared, stale, of_write_back }
     }
 
-    /// Makes the kernel cache the attributes that the mount has got for its GETATTR, as far as the answer alone does not
-    /// achieve that.
+    /// Makes the kernel cache the attributes of a GETATTR where the reply alone does not achieve this.
     ///
     /// # Errors
-    /// EIO: the kernel cannot be corrected, and a read or write of a shared file waits for that.
+    /// EIO: the kernel's attributes cannot be corrected, and a read or write of a file that other clients use depends
+    /// on them.
     pub(crate) async fn after_getattr(
         &self,
         thread: u32,
@@ -112,7 +112,7 @@ impl Coherence {
     ) -> Result<(), Errno> {
         let forgot = || self.is_shared(number) && self.pages.were_forgotten(number, UNDER_WAY);
         if !self.write_back.is_on() && (before.stale || forgot()) {
-            // The kernel drops the answer to this request, as it had to forget pages after it asked.
+            // The kernel discards the reply to this request, because it had to drop pages after it sent the request.
             Box::pin(self.show_size(number)).await;
         }
         let by_program = before.shared && self.kernel_sizes.set_by(thread).is_none();
@@ -122,7 +122,7 @@ impl Coherence {
             false => Caller::Other,
         };
         // A caller that has the inode locked cannot wait for the correction of the kernel's attributes. A caller that
-        // is about to read or write has not.
+        // is about to read or write does not have it locked.
         match (caller, of_write_back) {
             (Caller::SeeksTheEnd, Some(open)) => Box::pin(self.raise_size(open, attrs.size)).await,
             (Caller::MovesData(range), _) if by_program => {

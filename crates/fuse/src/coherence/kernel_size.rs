@@ -1,8 +1,8 @@
 //! Coherence of the kernel's cached size and times: reads what the kernel has cached for a file, and corrects it.
 //!
-//! With a write-back cache, the kernel takes size and times of a regular file only from calls that set them. So when
-//! another client has changed a file, this process sets them as any program would. The mount answers the resulting
-//! SETATTR from its own records.
+//! With write-back, the kernel ignores the size and times in replies, and changes them only when a program sets them.
+//! So when another client has changed a file, a thread of this process sets size and times like a program. The mount
+//! answers the resulting SETATTR from its own records.
 
 use crate::mounting;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -16,9 +16,9 @@ use types::{Attrs, Timestamp};
 
 /// The type of FUSE file handles: `FILEID_INO64_GEN` of Linux `include/linux/exportfs.h`.
 const FILEID_INO64_GEN: i32 = 0x81;
-/// How often [`KernelSizes::expire`] and [`KernelSizes::show_size`] try at most.
+/// Largest number of attempts of [`KernelSizes::expire`] and [`KernelSizes::show_size`].
 const EXPIRES: usize = 1000;
-/// Bytes of such a handle: both halves of the node id, and the generation.
+/// Length in bytes of a FUSE file handle: both halves of the node id, and the generation.
 const FILEID_LEN: usize = 12;
 
 /// `struct file_handle` (Linux `include/linux/fs.h`) of a FUSE file.
@@ -29,15 +29,15 @@ struct FileHandle {
     id: [u32; FILEID_LEN / 4],
 }
 
-/// Access to the attributes that the kernel has cached.
+/// Reads and corrects the size and times that the kernel has cached.
 #[derive(Default)]
 pub(super) struct KernelSizes {
-    /// The directory of the mount, and its device number.
+    /// The mount point, and the device number of the mounted file system.
     place: OnceLock<(PathBuf, (u32, u32))>,
-    /// Threads of this process that are setting attributes, and the attributes that each sets.
+    /// The attributes that threads of this process are setting, by thread id.
     setting: Mutex<HashMap<u32, Told>>,
-    /// Threads of this process that make the kernel ask for attributes, and the size in the answer to the kernel, if it
-    /// asked.
+    /// Threads of this process that make the kernel request attributes, by thread id. The value is the size in the
+    /// mount's reply, or `None` before the kernel's request.
     expiring: Mutex<HashMap<u32, Option<u64>>>,
 }
 
@@ -45,26 +45,26 @@ pub(super) struct KernelSizes {
 #[derive(Clone)]
 pub(super) struct Told {
     attrs: Attrs,
-    /// The modification time that was set first, for a shared file that is written to the page cache. No write sets
-    /// that time.
+    /// For a file that other clients use and the kernel writes through its page cache: the modification time that the
+    /// correction set first. No write sets this time.
     mark: Option<Timestamp>,
-    /// The path of the file, valid while the attributes are being set.
+    /// A path by which the kernel finds the file, valid while the thread sets the attributes.
     path: Arc<CString>,
 }
 
 impl Told {
-    /// Returns the attributes that the kernel has to cache.
+    /// Returns the attributes that the kernel is to cache.
     pub(super) fn attrs(&self) -> Attrs {
         self.attrs
     }
 
-    /// Returns whether the file is a shared file that is written to the page cache.
+    /// Returns whether other clients use the file while the kernel writes it through its page cache.
     pub(super) fn is_of_shared(&self) -> bool {
         self.mark.is_some()
     }
 
-    /// Returns whether no program wrote to the page cache of the file since `mark` was set: a write would have changed
-    /// the time.
+    /// Returns whether no program has written to the file since the correction set the time `mark`. A write would
+    /// have changed the time.
     pub(super) fn is_untouched(&self) -> bool {
         let Some(mark) = self.mark else { return false };
         let believed = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
@@ -72,7 +72,7 @@ impl Told {
     }
 }
 
-/// A thread is setting attributes, until this is dropped.
+/// Guard of a thread that is setting attributes. Dropping the guard removes the thread from the table.
 struct Setting<'a>(&'a KernelSizes, u32);
 
 impl Drop for Setting<'_> {
@@ -93,7 +93,7 @@ impl KernelSizes {
         }
     }
 
-    /// Returns the attributes that a thread of this process is setting, if it is.
+    /// Returns the attributes that a thread of this process is setting, or `None` if it sets none.
     pub(super) fn set_by(&self, thread: u32) -> Option<Told> {
         self.setting().get(&thread).cloned()
     }
@@ -102,28 +102,31 @@ impl KernelSizes {
         self.expiring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a thread of this process asks for attributes in [`KernelSizes::expire`] or [`KernelSizes::show_size`].
+    /// Returns whether a thread runs [`KernelSizes::expire`] or [`KernelSizes::show_size`] to make the kernel request
+    /// attributes.
     pub(super) fn is_expiring(&self, thread: u32) -> bool {
         self.expiring().contains_key(&thread)
     }
 
-    /// Records that the answer to such a thread's request contains this size.
+    /// Records the size in the mount's reply to an attribute request that a thread of this process caused.
     pub(super) fn answers(&self, thread: u32, size: u64) {
         if let Some(answered) = self.expiring().get_mut(&thread) {
             *answered = Some(size);
         }
     }
 
-    /// Makes the kernel ask for the attributes of a file, which get no lifetime. From then on the kernel asks before
-    /// each read of the file. An `INVAL_INODE` does not achieve that, as the kernel does not count the size among what
-    /// it has to ask for. Like [`KernelSizes::correct`], this needs a thread of its own.
+    /// Makes the kernel request the attributes of a file, and gives them no lifetime. From then on the kernel
+    /// requests them before each read of the file. An `INVAL_INODE` notification does not achieve this with
+    /// write-back, because the kernel does not expire the size. Must run on its own thread, like
+    /// [`KernelSizes::correct`].
     ///
-    /// The kernel drops an answer if it has to forget pages, or a program truncates the file, before the answer
-    /// arrives. So this repeats until the kernel asks the mount for the size. The kernel does not ask while its cached
-    /// size is valid.
+    /// The kernel discards a reply if it has to drop pages, or a program truncates the file, before the reply
+    /// arrives. So this function repeats until the kernel requests the size. The kernel sends no request while its
+    /// cached size is valid.
     ///
     /// # Errors
-    /// `NotFound`: the kernel has forgotten the file. `TimedOut`: the cached attributes of the kernel remained valid.
+    /// `NotFound`: the kernel has no inode of the file. `TimedOut`: the cached attributes of the kernel remained
+    /// valid.
     pub(super) fn expire(&self, number: u64) -> io::Result<()> {
         let (file, _) = self.look(number)?;
         for _ in 0..EXPIRES {
@@ -135,9 +138,9 @@ impl KernelSizes {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Makes the kernel ask for the size of a file until it caches the answer, and returns that size. The kernel drops
-    /// an answer if a write ends meanwhile. For mounts that do not write back. Like [`KernelSizes::correct`], this needs a
-    /// thread of its own.
+    /// Makes the kernel request the size of a file until it caches the size in the reply, and returns this size. The
+    /// kernel discards a reply if a write ends meanwhile. For mounts without write-back. Must run on its own thread,
+    /// like [`KernelSizes::correct`].
     ///
     /// # Errors
     /// The errors of [`KernelSizes::expire`].
@@ -154,15 +157,15 @@ impl KernelSizes {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Returns the size that the kernel has cached. Like [`KernelSizes::correct`], this needs a thread of its own.
+    /// Returns the size that the kernel has cached. Must run on its own thread, like [`KernelSizes::correct`].
     ///
     /// # Errors
-    /// `NotFound`: the kernel has forgotten the file.
+    /// `NotFound`: the kernel has no inode of the file.
     pub(super) fn size(&self, number: u64) -> io::Result<u64> {
         Ok(self.look(number)?.1.stx_size)
     }
 
-    /// Asks for attributes in this thread. Returns the size in the answer to the kernel, if the kernel asked.
+    /// Calls statx(2) in this thread. Returns the size in the mount's reply, or `None` if the kernel sent no request.
     fn ask(&self, file: &OwnedFd, how: AtFlags, what: StatxFlags) -> io::Result<Option<u64>> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         self.expiring().insert(thread, None);
@@ -171,34 +174,35 @@ impl KernelSizes {
         Ok(told.map(|_| answered)?)
     }
 
-    /// Returns the kernel's inode with this number, if it has one, and its cached attributes. Opening the directory
-    /// makes a request to this very file system.
+    /// Opens the kernel's inode with this number, if the kernel has one, and reads its cached attributes. Opening the
+    /// mount point makes a request to this very file system.
     fn look(&self, number: u64) -> io::Result<(OwnedFd, Statx)> {
         let (dir, device) = self.place.get().ok_or_else(|| io::Error::other("where the mount is, is not known"))?;
         let mount = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let file = open_by_number(mount, number)?;
-        // STATX_BASIC_STATS selects the cached attributes, and the flag keeps the kernel from asking this mount.
+        // With STATX_DONT_SYNC, the kernel returns its cached attributes without a request to this mount.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let believed = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
         if (believed.stx_dev_major, believed.stx_dev_minor) != *device {
-            // Another file system is mounted there by now.
+            // Another file system is mounted at this directory now.
             return Err(io::Error::other("something else is mounted there"));
         }
         Ok((file, believed))
     }
 
-    /// Makes the kernel cache the size and modification time in `attrs`. Returns the attributes from `refresh` if it
-    /// had to set the size or, of an unshared file, the time; otherwise `None`. May wait for a caller that has the
-    /// inode locked, such as a write, so a thread that answers requests must never call it. It makes requests to this
-    /// very file system, and needs a thread of its own ([`crate::self_requests`]).
+    /// Makes the kernel cache the size and modification time in `attrs`. If the size or, for a file that is not
+    /// shared, the time differs, sets and returns the attributes from `refresh`. Otherwise returns `None`. May wait
+    /// for a program's call that has the inode locked, such as a write, so a thread that answers requests must not
+    /// call this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very
+    /// file system.
     ///
-    /// `refresh` returns the present attributes of the file, as `attrs` may be old by now. A *shared* file is written
-    /// to the page cache meanwhile. For a shared file, this call always compares the size, and compares the time only
-    /// if `times`. It sets the time first, and then `refresh` writes back the earlier writes. The handler of the
-    /// request that sets the size checks whether a program wrote since.
+    /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. A *shared* file is used
+    /// by other clients while the kernel writes it through its page cache. For a shared file, the time is compared
+    /// only if `times` is true. The time is set first, and then `refresh` writes back the earlier writes. The handler
+    /// of the SETATTR that sets the size checks whether a program has written since.
     ///
     /// # Errors
-    /// `NotFound`: the kernel has forgotten the file. After every error, the kernel's cached attributes are unknown.
+    /// `NotFound`: the kernel has no inode of the file. After any error, the kernel's cached attributes are unknown.
     pub(super) fn correct(
         &self,
         number: u64,
@@ -212,8 +216,8 @@ impl KernelSizes {
             return Ok(None);
         }
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // The path goes through the descriptor table of this thread, and other processes can resolve it too. `/proc`
-        // has its own names for threads, whose numbers may be of another PID namespace.
+        // The path leads through the descriptor table of this thread, and other processes can resolve it too. `/proc`
+        // may number threads for another PID namespace than gettid(2), so read the thread's name from `/proc`.
         let here = std::fs::read_link("/proc/thread-self")?;
         let path = format!("/proc/{}/fd/{}", here.display(), file.as_raw_fd());
         let path = Arc::new(CString::new(path).map_err(io::Error::other)?);
@@ -230,7 +234,7 @@ impl KernelSizes {
         let fresh = refresh()?;
         self.setting().insert(thread, setting(fresh));
         let len = i64::try_from(fresh.size).map_err(io::Error::other)?;
-        // SAFETY: the string ends with a zero byte, and the other argument is an integer.
+        // SAFETY: the path ends with a zero byte and lives during the call; the other argument is an integer.
         if unsafe { libc::truncate64(path.as_ptr(), len) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -239,8 +243,8 @@ impl KernelSizes {
     }
 }
 
-/// Returns this time, or a time just before now if it is in the future: no write from now on sets it. The kernel takes
-/// the times of writes from a clock that advances once in some milliseconds.
+/// Returns `time`, or a time just before the present if `time` is in the future. No later write sets the returned
+/// time. The kernel takes the times of writes from a clock that advances only every few milliseconds.
 fn earlier_than_writes(time: Timestamp) -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let before = match now.tv_nsec {
@@ -256,37 +260,37 @@ fn set_time(path: &CStr, mtime: Timestamp) -> io::Result<()> {
     Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?)
 }
 
-/// Returns whether the size and the modification time differ.
+/// Returns whether the size differs, and whether the modification time differs.
 fn differs(believed: &Statx, attrs: &Attrs) -> (bool, bool) {
     let mtime = (believed.stx_mtime.tv_sec, believed.stx_mtime.tv_nsec);
     (believed.stx_size != attrs.size, mtime != (attrs.mtime.secs, attrs.mtime.nanos))
 }
 
-/// Opens the kernel's inode with this number with `O_PATH`, for statx and for its path; this makes no request.
+/// Opens the kernel's inode with this number with `O_PATH`. Makes no request to the mount.
 fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
-    // Every entry of this mount has the generation 0.
+    // All inodes of this mount have the generation 0.
     let id = [(number >> 32) as u32, number as u32, 0];
     let mut handle = FileHandle { bytes: FILEID_LEN as u32, kind: FILEID_INO64_GEN, id };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
     let handle: *mut FileHandle = &mut handle;
-    // SAFETY: the handle is as long as it says, and is only read.
+    // SAFETY: the handle has the length that its field `bytes` says, and the kernel only reads it.
     let fd = unsafe { libc::open_by_handle_at(mount.as_fd().as_raw_fd(), handle.cast(), flags) };
     match fd {
-        // The kernel has no such inode.
+        // ESTALE: the kernel has no inode with this number.
         ..0 => match io::Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::ESTALE) => Err(io::ErrorKind::NotFound.into()),
             error => Err(error),
         },
-        // SAFETY: it was opened just now, and no other owner exists.
+        // SAFETY: the call above has just opened `fd`, and nothing else owns it.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
 
-/// Returns whether this process may do all this: it needs the right to open files by handle (`CAP_DAC_READ_SEARCH`).
+/// Returns whether this process may open files by handle (`CAP_DAC_READ_SEARCH`), which this module requires.
 pub(super) fn may() -> bool {
     let Ok(here) = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     match open_by_number(here, u64::MAX) {
-        // The kernel checks the right first.
+        // The kernel checks the capability before it checks the handle.
         Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
         Ok(_) => true,
     }

@@ -1,11 +1,13 @@
 //! Coherence of memory mappings with reads and writes that bypass the page cache of the same file.
 //!
-//! Before the kernel sends a write past the page cache, it writes the pages of that range back and forgets them. It may
+//! Before the kernel sends a direct write, it writes back and drops the pages of the written range. The kernel may
 //! read these pages again before the written bytes arrive. If a program then stores to such a page through a mapping,
-//! the kernel later writes the whole page back, with the old bytes. So the mount keeps copies of pages as the kernel
-//! got them for a while: their *twins* (see [`crate::coherence::page_twins`]). If the kernel has read pages of a
-//! write's range lately, the mount makes it forget them once more after the write. Of pages written back meanwhile in
-//! that range, only bytes that differ from the twins count.
+//! the kernel later writes back the whole page, with old bytes. So the mount keeps copies of recently read pages as
+//! the kernel received them: their *twins* (see [`crate::coherence::page_twins`]).
+//!
+//! If the kernel has recently read pages of a direct write's range, the mount makes it drop them again after the
+//! write. Of pages of this range that the kernel writes back during the write, the mount writes only bytes that
+//! differ from the twins.
 
 use crate::coherence::page_twins::{PAGE, differing};
 use client::Segment;
@@ -15,12 +17,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::ByteRange;
 
-/// Bytes of twins of a file after which the older twins are dropped; there may be twice as many. Between the moment
-/// when the kernel has forgotten pages for a write and the arrival of the write, the kernel reads less than that of a
-/// file.
+/// Bytes of twins of a file after which the mount drops the older generation of twins; both generations together may
+/// have twice as many. Between dropping the pages for a direct write and the arrival of the write, the kernel reads
+/// fewer bytes of a file than this.
 const GENERATION: usize = 8 << 20;
 
-/// The state of the mappings of an open file.
+/// The page twins of an open file, and its reads, write-backs and direct writes in progress.
 #[derive(Default)]
 pub(super) struct MappedPages {
     state: Mutex<State>,
@@ -29,37 +31,37 @@ pub(super) struct MappedPages {
 
 #[derive(Default)]
 struct State {
-    /// Numbers all reads, write-backs and writes that begin, and changes of other kinds.
+    /// The last id. Reads, write-backs, direct writes and other changes get increasing ids when they begin.
     next: u64,
-    /// How many opens may write.
+    /// Number of opens for writing that bypass the page cache.
     writers: usize,
-    /// Twins by page number: the recent ones, and older ones.
+    /// Twins by page number: the younger generation, and the older generation.
     young: HashMap<u64, Twin>,
     old: HashMap<u64, Twin>,
     young_bytes: usize,
-    /// When the file was last changed other than by a write.
+    /// The id of the last change other than a write.
     changed: u64,
-    /// Ranges that the kernel is reading into its pages.
+    /// Ids and ranges of the kernel's reads into its page cache in progress.
     filling: Vec<(u64, ByteRange)>,
-    /// Ranges that the kernel is writing back.
+    /// Ids and ranges of the kernel's write-backs in progress.
     writing_back: Vec<(u64, ByteRange)>,
-    /// Writes past the page cache in progress.
+    /// Direct writes in progress.
     writing: Vec<Writing>,
 }
 
-/// A copy of a page as the kernel got it, up to the end of the file, or as the kernel has written it back since.
+/// A copy of a page as the kernel read it, up to the end of the file, or as the kernel last wrote it back.
 struct Twin {
     bytes: Box<[u8]>,
     since: u64,
-    /// Whether the kernel has forgotten the page. It may still be writing the page back; it waits for that before it
-    /// reads the page again.
+    /// Whether the kernel has dropped the page. The kernel may still be writing the page back, and waits for this
+    /// write-back before it reads the page again.
     gone: bool,
-    /// The range within the page that was written past the page cache since, from the first byte to the last.
+    /// The smallest range of the page that contains all direct writes since the copy was made.
     past: Option<ByteRange>,
 }
 
 impl Twin {
-    /// Records a write past the page cache to this page, which has this number.
+    /// Records a direct write of `range` to this page; `number` is the page number.
     fn write_past(&mut self, number: u64, range: ByteRange) {
         let Some(within) = range.intersection(ByteRange { offset: number * PAGE, len: PAGE }) else { return };
         let both = self.past.map_or(within, |past| {
@@ -70,21 +72,21 @@ impl Twin {
     }
 }
 
-/// A write past the page cache.
+/// A direct write in progress.
 struct Writing {
     id: u64,
     range: ByteRange,
-    /// Whether the kernel has read pages of the range since the write began.
+    /// Whether the kernel has read pages of the range since the direct write began.
     got: bool,
 }
 
-/// A read of the kernel into its pages, until this is dropped.
+/// Guard of a read of the kernel into its page cache. Dropping the guard ends the read.
 pub(crate) struct Fill<'a>(&'a MappedPages, u64);
 
-/// A write-back of pages by the kernel, until this is dropped.
+/// Guard of a write-back of pages by the kernel. Dropping the guard ends the write-back.
 pub(crate) struct Back<'a>(&'a MappedPages, u64);
 
-/// A write past the page cache, until this is dropped.
+/// Guard of a direct write. Dropping the guard ends the write.
 pub(crate) struct Past<'a>(&'a MappedPages, u64, ByteRange);
 
 impl MappedPages {
@@ -92,24 +94,24 @@ impl MappedPages {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more open for writing, or, with -1, one less.
+    /// Adds `more`, 1 or -1, to the number of opens for writing that bypass the page cache.
     pub(super) fn add_writers(&self, more: isize) {
         let mut state = self.state();
         state.writers = state.writers.saturating_add_signed(more);
     }
 
-    /// Begins a read of the kernel into its pages.
+    /// Begins a read of the kernel into its page cache.
     pub(super) fn fill(&self, range: ByteRange) -> Fill<'_> {
         Fill(self, self.state().fill_begins(range))
     }
 
-    /// Begins a write-back of `data` at `offset`. Returns the runs of `data` that have to be written.
+    /// Begins a write-back of `data` at `offset`. Returns the ranges within `data` that the mount has to write.
     pub(super) fn write_back(&self, offset: u64, data: &[u8]) -> (Back<'_>, Vec<Range<usize>>) {
         let (id, runs) = self.state().write_back_begins(offset, data);
         (Back(self, id), runs)
     }
 
-    /// Begins a write past the page cache. Waits for write-backs of pages in its range: their bytes are older.
+    /// Begins a direct write. Waits for write-backs of pages in its range, because their bytes are older.
     pub(super) async fn write_past(&self, range: ByteRange) -> Past<'_> {
         let (id, waits) = self.state().write_begins(range);
         let past = Past(self, id, range);
@@ -131,19 +133,19 @@ impl MappedPages {
         }
     }
 
-    /// Records that the kernel has put these bytes into its pages, and writes them back itself.
+    /// Records bytes that the kernel has put into its page cache and sends itself (write-through).
     pub(super) fn has_now(&self, offset: u64, data: &[u8]) {
         self.state().has_now(offset, data);
     }
 
-    /// Records another change of the file, which the kernel also applies to its pages.
+    /// Records a change of the file other than a write. The kernel applies the same change to its pages.
     pub(super) fn changed_otherwise(&self) {
         self.state().changed_otherwise();
     }
 }
 
 impl Fill<'_> {
-    /// Records the bytes that the kernel is about to receive.
+    /// Records the bytes that the kernel is about to receive for its page cache.
     pub(crate) fn got(&self, data: &[Segment]) {
         self.0.state().got(self.1, data);
     }
@@ -163,13 +165,14 @@ impl Drop for Back<'_> {
 }
 
 impl Past<'_> {
-    /// Records that the bytes are written. If the kernel may have read other bytes of the range since it sent the
-    /// write, returns the range that the kernel has to forget, and the mark for [`Past::forgotten`].
+    /// Records that the servers have the written bytes. Returns `None` if the kernel cannot have read older bytes of
+    /// the range meanwhile. Otherwise returns the range that the kernel has to drop, and the mark for
+    /// [`Past::forgotten`].
     pub(super) fn written(&self) -> Option<(ByteRange, u64)> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
     }
 
-    /// Records that the kernel has forgotten the range.
+    /// Records that the kernel has dropped the pages of the range.
     pub(super) fn forgotten(&self, mark: u64) {
         self.0.state().forgotten(self.2, mark);
     }
@@ -181,12 +184,12 @@ impl Drop for Past<'_> {
     }
 }
 
-/// Returns the pages that have bytes of a range.
+/// Returns the numbers of the pages that contain bytes of a range.
 fn pages(range: ByteRange) -> Range<u64> {
     range.offset / PAGE..range.end().div_ceil(PAGE)
 }
 
-/// Returns the byte range of the pages that have bytes of a range: the kernel caches only whole pages.
+/// Extends a range to whole pages, because the kernel caches only whole pages.
 fn whole_pages(range: ByteRange) -> ByteRange {
     let (start, end) = (pages(range).start.saturating_mul(PAGE), pages(range).end.saturating_mul(PAGE));
     ByteRange { offset: start, len: end - start }
@@ -209,8 +212,8 @@ impl State {
         for writing in &mut self.writing {
             writing.got |= writing.range.overlaps(whole_pages(range));
         }
-        // Without writers no page changes. The kernel applies other changes itself to pages that it is reading. It
-        // reads whole pages only.
+        // Without writers no page changes. The kernel itself applies other changes to pages that it is reading. The
+        // kernel reads only whole pages.
         if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
             return;
         }
@@ -293,7 +296,7 @@ impl State {
         (id, runs)
     }
 
-    /// Records in the twins that the kernel has these bytes from `offset` on.
+    /// Updates the twins: the kernel has these bytes from `offset` on in its page cache.
     fn has_now(&mut self, offset: u64, data: &[u8]) {
         if self.young.is_empty() && self.old.is_empty() {
             return;
@@ -339,7 +342,7 @@ impl State {
         self.for_each_within(range, |_, twin| twin.gone |= twin.since <= mark);
     }
 
-    /// Calls `act` for all twins of pages that have bytes of a range.
+    /// Calls `act` for all twins of pages that contain bytes of a range.
     fn for_each_within(&mut self, range: ByteRange, mut act: impl FnMut(u64, &mut Twin)) {
         let within = pages(range);
         for twins in [&mut self.young, &mut self.old] {
@@ -364,25 +367,25 @@ mod tests {
     use proptest::prelude::*;
 
     const LEN: usize = 2 * PAGE as usize;
-    /// Bytes of a cell. Of three consecutive cells, one belongs to each writer and one to the mapping.
+    /// Bytes of a cell. Of three consecutive cells, each direct writer owns one, and the mapping owns one.
     const CELL: usize = 512;
 
     fn page_of(number: usize) -> Range<usize> {
         number * PAGE as usize..(number + 1) * PAGE as usize
     }
 
-    /// The kernel's state of a page.
+    /// The state of a page in the modelled kernel.
     #[derive(Default)]
     struct Page {
         bytes: Option<Vec<u8>>,
         is_dirty: bool,
-        /// The kernel locks a page while it reads or forgets it.
+        /// The kernel locks a page while it reads or drops the page.
         is_locked: bool,
         writing_back: Option<Back>,
         filling: Option<Fill>,
     }
 
-    /// The progress of a write-back: its bytes, and the number and runs under which the mount writes them.
+    /// The progress of a write-back: its bytes, and the id and the ranges under which the mount writes them.
     struct Back(Vec<u8>, Option<(u64, Vec<Range<usize>>)>);
 
     /// The progress of a page read: requested, being read, or read.
@@ -392,17 +395,17 @@ mod tests {
         Read(u64, Vec<u8>),
     }
 
-    /// The progress of a write past the page cache.
+    /// The progress of a direct write.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Stage {
         Idle,
-        /// The kernel first forgets the page, and then has it locked.
+        /// The kernel has to lock and drop the page before it sends the write.
         Forgets,
         Locked,
         HandedOn,
         Begun(u64),
         Put(u64),
-        /// The kernel has to forget the page once more.
+        /// The kernel has to drop the page again after the write.
         Again(u64, u64),
         AgainLocked(u64, u64),
         Ends(u64),
@@ -413,7 +416,7 @@ mod tests {
         server: Vec<u8>,
         model: Vec<u8>,
         pages: [Page; 2],
-        /// Two writers: the stage, the cell and the byte of each.
+        /// Two direct writers: the stage, the cell and the byte value of each.
         writers: [(Stage, usize, u8); 2],
     }
 
@@ -424,7 +427,7 @@ mod tests {
             World { state, server: vec![0; LEN], model: vec![0; LEN], pages: Default::default(), writers }
         }
 
-        /// Lets one of the actors make its next step, if it can.
+        /// Executes the next step of one actor, if the actor can make a step.
         fn step(&mut self, actor: u8, at: usize, byte: u8) {
             match actor % 5 {
                 0 | 1 => self.write_past(usize::from(actor % 5), at, byte),
@@ -451,7 +454,7 @@ mod tests {
                     page.is_dirty = true;
                     self.model[at] = byte;
                 }
-                // The kernel reads the page, after the write-back in progress.
+                // The kernel reads the page after the write-back in progress has ended.
                 None if page.writing_back.is_none() => {
                     page.is_locked = true;
                     page.filling = Some(Fill::Asked);
@@ -502,11 +505,11 @@ mod tests {
             }
         }
 
-        /// Returns whether the locked page is forgotten now: the kernel first writes back the bytes that programs
-        /// stored in it.
+        /// Drops the locked page, and returns whether it is dropped. The kernel first writes back the bytes that
+        /// programs stored in the page.
         fn forgets(&mut self, number: usize) -> bool {
             let page = &mut self.pages[number];
-            // The kernel does not wait for a write-back from copies of the pages.
+            // The kernel does not wait for a write-back in progress that uses a copy of the page.
             if page.is_dirty {
                 self.write_back(number, true);
                 return false;
@@ -530,7 +533,7 @@ mod tests {
                     return;
                 }
                 Stage::Forgets if self.locks(number) => Stage::Locked,
-                // Here the kernel waits for all write-backs.
+                // Before it drops the page for a direct write, the kernel waits for all write-backs.
                 Stage::Locked if self.pages[number].writing_back.is_some() => {
                     self.write_back(number, true);
                     Stage::Locked
@@ -550,7 +553,7 @@ mod tests {
                 }
                 Stage::Ends(id) => {
                     self.state.writing.retain(|writing| writing.id != id);
-                    // A read through a mapping sees the written bytes.
+                    // A program that reads through the mapping sees the written bytes.
                     if let Some(bytes) = self.pages[number].bytes.as_ref().filter(|_| self.is_quiet()) {
                         assert_eq!(bytes[start % PAGE as usize], value, "the mapped bytes at {start}");
                     }
@@ -561,7 +564,7 @@ mod tests {
             self.writers[writer].0 = next;
         }
 
-        /// Returns whether no write is in progress.
+        /// Returns whether no direct write is in progress.
         fn is_quiet(&self) -> bool {
             self.state.writing.is_empty()
         }
@@ -583,9 +586,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
-        /// Two writers past the page cache and one program that stores to a mapping change bytes of their own in the
-        /// same pages. Each byte keeps the last value written to it, in whatever order the kernel and the mount take
-        /// their steps.
+        /// Two direct writers and one program that stores to a mapping change different bytes of the same pages. Each
+        /// byte keeps the last value written to it, for every order of the steps of the kernel and the mount.
         #[test]
         fn mapped_writes_and_other_writes_do_not_undo_each_other(steps in proptest::collection::vec((any::<u8>(), 0..4096usize, any::<u8>()), 1..300)) {
             let mut world = World::new();
@@ -606,7 +608,7 @@ mod tests {
         let mut page = vec![7; 4096];
         page[10] = 8;
         assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..4096]);
-        // From here on a write past the page cache is in progress within it.
+        // From here on, a direct write to a range within the page is in progress.
         let (past, waits) = state.write_begins(ByteRange { offset: PAGE + 1000, len: 100 });
         assert!(waits, "a write-back of the page is in progress");
         state.writing_back.clear();
@@ -621,7 +623,7 @@ mod tests {
             vec![0..1000, 1100..4096],
             "the write-back may be in progress"
         );
-        // Behind the end of the file, the kernel has zeros.
+        // After the end of the file, the kernel's page contains zeros.
         let (past, _) = state.write_begins(ByteRange { offset: 2 * PAGE + 900, len: 100 });
         let mut last = vec![0; 4096];
         last[..904].fill(7);
@@ -644,7 +646,7 @@ mod tests {
         }
         assert!(state.twin(9_999).is_some() && state.twin(0).is_none());
         assert!((state.young.len() + state.old.len()) * PAGE as usize <= 2 * (GENERATION + PAGE as usize));
-        // A file without writers does not change.
+        // A file without writers does not change, so its pages get no twins.
         let mut state = State::default();
         let id = state.fill_begins(ByteRange { offset: 0, len: PAGE });
         let (past, _) = state.write_begins(ByteRange { offset: 1, len: 1 });

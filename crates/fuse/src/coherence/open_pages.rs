@@ -1,5 +1,4 @@
-//! The pages that the kernel may have of open files: which opens use the page cache, and which pages the kernel has to
-//! forget.
+//! Cached pages of open files: which opens use the page cache, and which pages the kernel has to drop.
 
 use crate::coherence::mmap::MappedPages;
 use crate::coherence::writers::Writing;
@@ -15,64 +14,66 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(super) struct OpenPages(Mutex<HashMap<u64, PagesOf>>);
 
-/// The page state of an open file.
+/// The number of opens and the page state of an open file.
 struct PagesOf {
-    /// How many opens there are, and how many of them use the page cache.
+    /// Number of opens, and number of opens that use the page cache.
     opens: usize,
     cached: usize,
     known: Arc<FilePages>,
 }
 
-/// The state of the pages of an open file.
+/// The state of the cached pages of a file, which all its opens share.
 struct FilePages {
-    /// Written-back pages that are not durable yet. They are due for each open that may have written to them.
+    /// Written-back pages that are not durable yet. A sync or close of each open that may have written to these pages
+    /// makes them durable.
     unsynced: Unsynced,
-    /// Mappings through opens that bypass the page cache otherwise.
+    /// Page twins for mappings through opens that otherwise bypass the page cache.
     mapped: MappedPages,
-    /// The number of the delegation under which the kernel has read all the pages that it has.
+    /// The number of the delegation under which the kernel has read all its cached pages of the file.
     got_under: AtomicU64,
     lingering: Lingering,
     forgetting: Mutex<Forgetting>,
 }
 
-/// Requests to forget pages, and the kernel's requests for attributes: the kernel drops an answer if it has to forget
-/// pages meanwhile.
+/// Requests of the mount to drop pages, and GETATTR requests of the kernel. The kernel discards the reply to a
+/// GETATTR if it has to drop pages meanwhile.
 #[derive(Default)]
 struct Forgetting {
-    /// How many requests to forget pages are running.
+    /// Number of running requests of the mount to drop pages.
     running: u32,
-    /// When the last of them ended.
+    /// When the last request to drop pages ended.
     last: Option<Instant>,
-    /// How many requests for attributes are not answered yet.
+    /// Number of GETATTR requests that have no reply yet.
     asking: u32,
-    /// When the last of them was answered.
+    /// When the mount last replied to a GETATTR.
     answered: Option<Instant>,
 }
 
-/// Pages of a shared file that the kernel keeps for a moment.
+/// Pages that the kernel may keep for a moment although other clients use the file.
 #[derive(Default)]
 struct Lingering {
-    /// Whether a task waits that will make the kernel forget the pages that it reads now.
+    /// Whether a pending task will make the kernel drop the pages that it reads now.
     expected: AtomicBool,
-    /// How many such tasks have not ended.
+    /// Number of tasks that will make the kernel drop pages and have not ended.
     left: AtomicU64,
 }
 
-/// How an open file uses the page cache.
+/// How one open of a file uses the page cache.
 pub(crate) struct PageUse {
     table: Arc<OpenPages>,
     number: u64,
-    /// Whether the kernel reads the file into its page cache.
+    /// Whether the kernel reads the file into its page cache through this open.
     cached: bool,
     /// Whether the program opened the file for writing.
     writes: bool,
-    /// The guard of the kernel's writes to the page cache, if the kernel writes there.
+    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write there.
     writing: Option<Writing>,
-    /// The state of the file's pages. The kernel reads and writes them back through any open of the file.
+    /// The page state of the file. All opens share this state, because the kernel reads and writes back pages through
+    /// any open.
     pages: Arc<FilePages>,
 }
 
-/// A GETATTR of the kernel for an open file, in progress until this is dropped.
+/// Guard of a GETATTR for an open file. Dropping the guard ends the GETATTR.
 pub(crate) struct Asks(Arc<FilePages>);
 
 impl Drop for Asks {
@@ -83,7 +84,7 @@ impl Drop for Asks {
     }
 }
 
-/// A request that the kernel forget pages, until this is dropped.
+/// Guard of a request to the kernel to drop pages. Dropping the guard ends the request.
 pub(super) struct Forgets(Arc<FilePages>);
 
 impl Drop for Forgets {
@@ -94,11 +95,11 @@ impl Drop for Forgets {
     }
 }
 
-/// A task that will make the kernel forget pages of a shared file, until this is dropped.
+/// Guard of a task that will make the kernel drop pages of a file that other clients use.
 pub(super) struct Lingers(Arc<FilePages>);
 
 impl Lingers {
-    /// Declares that the task does not cover pages that the kernel reads from now on.
+    /// Declares that the task will not drop pages that the kernel reads from now on.
     pub(super) fn is_over(&self) {
         self.0.lingering.expected.store(false, SeqCst);
     }
@@ -127,7 +128,7 @@ impl FilePages {
 }
 
 impl PageUse {
-    /// Records an open of a file with these flags of open(2), through the page cache or not.
+    /// Records an open of a file with these flags of open(2). `cached`: the open uses the page cache.
     pub(super) fn begin(
         table: &Arc<OpenPages>,
         file: &File,
@@ -142,13 +143,13 @@ impl PageUse {
         page_use
     }
 
-    /// Records that the open has ended. Requests that hold it may still run.
+    /// Records that the open has ended. Requests that use the open may still run.
     pub(crate) fn end(&self) {
         self.count_writer(-1);
         self.table.closed(self.number, self.cached);
     }
 
-    /// Counts this open, with 1 or -1, among the opens that write past the page cache.
+    /// Adds 1 or -1 to the number of opens for writing that bypass the page cache, if this open is such an open.
     fn count_writer(&self, more: isize) {
         if self.writes && !self.cached {
             self.pages.mapped.add_writers(more);
@@ -165,38 +166,39 @@ impl PageUse {
         self.writing.is_some()
     }
 
-    /// Begins a write of the kernel's pages to the servers.
+    /// Begins a write-back of dirty pages to the servers.
     pub(crate) fn begin_write_back(&self) -> Write<'_> {
         self.pages.unsynced.begin()
     }
 
-    /// Returns the writes of pages that a close or sync of this open must make durable, if there are any.
+    /// Returns the number of write-backs that a close or sync of this open must make durable, or `None` if all are
+    /// durable.
     pub(crate) fn due(&self) -> Option<u64> {
         if self.writes { self.pages.unsynced.due() } else { None }
     }
 
-    /// Records that these writes of pages are durable.
+    /// Records that the first `due` write-backs of dirty pages are durable.
     pub(crate) fn made_durable(&self, due: u64) {
         self.pages.unsynced.made_durable(due);
     }
 
-    /// Returns the mappings of the file's pages.
+    /// Returns the page twins for mappings of the file.
     pub(super) fn mapped(&self) -> &MappedPages {
         &self.pages.mapped
     }
 
-    /// Returns whether the kernel has read all its pages under this delegation ([`File::delegation`]).
+    /// Returns whether the kernel has read all its cached pages under this delegation ([`File::delegation`]).
     pub(super) fn are_pages_of(&self, delegation: u64) -> bool {
         self.pages.got_under.load(SeqCst) == delegation
     }
 
-    /// Records that the kernel has forgotten the pages from before this delegation.
+    /// Records that the kernel has dropped the pages that it read before this delegation.
     pub(super) fn pages_begin_under(&self, delegation: u64) {
         self.pages.got_under.fetch_max(delegation, SeqCst);
     }
 
-    /// Records that the kernel reads pages of the shared file. Returns `None` if an earlier task will make the kernel
-    /// forget them.
+    /// Records that the kernel reads pages of a file that other clients use. Returns the guard of a task that has to
+    /// make the kernel drop these pages, or `None` if an earlier task will do so.
     pub(super) fn pages_linger(&self) -> Option<Lingers> {
         if self.pages.lingering.expected.swap(true, SeqCst) {
             return None;
@@ -211,21 +213,22 @@ impl OpenPages {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records one more open of a file, through the page cache or not, under this delegation.
+    /// Records an open of a file. `cached`: the open uses the page cache. `delegation`: the file's delegation at the
+    /// open.
     fn opened(&self, number: u64, (cached, delegation): (bool, Option<u64>)) -> Arc<FilePages> {
         let mut table = self.table();
         let none = || PagesOf { opens: 0, cached: 0, known: Arc::new(FilePages::new()) };
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
         if cached && pages.cached == 0 {
-            // The kernel keeps pages only if they belong to the present version of the file.
+            // At an open, the kernel keeps cached pages only if they belong to the opened version of the file.
             pages.known.got_under.store(delegation.unwrap_or(0), SeqCst);
         }
         pages.cached += usize::from(cached);
         pages.known.clone()
     }
 
-    /// Records one open less.
+    /// Records that an open of a file has ended.
     fn closed(&self, number: u64, cached: bool) {
         let mut table = self.table();
         if let Some(pages) = table.get_mut(&number) {
@@ -242,19 +245,19 @@ impl OpenPages {
         self.table().get(&number).map(|pages| pages.known.clone())
     }
 
-    /// Returns whether a file is open through the page cache.
+    /// Returns whether any open of a file uses the page cache.
     pub(super) fn are_read(&self, number: u64) -> bool {
         self.table().get(&number).is_some_and(|pages| pages.cached > 0)
     }
 
-    /// Records that the kernel asks for the attributes of a file. Returns `None` if the file is not open.
+    /// Records that the kernel requests the attributes of a file. Returns `None` if the file is not open.
     pub(super) fn attributes_are_asked(&self, number: u64) -> Option<Asks> {
         let known = self.known(number)?;
         known.forgetting().asking += 1;
         Some(Asks(known))
     }
 
-    /// Returns whether the kernel waits for the attributes of a file, or received them less than `within` ago.
+    /// Returns whether a GETATTR of a file is in progress, or got its reply less than `within` ago.
     pub(super) fn are_attributes_asked(&self, number: u64, within: Duration) -> bool {
         self.known(number).is_some_and(|known| {
             let forgetting = known.forgetting();
@@ -262,14 +265,15 @@ impl OpenPages {
         })
     }
 
-    /// Records that the kernel is about to be asked to forget pages of a file, if the file is open.
+    /// Records that the mount is about to make the kernel drop pages of a file. Returns `None` if the file is not
+    /// open.
     pub(super) fn are_being_forgotten(&self, number: u64) -> Option<Forgets> {
         let known = self.known(number)?;
         known.forgetting().running += 1;
         Some(Forgets(known))
     }
 
-    /// Returns whether the kernel has to forget pages of a file, or had to less than `within` ago.
+    /// Returns whether the mount is making the kernel drop pages of a file, or did so less than `within` ago.
     pub(super) fn were_forgotten(&self, number: u64, within: Duration) -> bool {
         self.known(number).is_some_and(|known| {
             let forgetting = known.forgetting();
@@ -277,12 +281,12 @@ impl OpenPages {
         })
     }
 
-    /// Returns whether the kernel has pages of a file though other clients use the file.
+    /// Returns whether a task has yet to make the kernel drop pages of a file that other clients use.
     pub(super) fn do_linger(&self, number: u64) -> bool {
         self.known(number).is_some_and(|known| known.lingering.left.load(SeqCst) > 0)
     }
 
-    /// Records that a file was changed other than by a write. The kernel changes its pages likewise.
+    /// Records that a file was changed other than by a write. The kernel applies the same change to its pages.
     pub(super) fn changed_otherwise(&self, number: u64) {
         if let Some(known) = self.known(number) {
             known.mapped.changed_otherwise();

@@ -1,53 +1,54 @@
-//! Page twins: copies of pages from before programs changed them, which show the bytes that a program wrote ("twin" as
-//! in Munin's twin and diff).
+//! Page twins: copies of pages from before programs changed them. The difference to the changed page shows which
+//! bytes programs wrote ("twin" as in Munin's twin and diff).
 //!
-//! The kernel writes back whole pages. Other clients may since have changed bytes of them that no program here has
-//! written, and the write-back must not overwrite these bytes. So the mount writes only the bytes that differ from the
-//! page's twin (Carter, Bennett and Zwaenepoel, "Implementation and performance of Munin", 1991).
+//! The kernel writes back whole pages. Meanwhile other clients may have changed bytes of these pages that no program
+//! on this mount has written. The write-back must not overwrite these bytes. So the mount writes only the bytes that
+//! differ from the page's twin (Carter, Bennett and Zwaenepoel, "Implementation and performance of Munin", 1991).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use types::ByteRange;
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub(super) const PAGE: u64 = 4096;
 
-/// Largest number of threads per file whose current write is known.
+/// Largest number of threads per file whose current write call is recorded.
 const WRITING_MAX: usize = 4096;
 
 /// The twins of one file.
 pub(super) struct PageTwins {
-    /// By page number.
+    /// The twins, by page number.
     pages: BTreeMap<u64, Twin>,
-    /// Counts how often the kernel had to forget its pages.
+    /// Number of times that the mount has begun to make the kernel drop its pages.
     age: u64,
-    /// The size of the file when the kernel last received it. Pages behind that end that the kernel did not read are
-    /// zeros of its own.
+    /// The size of the file when the kernel last received it. Pages after this end that the kernel has not read
+    /// contain only zeros from the kernel.
     end: u64,
-    /// The minimum size that the kernel has cached for the file, if known.
+    /// A lower bound of the size that the kernel has cached for the file, or `None` if the mount knows no bound.
     believed: Option<u64>,
-    /// The range that each thread is writing.
+    /// The byte range that each thread is writing, by thread id.
     writing: HashMap<u32, ByteRange>,
 }
 
-/// The changes in bytes that the kernel writes back.
+/// The bytes of dirty pages that the mount has to write, and the growth of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Changed {
-    /// The places of bytes that programs wrote, as far as they differ from the bytes before.
+    /// The ranges of the bytes that programs wrote and that differ from the earlier bytes.
     pub(super) runs: Vec<Range<usize>>,
-    /// The minimum size of the file after the programs' writes, if that is beyond the size that the kernel had cached.
+    /// The end of the written-back bytes, if it is beyond the size that the kernel had cached. The file must be at
+    /// least this long.
     pub(super) end: Option<u64>,
 }
 
-/// The bytes that the kernel has or had of a page.
+/// A copy of a page that the kernel has or had cached.
 struct Twin {
     /// The bytes of the page; in the last page of the file, up to the end of the file.
     bytes: Box<[u8]>,
-    /// The age at which the kernel read the page.
+    /// The value of `PageTwins::age` when the kernel read the page.
     since: u64,
 }
 
-/// Passes to `take` the runs of these places whose bytes are not the same.
+/// Calls `take` for each longest range within `places` on which `same` is false.
 pub(super) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut take: impl FnMut(Range<usize>)) {
     let mut at = places.start;
     while at < places.end {
@@ -62,23 +63,23 @@ pub(super) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut 
 
 impl Default for PageTwins {
     fn default() -> Self {
-        // Pages from before this table existed count as written by programs as a whole.
+        // Pages that the kernel read before this table existed count as written by programs as a whole.
         PageTwins { pages: BTreeMap::new(), age: 0, end: u64::MAX, believed: None, writing: HashMap::new() }
     }
 }
 
 impl PageTwins {
-    /// Returns the bytes of all twins.
+    /// Returns the number of bytes of all pages with twins.
     pub(super) fn bytes(&self) -> u64 {
         self.pages.len() as u64 * PAGE
     }
 
-    /// Records that the kernel knows nothing but that the size of the file is `end`.
+    /// Records that the kernel has received `end` as the size of the file.
     pub(super) fn reaches(&mut self, end: u64) {
         (self.end, self.believed) = (end, Some(end));
     }
 
-    /// Records the bytes that a thread is about to write or has written. `None`: unknown.
+    /// Records the byte range that a thread is about to write or has written, or `None` if the range is unknown.
     pub(super) fn thread_writes(&mut self, thread: u32, range: Option<ByteRange>) {
         if self.writing.len() >= WRITING_MAX {
             self.writing.clear();
@@ -89,9 +90,9 @@ impl PageTwins {
         };
     }
 
-    /// Records bytes that the kernel reads from `offset` on. They end where the request or the file ends.
+    /// Records bytes that the kernel reads from `offset` on. The bytes end at the end of the request or of the file.
     pub(super) fn got(&mut self, offset: u64, data: &[u8]) {
-        // The kernel reads only whole pages; the rest of a page would be unknown.
+        // The kernel reads only whole pages. For another offset, the rest of the page would be unknown.
         if !offset.is_multiple_of(PAGE) {
             return;
         }
@@ -100,16 +101,16 @@ impl PageTwins {
         }
     }
 
-    /// Records that the file ended before these places, which the kernel requested too: the kernel has filled them with
-    /// zeros.
+    /// Records that the kernel requested the bytes from `from` to `to`, which are after the end of the file, and has
+    /// filled them with zeros.
     pub(super) fn got_nothing(&mut self, from: u64, to: u64) {
         for number in from.div_ceil(PAGE)..to.div_ceil(PAGE) {
             self.pages.insert(number, Twin { bytes: Box::default(), since: self.age });
         }
     }
 
-    /// Extends the runs in a page to all bytes of the same system call. Bytes of one call are written as a whole, even
-    /// where they equal the bytes before, so that other clients do not find bytes of two writes mixed.
+    /// Extends the changed ranges in a page to all bytes of the same system call. The mount writes the bytes of one
+    /// call as a whole, even where they equal the earlier bytes. So other clients do not find a mix of two writes.
     fn with_calls(&self, number: u64, (within, len): (usize, usize), mut runs: Vec<Range<usize>>) -> Vec<Range<usize>> {
         let page = ByteRange { offset: number * PAGE + within as u64, len: len as u64 };
         for call in self.writing.values().filter_map(|range| range.intersection(page)) {
@@ -126,11 +127,12 @@ impl PageTwins {
         runs
     }
 
-    /// Records bytes that the kernel writes back. Returns those that differ from the kernel's twin. A page within the
-    /// file that the kernel never read counts as changed as a whole, because programs have written it as a whole. Zeros
-    /// behind the end count as unchanged. The kernel may have put them between the end and the written bytes, and other
-    /// clients may have written there. The result reports growth of the file separately. Not even the last byte is a
-    /// program's for sure: it may belong to a page before the bytes that another program wrote.
+    /// Records bytes that the kernel writes back, and returns the bytes that differ from the twin. A page before the
+    /// end of the file that the kernel never read counts as changed: programs have written it as a whole.
+    ///
+    /// Zeros after the end of the file count as unchanged, because they may come from the kernel, and other clients
+    /// may have written there. The result reports growth of the file separately: even the last byte may come from the
+    /// kernel.
     pub(super) fn changed(&mut self, offset: u64, data: &[u8]) -> Changed {
         let end = offset + data.len() as u64;
         let longer = self.believed.is_none_or(|believed| end > believed);
@@ -157,7 +159,8 @@ impl PageTwins {
         Changed { runs, end: longer.then_some(end) }
     }
 
-    /// As [`PageTwins::changed`], for one page from `within` on. The twin has these bytes from now on.
+    /// Passes the changed ranges of one page to `take`; `data` begins at `within`. Afterwards the twin contains
+    /// `data`.
     fn changed_in_page(&mut self, number: u64, within: usize, data: &[u8], mut take: impl FnMut(Range<usize>)) {
         let is_new = !self.pages.contains_key(&number);
         let new = || Twin { bytes: Box::default(), since: self.age };
@@ -177,8 +180,8 @@ impl PageTwins {
         *twin = now.into();
     }
 
-    /// Records that a range became zeros or was truncated, in the kernel's pages too. The kernel no longer has whole
-    /// pages of that range.
+    /// Records that a range became zeros or was truncated, also in the kernel's pages. Removes the twins of pages
+    /// that are entirely within the range.
     pub(super) fn zeroed(&mut self, from: u64, to: u64) {
         if to == u64::MAX {
             self.believed = self.believed.map(|believed| believed.min(from));
@@ -192,14 +195,13 @@ impl PageTwins {
         });
     }
 
-    /// Begins a request that the kernel forget its pages. Returns the age for [`PageTwins::forgotten`].
+    /// Begins a request to the kernel to drop its pages. Returns the age for [`PageTwins::forgotten`].
     pub(super) fn forgetting(&mut self) -> u64 {
         self.age += 1;
         self.age
     }
 
-    /// Records that the kernel has forgotten pages that have bytes of a range: those from before `age`, and perhaps
-    /// newer ones.
+    /// Records that the kernel has dropped pages of a range: all that it read before `age`, and perhaps newer pages.
     pub(super) fn forgotten(&mut self, age: u64, range: ByteRange) {
         let within = range.offset / PAGE..range.end().div_ceil(PAGE);
         self.pages.retain(|number, twin| twin.since >= age || !within.contains(number));
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the runs of a write-back.
+    /// Returns the ranges that the mount has to write for a write-back.
     fn runs(twins: &mut PageTwins, offset: u64, data: &[u8]) -> Vec<Range<usize>> {
         twins.changed(offset, data).runs
     }
@@ -227,7 +229,7 @@ mod tests {
         assert_eq!(runs(&mut twins, PAGE, &page), [0..0; 0], "it has been written");
         page[15] = 7;
         assert!(runs(&mut twins, PAGE, &page).into_iter().eq(std::iter::once(15..16)));
-        // The second page ended after 904 bytes: behind them are zeros of the kernel.
+        // The second page ended after 904 bytes. The kernel has filled the rest of the page with zeros.
         let mut last = vec![7; 904];
         last.resize(1000, 0);
         last[950] = 1;
@@ -237,7 +239,7 @@ mod tests {
         twins.reaches(PAGE);
         let longer = Changed { runs: Vec::new(), end: Some(3 * PAGE + 100) };
         assert_eq!(twins.changed(3 * PAGE, &[0; 100]), longer, "and that was not there");
-        // A program that truncates the file and extends it again has zeros there.
+        // A program that truncates the file and extends it again finds zeros after the truncated end.
         twins.got(PAGE, &[5; 8192]);
         twins.zeroed(PAGE + 100, u64::MAX);
         let mut page = vec![5; 4096];
@@ -260,7 +262,8 @@ mod tests {
         twins.thread_writes(2, range(4090, 20));
         twins.thread_writes(3, range(200, 50));
         let mut pages = vec![7; 8192];
-        // Two calls, and bytes of no known call; the third call has not arrived yet.
+        // Two threads have changed bytes in their recorded ranges. Byte 300 is in no recorded range. Thread 3 has
+        // changed nothing yet.
         pages[103] = 1;
         pages[105] = 1;
         pages[300] = 1;
@@ -274,7 +277,7 @@ mod tests {
         twins.thread_writes(2, range(98, 6));
         pages[103..106].fill(2);
         assert_eq!(runs(&mut twins, 0, &pages), vec![98..106]);
-        // Adjacent and overlapping calls.
+        // The threads write adjacent and overlapping ranges.
         twins.thread_writes(1, range(0, 50));
         twins.thread_writes(2, range(40, 20));
         twins.thread_writes(3, range(60, 5));
@@ -286,15 +289,16 @@ mod tests {
     #[test]
     fn write_back_extends_a_truncated_file_no_further_than_programs_wrote() {
         let mut twins = PageTwins::default();
-        // Another client truncates the file to zero, and the kernel does not know yet when a program writes ten bytes.
+        // Another client has truncated the file to zero. A program writes ten bytes before the kernel receives the
+        // new size.
         twins.reaches(1 << 20);
         twins.got(0, &[]);
         twins.got_nothing(0, PAGE);
         let mut page = vec![0; PAGE as usize];
         page[..10].fill(7);
         assert_eq!(runs(&mut twins, 0, &page), vec![0..10]);
-        // Behind the kernel's cached size, programs extend the file. After a write-back, the kernel has the new size
-        // cached.
+        // Programs that write after the kernel's cached size extend the file. After a write-back, the kernel has the
+        // new size cached.
         let longer = |end| Changed { runs: Vec::new(), end };
         assert_eq!(twins.changed(1 << 20, &[0; 100]), longer(Some((1 << 20) + 100)));
         twins.got_nothing(1 << 20, (1 << 20) + PAGE);
@@ -316,16 +320,17 @@ mod tests {
         assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), vec![0..4096]);
     }
 
-    /// A step of two writers of a file of three pages, one of them through a page cache.
+    /// A step of two writers of a file of three pages. One of the writers uses a page cache.
     #[derive(Clone, Debug)]
     enum Step {
-        /// A program writes through the page cache: the kernel reads a page before a part of it is written.
+        /// A program writes through the page cache. The kernel reads a page before the program writes a part of the
+        /// page.
         Write(usize, usize, u8),
-        /// Another client writes past the page cache.
+        /// Another client makes a direct write.
         Other(usize, usize, u8),
-        /// The kernel writes its pages back, and keeps them.
+        /// The kernel writes back its pages, and keeps them.
         Back,
-        /// The kernel writes its pages back, and forgets them.
+        /// The kernel writes back its pages, and drops them.
         Forget,
     }
 
@@ -340,13 +345,13 @@ mod tests {
     }
 
     proptest! {
-        /// Every byte has the value from its last writer, whichever writer changed the same page. Where both wrote a
-        /// byte since the kernel forgot its pages, it may be either value.
+        /// Every byte has the value of its last writer, even if both writers changed the same page. A byte that both
+        /// wrote since the kernel dropped its pages may have either value.
         #[test]
         fn bytes_of_other_clients_are_never_overwritten(steps in proptest::collection::vec(step(), 1..40)) {
             let len = 3 * PAGE as usize;
             let (mut server, mut model) = (vec![0u8; len], vec![0u8; len]);
-            // Whether bytes were written here, and by the other client, since the kernel last had no pages.
+            // Which bytes this mount has written, and which the other client, since the kernel last had no pages.
             let (mut here, mut there) = (vec![false; len], vec![false; len]);
             let mut cache: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
             let mut twins = PageTwins::default();
@@ -400,9 +405,9 @@ mod tests {
             }
         }
 
-        /// Two writers extend a file. Before most writes, the kernel writes back and forgets its pages, and receives
-        /// the size of the file. Some writes follow so closely that it does not. Bytes that only one writer wrote keep
-        /// that writer's value.
+        /// Two writers extend a file. Before most writes, the kernel writes back and drops its pages, and receives
+        /// the size of the file. Some writes follow too soon for this. Bytes that only one writer wrote keep this
+        /// writer's value.
         #[test]
         fn extending_a_file_does_not_overwrite_bytes_of_other_clients(
             steps in proptest::collection::vec((any::<bool>(), any::<bool>(), 0..4 * PAGE as usize, 1..6000usize, any::<u8>()), 1..40),

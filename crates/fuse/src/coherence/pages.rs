@@ -1,4 +1,4 @@
-//! Requests that the kernel write back and forget pages, and that it ask for attributes.
+//! Requests to the kernel to write back and drop its pages, and to request attributes again.
 
 use crate::coherence::Coherence;
 use crate::coherence::kernel_size::KernelSizes;
@@ -10,31 +10,31 @@ use std::io;
 use std::time::Duration;
 use types::{Attrs, ByteRange};
 
-/// How long the kernel may take to apply an answer, and how often the mount waits for such a time.
+/// How long the kernel may take to apply a reply, and the largest number of waits of this length.
 const QUIET: Duration = Duration::from_millis(1);
 const QUIET_TRIES: usize = 20;
-/// How long the kernel keeps pages of a shared file at most.
+/// Longest time for which the kernel keeps pages of a file that other clients use.
 pub(super) const SHARED_KEPT: Duration = Duration::from_millis(50);
 
 impl Coherence {
-    /// Makes the kernel write back and forget the pages of a file.
+    /// Makes the kernel write back and drop all pages of a file.
     pub(crate) async fn forget_pages(&self, number: u64) {
         self.forget_pages_of(number, ByteRange::ALL).await;
     }
 
-    /// As [`Coherence::forget_pages`], for the pages that have bytes of a range.
+    /// Makes the kernel write back and drop the pages of a file that contain bytes of a range.
     pub(super) async fn forget_pages_of(&self, number: u64, range: ByteRange) {
         let Some(coherence) = self.shared() else { return };
-        // The call returns after the write-back, by requests that other threads here answer.
+        // The notification returns after the write-back, whose WRITE requests other threads of this process execute.
         let _ = tokio::task::spawn_blocking(move || coherence.have_pages_written(number, range)).await;
     }
 
-    /// As [`Coherence::forget_pages_of`], but blocks this thread.
+    /// Does the work of [`Coherence::forget_pages_of`], but blocks the calling thread.
     pub(super) fn have_pages_written(&self, number: u64, range: ByteRange) -> io::Result<()> {
         let Some(transport) = self.transport() else { return Ok(()) };
         let _change = self.recent_attrs.change();
         let age = self.write_back.pages_are_being_forgotten(number);
-        // No length means the rest of the file.
+        // The length 0 means the rest of the file.
         let len = if range.end() > i64::MAX as u64 { 0 } else { range.len };
         let body = Body::with_capacity(24).u64(number).u64(range.offset).u64(len).into_vec();
         let forgets = self.pages.are_being_forgotten(number);
@@ -44,16 +44,16 @@ impl Coherence {
             self.write_back.pages_were_forgotten(number, age, range);
         }
         match told {
-            // The kernel has forgotten the file.
+            // The kernel has no inode of the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             told => told,
         }
     }
 
-    /// Lets the kernel keep pages of a shared file for a moment, which it reads for a mapping or a system call such as
-    /// `sendfile`. The kernel uses them without asking whether they are still valid. So the mount makes it forget them
-    /// after [`SHARED_KEPT`], and before it answers a GETATTR. It does not do so at once, as one instruction of a
-    /// program may need several pages of a mapping.
+    /// Lets the kernel keep pages of a file that other clients use for a moment, for a mapping or a system call such
+    /// as `sendfile`. The kernel uses such pages without checking that they are valid. So the mount makes the kernel
+    /// drop them after [`SHARED_KEPT`], and before it answers a GETATTR. The mount does not do so at once, because
+    /// one instruction of a program may need several pages of a mapping.
     pub(super) fn let_pages_linger(&self, number: u64, pages: &PageUse) {
         let (Some(coherence), Some(lingers)) = (self.shared(), pages.pages_linger()) else { return };
         tokio::spawn(async move {
@@ -65,21 +65,22 @@ impl Coherence {
         });
     }
 
-    /// Records bytes of a shared file that the kernel reads into its page cache.
+    /// Records bytes that the kernel reads into its page cache of a file that other clients use. Limits the memory of
+    /// page twins.
     pub(super) fn kernel_gets(&self, number: u64, asked: (u64, u32), data: &[Segment]) {
         if self.write_back.got(number, asked, data)
             && let Some(coherence) = self.shared()
         {
-            // In the background, as some of these pages are locked until the kernel has their bytes.
+            // Run in the background, because the kernel keeps some of these pages locked until it has their bytes.
             tokio::spawn(async move { coherence.forget_pages(number).await });
         }
     }
 
-    /// Waits a short time for a moment at which the kernel is not about to use an answer with attributes. The kernel
-    /// would drop the answer if it had to forget pages at that moment.
+    /// Waits a short time until the kernel is not about to apply a reply with attributes. The kernel would discard
+    /// the reply if it had to drop pages at that moment.
     pub(super) async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
-            // A kernel that writes back takes sizes from no answer.
+            // With write-back, the kernel takes the size from no reply.
             if self.write_back.is_on() || !self.pages.are_attributes_asked(number, QUIET) {
                 return;
             }
@@ -87,13 +88,13 @@ impl Coherence {
         }
     }
 
-    /// Makes the kernel ask for the attributes of a file, and cache none any more.
+    /// Makes the kernel request the attributes of a file, and cache none of them from then on.
     pub(super) async fn expire(&self, number: u64) {
         self.ask_of_self(number, KernelSizes::expire).await;
     }
 
-    /// Asks until the kernel has the present size of a file cached. For kernels that do not write back; see
-    /// [`KernelSizes::show_size`].
+    /// Makes the kernel request attributes until it has the current size of a file cached. For mounts without
+    /// write-back; see [`KernelSizes::show_size`].
     pub(super) async fn show_size(&self, number: u64) {
         let doubts = self.cache.doubts();
         if let Some(size) = self.ask_of_self(number, KernelSizes::show_size).await {
@@ -101,7 +102,7 @@ impl Coherence {
         }
     }
 
-    /// Runs `ask` on a thread of its own, because it makes requests that this process answers. Returns `None` if it
+    /// Runs `ask` on its own thread, because `ask` makes requests that this process answers. Returns `None` if `ask`
     /// fails.
     pub(super) async fn ask_of_self<T: Send + 'static>(
         &self,
@@ -120,12 +121,13 @@ impl Coherence {
             .ok()
     }
 
-    /// Returns whether a thread of this process makes the kernel ask for attributes at this moment.
+    /// Returns whether a thread of this process is making the kernel request attributes.
     pub(crate) fn is_own_getattr(&self, thread: u32) -> bool {
         self.kernel_sizes.is_expiring(thread)
     }
 
-    /// Records the answer to such a thread's GETATTR. The attributes get no lifetime.
+    /// Records the reply to a GETATTR that a thread of this process caused. The attributes in the reply have no
+    /// lifetime.
     pub(crate) fn own_getattr_replied(&self, thread: u32, number: u64, attrs: &Attrs) {
         self.kernel_sizes.answers(thread, attrs.size);
         self.told(number, attrs);

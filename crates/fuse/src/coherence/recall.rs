@@ -1,5 +1,5 @@
-//! Recalls of delegations by the mgr, and the files that are shared from then on though the kernel writes them to its
-//! page cache.
+//! Recalls of delegations by the mgr. After a recall, a file is *shared*: other clients use the file while the kernel
+//! still writes it through its page cache.
 
 use crate::coherence::Coherence;
 use crate::coherence::pages::SHARED_KEPT;
@@ -10,11 +10,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use types::FileId;
 
-/// How often the mount tries to get the delegation of a shared file again.
+/// How often the mount asks the mgr again for the delegation of a shared file.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The handler of delegation recalls: makes the kernel write back and forget its data of a file that another client
-/// wants.
+/// The handler of delegation recalls: makes the kernel write back and drop its cached data of a file that another
+/// client wants.
 pub(super) struct Recalled(pub(super) Weak<Coherence>);
 
 impl Keeper for Recalled {
@@ -25,21 +25,23 @@ impl Keeper for Recalled {
             let news = coherence.write_back.share(file.0);
             coherence.recent_attrs.changed();
             if news {
-                // Before the kernel writes its pages back: later writes are written back before write(2) returns.
+                // Turn on synchronous writes before the kernel writes back its pages. Then later writes are written
+                // back before write(2) returns.
                 coherence.settle_sync().await;
             }
-            // The kernel's cached attributes and pages, read or mapped, are as old as the delegation that this client
-            // returns.
+            // The kernel's cached attributes and pages, read or mapped, are valid only under the delegation that this
+            // client returns.
             if coherence.cache.is_known(file.0) {
                 coherence.wait_for_quiet(file.0).await;
                 coherence.forget_pages(file.0).await;
             }
             if let Some(open) = coherence.opens.writing(file.0).filter(|_| news) {
-                // Pages that the kernel has behind this end from now on, and has not read from here, are zeros of its
-                // own.
+                // From now on, pages after this end that the kernel has not read from the mount contain only zeros
+                // from the kernel.
                 coherence.write_back.reaches(file.0, open.file.attrs().size);
             }
-            // Before a program reads cached pages again, or asks for the end of the file.
+            // Expire the cached attributes before a program reads cached pages again, or seeks to the end of the
+            // file.
             if coherence.write_back.is_on() && coherence.cache.is_known(file.0) {
                 coherence.expire(file.0).await;
             }
@@ -49,8 +51,8 @@ impl Keeper for Recalled {
         })
     }
 
-    /// Makes the kernel discard the attributes in answers to its pending requests. These attributes may be older than
-    /// the delegation, but would carry a lifetime.
+    /// Makes the kernel discard the attributes in replies to its pending requests. These attributes may be older than
+    /// the new delegation, but have a lifetime.
     fn gained(&self, file: FileId) {
         if let Some(coherence) = self.0.upgrade() {
             coherence.recent_attrs.changed();
@@ -72,7 +74,8 @@ impl Keeper for Recalled {
         coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, true));
         let handing_on = self.hand_on(file);
         Box::pin(async move {
-            // The kernel tries to write back, and reports the error to the writing program.
+            // The kernel tries to write back its dirty pages, which the mount refuses, and reports the error to the
+            // writing program.
             handing_on.await;
             coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, false));
         })
@@ -80,13 +83,14 @@ impl Keeper for Recalled {
 }
 
 impl Coherence {
-    /// Records that written-back bytes of a file are lost, and perhaps the end of the file that the kernel has cached.
-    /// The file counts as shared for a while. So the kernel asks for the attributes before it returns them or writes,
-    /// and then receives the right size. The kernel has the inode locked at this moment, so the mount cannot correct it
-    /// here.
+    /// Records that a write-back of a file failed. The written bytes are lost, and the size that the kernel has
+    /// cached may be wrong. The mount cannot correct the size here, because the kernel has the inode locked. So the
+    /// file counts as shared for a while: the kernel requests attributes before each use, and receives the right
+    /// size.
     pub(crate) fn write_failed(&self, number: u64) {
         let Some(coherence) = self.shared().filter(|_| self.write_back.is_written(number)) else { return };
-        // With the time, the kernel may just have reported that it has written everything back.
+        // The record of the kernel's cached size may be wrong, although the kernel has just sent the time of its last
+        // write.
         self.size_may_change(number);
         if self.write_back.share(number) {
             tokio::spawn(coherence.look_after(number));
@@ -95,27 +99,29 @@ impl Coherence {
         self.invalidate_attributes(number);
     }
 
-    /// Returns whether a request ends a write(2), because writes are synchronous, and is not a request of the program.
+    /// Returns whether the kernel itself, and not the program, made a request of `thread` at the end of a synchronous
+    /// write(2).
     pub(crate) async fn ends_synchronous_write(&self, thread: u32) -> bool {
-        // Boxed, because the future is rarely needed, and every request would reserve memory for it.
+        // Boxed, because the future is rarely needed, and every request would otherwise reserve memory for it.
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes())).await
     }
 
-    /// As [`Coherence::ends_synchronous_write`], where the program has not asked for its bytes to be durable by then.
+    /// Does the work of [`Coherence::ends_synchronous_write`], but returns false if the program requires durable
+    /// bytes.
     pub(crate) async fn ends_lazy_write(&self, thread: u32) -> bool {
-        // Boxed, because the future is rarely needed, and every request would reserve memory for it.
+        // Boxed, because the future is rarely needed, and every request would otherwise reserve memory for it.
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes_lazily())).await
     }
 
-    /// Makes the mount write synchronously while any file is written to the page cache and other clients have it open.
+    /// Makes the kernel write synchronously as long as any file is shared, and ends synchronous writes otherwise.
     pub(super) async fn settle_sync(&self) {
         if self.write_back.is_on() {
             self.sync.settle(|| self.write_back.is_any_shared()).await;
         }
     }
 
-    /// Tries to get the delegation of a shared file again, as long as the file is written to the page cache. Where
-    /// writes cannot be made synchronous, also makes the kernel forget the file's pages at short intervals.
+    /// Asks the mgr for the delegation of a shared file at intervals, as long as the file is shared. If writes cannot
+    /// be made synchronous, also makes the kernel drop the file's pages at short intervals.
     async fn look_after(self: Arc<Self>, number: u64) {
         let mut asked = Instant::now();
         while self.write_back.is_shared(number) {
@@ -133,8 +139,8 @@ impl Coherence {
         self.settle_sync().await;
     }
 
-    /// Asks for the delegation of a shared file. Once the mount has it and the kernel has the right size, pages may
-    /// stay.
+    /// Asks the mgr for the delegation of a shared file. If the mgr grants it and the kernel gets the right size, the
+    /// file is no longer shared, and the kernel may keep its pages.
     async fn try_alone(&self, number: u64) -> Result<(), Errno> {
         let Some(open) = self.opens.writing(number) else { return Ok(()) };
         if !open.file.ask_alone().await? {

@@ -1,5 +1,5 @@
-//! A cache of attributes that the kernel received with a name a moment ago, because it asks for the birth time (STATX)
-//! right after.
+//! A cache of attributes that the kernel received with a name a moment ago. The kernel requests them again at once,
+//! with the birth time (STATX).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -7,33 +7,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use types::Attrs;
 
-/// How long the attributes are valid. A request with `AT_STATX_FORCE_SYNC` looks the same as any other.
+/// How long cached attributes are valid. The mount cannot recognize requests with `AT_STATX_FORCE_SYNC`.
 const GOOD_FOR: Duration = Duration::from_millis(100);
-/// Largest number of files whose attributes are kept.
+/// Largest number of files in the cache.
 const MOST: usize = 2048;
 
-/// Attributes that the kernel received a moment ago.
+/// Attributes that the kernel received a moment ago, by file number.
 #[derive(Default)]
 pub(super) struct RecentAttrs {
-    /// Counts the beginnings and ends of operations that may change attributes.
+    /// Number of beginnings and ends of operations that may change attributes of any file.
     changes: AtomicU64,
     told: Mutex<HashMap<u64, Told>>,
 }
 
-/// A moment before attributes were requested.
+/// A point in time before the mount requested attributes from the mgr.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     changes: u64,
     at: Instant,
 }
 
-/// Attributes, and when they were requested.
+/// Attributes, and a mark from before the mount requested them.
 struct Told {
     attrs: Attrs,
     mark: Mark,
 }
 
-/// An operation that may change attributes, in progress until this is dropped.
+/// Guard of an operation that may change attributes. Dropping the guard ends the operation.
 pub(crate) struct Change<'a>(&'a RecentAttrs);
 
 impl Drop for Change<'_> {
@@ -47,7 +47,7 @@ impl RecentAttrs {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the mark of the present moment.
+    /// Returns a mark with the present time and the present number of changes.
     pub(super) fn mark(&self) -> Mark {
         Mark { changes: self.changes.load(SeqCst), at: Instant::now() }
     }
@@ -58,18 +58,19 @@ impl RecentAttrs {
         Change(self)
     }
 
-    /// Records that attributes of any file may have changed.
+    /// Records that the attributes of some file may have changed, which invalidates all cached attributes.
     pub(super) fn changed(&self) {
         self.changes.fetch_add(1, SeqCst);
     }
 
-    /// Returns whether attributes that were requested after this mark are still valid: this mount has changed nothing
-    /// since, and the mark is recent.
+    /// Returns whether attributes that the mount requested after this mark are still valid: the mark is recent, and
+    /// this mount has changed nothing since.
     pub(super) fn is_good(&self, mark: Mark) -> bool {
         mark.changes == self.changes.load(SeqCst) && mark.at.elapsed() < GOOD_FOR
     }
 
-    /// Records that the kernel receives attributes of a file, which were requested after `mark`.
+    /// Caches attributes of a file that the kernel receives and that the mount requested after `mark`, unless they
+    /// may be outdated.
     pub(super) fn tell(&self, number: u64, attrs: &Attrs, mark: Mark) {
         if !self.is_good(mark) {
             return;
@@ -84,7 +85,7 @@ impl RecentAttrs {
         told.insert(number, Told { attrs: *attrs, mark });
     }
 
-    /// Removes and returns the attributes that the kernel received of a file, and their age, if they are still valid.
+    /// Removes the cached attributes of a file. Returns them and their age, if they are still valid.
     pub(super) fn take(&self, number: u64) -> Option<(Attrs, Duration)> {
         let Told { attrs, mark } = self.told().remove(&number)?;
         self.is_good(mark).then(|| (attrs, mark.at.elapsed()))
@@ -103,7 +104,7 @@ mod tests {
         assert_eq!(recent_attrs.take(8).map(|told| told.0), None);
         assert_eq!(recent_attrs.take(7).map(|told| told.0), Some(attrs(1, 1)));
         assert_eq!(recent_attrs.take(7).map(|told| told.0), None, "the kernel asks for the attributes only once");
-        // A completed change, a change in progress, and a change that ends while attributes are requested.
+        // Tests a completed change, a change in progress, and a change that ends while the mount requests attributes.
         recent_attrs.tell(7, &attrs(1, 1), recent_attrs.mark());
         drop(recent_attrs.change());
         assert!(recent_attrs.take(7).is_none());

@@ -1,5 +1,5 @@
-//! Replies that carry attributes to the kernel: for how long the kernel may cache them, and the record of these cached
-//! attributes.
+//! Replies with attributes: for how long the kernel may cache the attributes, and the record of the attributes that
+//! it has cached.
 
 use crate::abi;
 use crate::coherence::Coherence;
@@ -10,37 +10,38 @@ use std::time::Duration;
 use types::Attrs;
 
 impl Coherence {
-    /// Returns how long the kernel may cache the attributes of a file. Those of a shared file are not cached.
+    /// Returns how long the kernel may cache the attributes of a file: not at all if other clients may write the
+    /// file.
     fn attrs_lifetime(&self, number: u64) -> Duration {
         if self.is_shared(number) { Duration::ZERO } else { self.attrs_valid }
     }
 
-    /// Returns the mark of the present moment, before attributes are requested.
+    /// Returns a mark of the present moment. The caller takes the mark before the mount requests attributes.
     pub(crate) fn attributes_requested(&self) -> Mark {
         self.recent_attrs.mark()
     }
 
-    /// Returns whether attributes that were requested after this mark are still valid: this mount has changed nothing
-    /// since, and the mark is recent.
+    /// Returns whether attributes that the mount requested after this mark are still valid: the mark is recent, and
+    /// this mount has changed nothing since.
     pub(crate) fn are_current(&self, mark: Mark) -> bool {
         self.recent_attrs.is_good(mark)
     }
 
-    /// Records that an operation begins that may change attributes of any file, in progress until the returned value is
-    /// dropped.
+    /// Records that an operation begins that may change attributes of any file. Dropping the returned guard ends the
+    /// operation.
     pub(crate) fn change_begins(&self) -> Change<'_> {
         self.recent_attrs.change()
     }
 
-    /// Records that the kernel is about to receive an entry with these attributes. To be called while no FORGET of the
-    /// file can be executed.
+    /// Records that the kernel is about to receive an entry with these attributes. The caller must ensure that no
+    /// FORGET of the file runs meanwhile.
     pub(crate) fn entry_told(&self, number: u64, attrs: &Attrs) {
         self.cache.entry_told(number, attrs);
     }
 
-    /// Returns how long the kernel may cache the attributes in the entry that it is about to receive, for the request of
-    /// `thread`. `changed`: another client, or a write to the page cache, may have changed the file since the attributes
-    /// were requested. `mark`: taken before the attributes were requested, if the request changed nothing.
+    /// Returns how long the kernel may cache the attributes in the entry that it receives in reply to `thread`.
+    /// `changed`: the file may have changed since the mount requested the attributes. `mark`: a mark from before the
+    /// request, or `None` if the request itself changed something.
     pub(crate) fn entry_replied(
         &self,
         thread: u32,
@@ -51,10 +52,11 @@ impl Coherence {
         self.replied(number, attrs);
         self.keep_pages(number, attrs);
         let valid = self.attrs_lifetime(number);
-        // A kernel that does not know the file yet cannot be notified before this answer that other clients want the
-        // file.
+        // If the kernel does not know the file yet, the mount cannot notify the kernel before this reply that other
+        // clients want the file.
         if changed || valid.is_zero() || self.needs_correction(thread, number, attrs) {
-            // A program that needs attributes then sends GETATTR, and the kernel is corrected before the answer.
+            // When a program needs the attributes, the kernel sends GETATTR, and the mount corrects the kernel's
+            // cache before it replies.
             return Duration::ZERO;
         }
         if let Some(mark) = mark {
@@ -63,32 +65,33 @@ impl Coherence {
         valid
     }
 
-    /// Returns how long the kernel may cache these attributes, which answer a GETATTR.
+    /// Returns how long the kernel may cache these attributes in the reply to a GETATTR.
     pub(crate) fn getattr_replied(&self, number: u64, attrs: &Attrs) -> Duration {
         self.replied(number, attrs);
         self.told(number, attrs);
         self.attrs_lifetime(number)
     }
 
-    /// As [`Coherence::getattr_replied`], after a change that the kernel has requested (SETATTR). The kernel accepts such
-    /// an answer even if it received other attributes meanwhile. So the answer must not give a lifetime to a size that
-    /// other clients may have changed by then.
+    /// Returns how long the kernel may cache these attributes in the reply to a SETATTR. The kernel accepts this
+    /// reply even if it has received other attributes meanwhile. So a size that other clients may have changed gets
+    /// no lifetime.
     pub(crate) fn setattr_replied(&self, number: u64, attrs: &Attrs) -> Duration {
         self.replied_surely(number, attrs);
         self.told(number, attrs);
         if self.write_back.is_written(number) { Duration::ZERO } else { self.attrs_lifetime(number) }
     }
 
-    /// Records that the kernel receives these attributes. It drops an answer if it has changed its own attributes of
-    /// the file since it asked, so a new size may or may not reach its cache. A kernel that writes back takes sizes
-    /// from no answer.
+    /// Records that the kernel receives these attributes. The kernel discards a reply if its own attributes of the
+    /// file have changed since the request. So a new size may or may not reach its cache. With write-back, the kernel
+    /// takes the size from no reply.
     fn replied(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.cache.may_take(number, attrs);
         }
     }
 
-    /// As [`Coherence::replied`], in the answer to SETATTR or an open that truncates: the kernel never drops that answer.
+    /// Records that the kernel receives these attributes in the reply to SETATTR or to an open that truncates. The
+    /// kernel never discards such a reply.
     pub(super) fn replied_surely(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.cache.has_now(number, attrs);
@@ -101,8 +104,8 @@ impl Coherence {
         self.keep_pages(number, attrs);
     }
 
-    /// Returns attributes that the kernel received a moment ago and that it asks for once more with the birth time
-    /// (STATX), and how long it may still cache them.
+    /// Returns attributes that the kernel received a moment ago and requests again with the birth time (STATX), and
+    /// their remaining lifetime.
     pub(crate) fn getattr_repeated(&self, number: u64) -> Option<(Attrs, Duration)> {
         let valid = self.attrs_lifetime(number);
         if valid.is_zero() {
@@ -112,15 +115,15 @@ impl Coherence {
         Some((attrs, valid.saturating_sub(ago)))
     }
 
-    /// Lets the kernel keep pages of a file that only it writes: the next open finds the pages valid for these
-    /// attributes.
+    /// Lets the kernel keep its pages of a file that no other client uses: the next open finds the pages valid for
+    /// these attributes.
     fn keep_pages(&self, number: u64, attrs: &Attrs) {
         if self.write_back.is_on() && self.write_back.is_written(number) && !self.write_back.is_shared(number) {
             self.cache.pages_became(number, attrs);
         }
     }
 
-    /// Ensures that the kernel does not continue with attributes older than these, which the mount has from the mgr.
+    /// Makes the kernel expire cached attributes of a file that are older than `attrs`, which the mgr has sent.
     pub(crate) fn attributes_fetched(&self, number: u64, attrs: &Attrs) {
         self.recent_attrs.changed();
         if self.cache.is_outdated(number, attrs, self.write_back.is_on()) {
@@ -128,36 +131,36 @@ impl Coherence {
         }
     }
 
-    /// Makes the kernel ask for the attributes of a file again. The kernel drops answers that are in flight at that
-    /// moment, because they may make it drop pages.
+    /// Makes the kernel expire its cached attributes of a file. The kernel also discards replies that are in flight
+    /// at that moment.
     pub(super) fn invalidate_attributes(&self, number: u64) {
         let Some(transport) = self.transport() else { return };
-        // A negative offset invalidates attributes only.
+        // A negative offset invalidates only the attributes.
         let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
         if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {
-            // The kernel has forgotten the file.
+            // The kernel has no inode of the file.
             tracing::trace!(node = number, "cannot send new attributes to the kernel: {error}");
         }
     }
 
-    /// Records that a change of a directory begins whose answer does not contain the directory's attributes.
+    /// Records that a change of a directory begins for which the reply does not contain the directory's attributes.
     pub(crate) fn directory_changes(&self, number: u64) -> Changing<'_> {
         self.changed_dirs.changing(number)
     }
 
-    /// Returns a mark for [`Coherence::directory_changed`], to be taken before the change of a directory whose answer
-    /// contains the directory's attributes.
+    /// Returns a mark for [`Coherence::directory_changed`]. The caller takes it before a change of a directory for
+    /// which the reply contains the directory's attributes.
     pub(crate) fn directory_mark(&self) -> u64 {
         self.changed_dirs.unseen()
     }
 
-    /// Records the answer to a change of a directory, with or without the attributes of the directory. The mark is from
-    /// before the change.
+    /// Records the reply to a change of a directory, with the directory's attributes if the reply contains them.
+    /// `mark` is from before the change.
     pub(crate) fn directory_changed(&self, number: u64, attrs: Option<Attrs>, mark: u64) {
         self.changed_dirs.changed(number, attrs, self.attrs_valid, mark);
     }
 
-    /// Returns the attributes of a directory that this mount has just changed.
+    /// Returns the attributes of a directory from the last change by this mount, if they are still valid.
     pub(crate) fn directory_just_changed(&self, number: u64) -> Option<Attrs> {
         self.changed_dirs.just_changed(number)
     }

@@ -1,5 +1,5 @@
-//! File sizes that other clients set or extend, on a write-back mount. The kernel of such a mount keeps the size of a
-//! regular file by itself, and answers `lseek(SEEK_END)` with this size.
+//! File sizes that other clients set or extend, on a write-back mount. With write-back, the kernel keeps the size of
+//! a regular file itself, and answers `lseek(SEEK_END)` with this size.
 
 use crate::Errno;
 use crate::abi;
@@ -13,8 +13,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, ByteRange};
 
-/// Files on which requests of this mount are setting the size. The kernel has such a file locked, so the mount cannot
-/// correct the kernel's size then. Two mounts that set the size of one file would wait for each other.
+/// Files whose size requests of this mount are setting. The kernel has such a file locked during the request, so the
+/// mount does not correct the kernel's size then. Otherwise two mounts that set the size of one file would wait for
+/// each other.
 #[derive(Debug, Default)]
 pub(super) struct Resizing(Mutex<HashMap<u64, Under>>);
 
@@ -22,11 +23,11 @@ pub(super) struct Resizing(Mutex<HashMap<u64, Under>>);
 #[derive(Clone, Copy, Debug, Default)]
 struct Under {
     requests: usize,
-    /// Whether another client has set the size since.
+    /// Whether another client has set the size during these requests.
     missed: bool,
 }
 
-/// A request is setting the size of a file, until this is dropped.
+/// Guard of a request that is setting the size of a file. Dropping the guard ends the request.
 pub(crate) struct Request<'a>(&'a Resizing, u64);
 
 impl Resizing {
@@ -40,15 +41,16 @@ impl Resizing {
         Request(self, number)
     }
 
-    /// Records that another client has set the size of a file. Returns whether a request is setting it here. That
-    /// request then asks for the size once more.
+    /// Records that another client has set the size of a file. Returns whether a request of this mount is setting the
+    /// size too. That request then asks the mgr for the size again.
     fn is_set_elsewhere(&self, number: u64) -> bool {
         self.table().get_mut(&number).map(|under| under.missed = true).is_some()
     }
 }
 
 impl Request<'_> {
-    /// Returns whether another client has set the size since the request began, or since the last call.
+    /// Returns whether another client has set the size since the request began, or since the last call of this
+    /// function.
     fn has_missed(&self) -> bool {
         self.0.table().get_mut(&self.1).is_some_and(|under| std::mem::take(&mut under.missed))
     }
@@ -67,15 +69,16 @@ impl Drop for Request<'_> {
 }
 
 impl Coherence {
-    /// Records that a request begins to set the size of a file, if the kernel keeps sizes.
+    /// Records that a request begins to set the size of a file. Returns `None` without write-back.
     pub(crate) fn size_change_begins(&self, number: u64) -> Option<Request<'_>> {
         self.write_back.is_on().then(|| self.resizing.begin(number))
     }
 
-    /// Ends a request that has set the size of a file to `attrs`. Returns the attributes that the kernel has to receive.
+    /// Ends a request that has set the size of a file; the mgr replied with `attrs`. Returns the attributes for the
+    /// kernel.
     ///
     /// # Errors
-    /// The mgr does not answer.
+    /// The error of a GETATTR request to the mgr.
     pub(crate) async fn size_changed(&self, request: Option<Request<'_>>, attrs: Attrs) -> Result<Attrs, Errno> {
         let Some(request) = request else { return Ok(attrs) };
         let (number, mut attrs) = (request.1, attrs);
@@ -85,19 +88,19 @@ impl Coherence {
         Ok(attrs)
     }
 
-    /// Ends a request that has set the size of a file and that returns no attributes to the kernel.
+    /// Ends a request that has set the size of a file and whose reply to the kernel contains no attributes.
     pub(crate) fn size_changed_unseen(&self, request: Option<Request<'_>>) {
         if let Some(request) = request
             && request.has_missed()
             && let Some(coherence) = self.shared()
         {
             let number = request.1;
-            // The kernel has the inode locked until the request is answered.
+            // The kernel has the inode locked until it receives the reply.
             tokio::spawn(async move { coherence.follow_size(number).await });
         }
     }
 
-    /// Makes the kernel cache the size of a file that another client has set.
+    /// Makes the kernel cache the size of a file after another client has set the size.
     pub(super) async fn follow_size(&self, number: u64) {
         if !self.write_back.is_on() || !self.cache.is_known(number) || self.resizing.is_set_elsewhere(number) {
             return;
@@ -107,7 +110,7 @@ impl Coherence {
         if self.write_back.is_shared(number) {
             let _ = self.agree_to_move_data(number, &attrs).await;
         } else {
-            // No thread of this mount sets attributes with the number 0.
+            // The thread number 0 stands for no thread of this mount.
             self.agree_whole(0, number, &attrs).await;
         }
     }
@@ -132,7 +135,7 @@ impl Coherence {
         }
         self.write_back.reaches(number, size);
         self.size_may_change(number);
-        // Behind the old end, the kernel's pages are zeros of its own.
+        // After the old end, the kernel's pages contain zeros from the kernel.
         self.forget_pages_of(number, ByteRange { offset: believed, len: size - believed }).await;
     }
 }

@@ -1,10 +1,10 @@
-//! Synchronous writes: while other clients use a file that the kernel writes back, each write(2) writes its pages back
-//! before it returns.
+//! Synchronous writes: while other clients use a file that the kernel writes back, the kernel writes back the pages
+//! of each write(2) before the call returns.
 //!
-//! The kernel has no such switch for a file, only for a whole mount (`mount -o sync`, `SB_SYNCHRONOUS`). With it, each
-//! write ends with an fsync of the bytes that it wrote. The mount turns it on before it returns the delegation of such
-//! a file, and off when no such file is left. Meanwhile each write to a file under a write delegation costs two
-//! requests.
+//! The kernel has no such setting for one file, only for a whole mount (`mount -o sync`, `SB_SYNCHRONOUS`). With this
+//! setting, each write(2) ends with an fsync of its bytes. The mount turns the setting on before it returns the
+//! delegation of such a file, and off when no such file is left. Meanwhile each write(2) to a file under a write
+//! delegation costs two requests.
 
 use crate::mounting;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// The switch for synchronous writes of one mount.
+/// The setting for synchronous writes of one mount.
 #[derive(Default)]
 pub(super) struct SyncMount {
-    /// The directory of the mount, and its device number.
+    /// The mount point, and the device number of the mounted file system.
     place: OnceLock<(PathBuf, (u32, u32))>,
     on: AtomicBool,
-    /// Held while the switch changes.
+    /// Locked while a task changes the setting.
     switching: tokio::sync::Mutex<()>,
 }
 
@@ -37,9 +37,9 @@ impl SyncMount {
         self.on.load(SeqCst)
     }
 
-    /// Waits until no other caller changes the switch, and then sets the switch to the value that `wanted` returns. A
-    /// change makes the kernel write all dirty pages of the mount. So the handler of a request for which these writes
-    /// may wait must not await this function.
+    /// Waits until no other task changes the setting, and then sets it to the result of `wanted`. A change makes the
+    /// kernel write back all dirty pages of the mount. So the handler of a request must not await this function if
+    /// these writes may wait for the handler.
     pub(super) async fn settle(&self, wanted: impl Fn() -> bool) {
         let _turn = self.switching.lock().await;
         let wanted = wanted();
@@ -48,7 +48,7 @@ impl SyncMount {
         }
         let Some(place) = self.place.get().cloned() else { return };
         if wanted {
-            // Set before, because requests that result from the change depend on it.
+            // Set `on` before the kernel's flag, because requests that result from the change depend on `on`.
             self.on.store(true, SeqCst);
         }
         let switched = tokio::task::spawn_blocking(move || switch(&place, wanted)).await;
@@ -63,7 +63,7 @@ impl SyncMount {
     }
 }
 
-/// Changes the flag of the file system, without the flags of its mounts.
+/// Changes the synchronous flag of the file system itself, without changing the flags of its mount points.
 fn switch((dir, device): &(PathBuf, (u32, u32)), on: bool) -> io::Result<()> {
     let root = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let found = rustix::fs::statx(&root, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS)?;

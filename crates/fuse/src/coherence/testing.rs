@@ -1,4 +1,4 @@
-//! Attributes for the tests of this folder.
+//! Attributes for the tests of the coherence module.
 
 use types::{Attrs, FileId, FileKind, Timestamp};
 

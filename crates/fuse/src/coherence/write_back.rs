@@ -1,12 +1,14 @@
-//! Write-back: decides which files the kernel may write to its page cache, and takes the pages back when other clients
-//! want the file.
+//! Write-back: decides which files the kernel may write through its page cache. When another client wants a file, the
+//! mount makes the kernel drop the pages of the file.
 //!
-//! A file is written to the page cache while the mgr has given this mount a write delegation for it, and past the page
-//! cache otherwise. When another client wants the file, the mount makes the kernel write its pages back and forget
-//! them, before the delegation is returned. Opens that already use the page cache continue to use it. The file is
-//! *shared* then. Its attributes have no lifetime, so the kernel asks for them before each read and write. The kernel
-//! writes its pages back and forgets them before the mount answers. Each write is written back before it returns
-//! ([`crate::coherence::sync_mount`]).
+//! The kernel writes a file through its page cache while this mount has a write delegation for the file. Otherwise
+//! writes bypass the page cache. When another client wants the file, the mount makes the kernel write back and drop
+//! its pages, and then returns the delegation. Opens that already use the page cache continue to use it, and the file
+//! is *shared*.
+//!
+//! The attributes of a shared file have no lifetime, so the kernel requests them before each read and write. Before
+//! it replies, the mount makes the kernel write back and drop its pages. Each write(2) is written back before it
+//! returns ([`crate::coherence::sync_mount`]).
 
 use crate::coherence::kernel_size;
 use crate::coherence::page_twins::{self, PageTwins};
@@ -21,10 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use types::ByteRange;
 
-/// The share of the machine's dirty page limit that this mount may use, in percent. The kernel gives FUSE file systems
-/// one percent, beyond which writers wait.
+/// The share of the machine's dirty page limit that this mount may use, in percent. The kernel's default for FUSE
+/// file systems is one percent, above which writers wait.
 const DIRTY_PERCENT: u32 = 25;
-/// Bytes of the twins of a file beyond which the kernel has to forget its pages sooner.
+/// Bytes of pages with twins of one file above which the mount makes the kernel drop its pages early.
 const TWINS_MAX: u64 = 16 << 20;
 
 /// The write-back state of a mount.
@@ -33,48 +35,49 @@ pub(super) struct WriteBack {
     writers: Arc<Writers>,
 }
 
-/// The file is not exclusive to this mount, so it has to be written past the page cache.
+/// The error of an open that must bypass the page cache: the mount has no write delegation, or the open cannot use
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NotAlone;
 
-/// Returns whether these open flags allow writes.
+/// Returns whether a file opened with these flags of open(2) can be written.
 fn writes(flags: u32) -> bool {
     OFlags::from_bits_retain(flags).intersects(OFlags::WRONLY | OFlags::RDWR)
 }
 
 impl WriteBack {
-    /// Creates the state of a mount, with write-back or without.
+    /// Creates the state of a mount; `on`: the mount uses write-back.
     pub(super) fn new(on: bool) -> Self {
         WriteBack { on: AtomicBool::new(on), writers: Arc::default() }
     }
 
-    /// Returns the reason why this process cannot write back, if there is one.
+    /// Returns the reason why this process cannot use write-back, or `None` if it can.
     pub(super) fn unavailable() -> Option<io::Error> {
         let why = "writing back needs root's right to open files by their numbers (CAP_DAC_READ_SEARCH)";
         (!kernel_size::may()).then(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 
-    /// Returns whether the mount writes back.
+    /// Returns whether the mount uses write-back.
     pub(super) fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
 
-    /// Turns write-back off, as the kernel does not support it.
+    /// Turns write-back off, because the kernel does not support it.
     pub(super) fn switch_off(&self) {
         self.on.store(false, Relaxed);
     }
 
-    /// Returns whether a file opened with these flags needs a write delegation. Appends do not use one: only the mgr
-    /// knows the end of the file to which bytes are appended.
+    /// Returns whether an open with these flags needs a write delegation. An append needs none, because only the mgr
+    /// knows the end of the file, and neither does O_DIRECT.
     pub(super) fn wants(&self, flags: u32) -> bool {
         self.is_on() && writes(flags) && !OFlags::from_bits_retain(flags).intersects(OFlags::APPEND | OFlags::DIRECT)
     }
 
-    /// Begins an open with these flags that may use the page cache. Returns the guard of its writes to the page cache,
-    /// if it writes there.
+    /// Begins an open with these flags that may use the page cache. Returns the guard of its writes to the page
+    /// cache, or `None` if it does not write there.
     ///
     /// # Errors
-    /// The open has to write past the page cache.
+    /// The writes of this open have to bypass the page cache.
     pub(super) fn begin(&self, number: u64, file: &File, flags: u32) -> Result<Option<Writing>, NotAlone> {
         if !self.is_on() || !writes(flags) {
             return Ok(None);
@@ -83,28 +86,29 @@ impl WriteBack {
             return Err(NotAlone);
         }
         let writing = Writing::begin(&self.writers, number);
-        // Checked after that, so that a recall from here on finds the file in the table. A writer has to be able to
-        // read, as the kernel fills up pages by reading.
+        // Check the delegation after the open is in the table, so that a later recall finds the file there. The
+        // writer must be able to read the file, because the kernel reads pages that a program writes only partly.
         if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotAlone) }
     }
 
-    /// Returns whether a file is written to the page cache, so that only the kernel knows its size.
+    /// Returns whether the kernel writes a file through its page cache, so that only the kernel knows the size of the
+    /// file.
     pub(super) fn is_written(&self, number: u64) -> bool {
         self.writers.table().contains_key(&number)
     }
 
-    /// Returns whether a file is written to the page cache though other clients have it open.
+    /// Returns whether the kernel writes a file through its page cache while other clients use the file.
     pub(super) fn is_shared(&self, number: u64) -> bool {
         self.is_on() && self.writers.table().get(&number).is_some_and(|cached| cached.shared)
     }
 
-    /// Returns whether any file is written to the page cache though other clients have it open.
+    /// Returns whether the kernel writes any file through its page cache while other clients use the file.
     pub(super) fn is_any_shared(&self) -> bool {
         self.writers.table().values().any(|cached| cached.shared)
     }
 
-    /// Records bytes that the kernel reads into its page cache. Returns whether it has read so many that it should
-    /// forget its pages.
+    /// Records bytes that the kernel reads into its page cache. Returns whether the page twins take so much memory
+    /// that the kernel should drop its pages.
     pub(super) fn got(&self, number: u64, (offset, size): (u64, u32), data: &[Segment]) -> bool {
         let mut table = self.writers.table();
         let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else { return false };
@@ -114,8 +118,8 @@ impl WriteBack {
         cached.twins.bytes() > TWINS_MAX
     }
 
-    /// Records bytes that the kernel writes back from its page cache. Returns those that programs have changed, as far
-    /// as that matters, and the new size of the file if the write-back extends it.
+    /// Records bytes that the kernel writes back from its page cache. Returns the bytes that the mount has to write,
+    /// and the new size of the file if the write-back extends it.
     pub(super) fn changed(&self, number: u64, offset: u64, data: &Bytes) -> (Vec<(u64, Bytes)>, Option<u64>) {
         let mut table = self.writers.table();
         let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else {
@@ -125,34 +129,34 @@ impl WriteBack {
         (runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run))).collect(), end)
     }
 
-    /// Records the bytes of a file that a thread is about to write or has written, if known.
+    /// Records the byte range of a file that a thread is about to write or has written, or `None` if it is unknown.
     pub(super) fn thread_writes(&self, number: u64, thread: u32, range: Option<ByteRange>) {
         if let Some(cached) = self.writers.table().get_mut(&number).filter(|cached| cached.shared) {
             cached.twins.thread_writes(thread, range);
         }
     }
 
-    /// Returns whether the mount refuses dirty pages of a file, because other clients may have written the file without
-    /// a recall.
+    /// Returns whether the mount refuses dirty pages of a file, because other clients may have written the file
+    /// without a recall of this mount's delegation.
     pub(super) fn is_given_up(&self, number: u64) -> bool {
         self.writers.table().get(&number).is_some_and(|cached| cached.given_up)
     }
 
-    /// Makes the mount refuse dirty pages of a file, or take them again.
+    /// Makes the mount refuse the kernel's dirty pages of a file, or accept them again.
     pub(super) fn set_given_up(&self, number: u64, to: bool) {
         if let Some(cached) = self.writers.table().get_mut(&number) {
             cached.given_up = to;
         }
     }
 
-    /// Records that the kernel knows nothing of a file but that its size is `end`.
+    /// Records that the kernel has received `end` as the size of a file.
     pub(super) fn reaches(&self, number: u64, end: u64) {
         if let Some(cached) = self.writers.table().get_mut(&number).filter(|cached| cached.shared) {
             cached.twins.reaches(end);
         }
     }
 
-    /// Records that the file is no longer shared, unless another client has requested it meanwhile.
+    /// Marks a file as used by this mount only, unless the mount has lost its write delegation meanwhile.
     pub(super) fn end_sharing(&self, number: u64, file: &File) {
         let mut table = self.writers.table();
         if let Some(cached) = table.get_mut(&number)
@@ -162,7 +166,8 @@ impl WriteBack {
         }
     }
 
-    /// Records that a range of a file, or everything behind its new end, became zeros, in the page cache too.
+    /// Records that a range of a file became zeros, also in the page cache. A truncation extends the range to the
+    /// largest offset.
     pub(super) fn zeroed(&self, number: u64, range: ByteRange) {
         if self.is_on()
             && let Some(cached) = self.writers.table().get_mut(&number)
@@ -171,19 +176,20 @@ impl WriteBack {
         }
     }
 
-    /// Marks a file as open on other clients. Returns whether that is new for a file that is written to the page cache.
+    /// Marks a file as used by other clients. Returns whether this is new and the kernel writes the file through its
+    /// page cache.
     pub(super) fn share(&self, number: u64) -> bool {
         let mut table = self.writers.table();
         table.get_mut(&number).is_some_and(|cached| !std::mem::replace(&mut cached.shared, true))
     }
 
-    /// Records that the kernel is about to be asked to forget pages of a file. Returns the age for
-    /// [`WriteBack::pages_were_forgotten`], if the file is written to the page cache.
+    /// Records that the mount is about to make the kernel drop pages of a file. Returns the age for
+    /// [`WriteBack::pages_were_forgotten`], or `None` if the kernel does not write the file through its page cache.
     pub(super) fn pages_are_being_forgotten(&self, number: u64) -> Option<u64> {
         self.writers.table().get_mut(&number).map(|cached| cached.twins.forgetting())
     }
 
-    /// Records that the kernel has forgotten the pages of a range that are older than this age.
+    /// Records that the kernel has dropped the pages of a range that it read before this age.
     pub(super) fn pages_were_forgotten(&self, number: u64, age: u64, range: ByteRange) {
         if let Some(cached) = self.writers.table().get_mut(&number) {
             cached.twins.forgotten(age, range);
@@ -191,7 +197,7 @@ impl WriteBack {
     }
 }
 
-/// Raises the share of dirty pages that the kernel allows the mount at this directory.
+/// Raises the kernel's limit for dirty pages of the mount at this directory.
 pub(super) fn raise_dirty_limit(dir: &Path) {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let Some(device) = mounting::device_at(&mounts, dir) else { return };
@@ -201,7 +207,7 @@ pub(super) fn raise_dirty_limit(dir: &Path) {
     }
 }
 
-/// Returns the bytes of a segment.
+/// Returns the bytes of a segment; a hole consists of zeros.
 pub(super) fn segment_bytes(segment: &Segment) -> Box<dyn Iterator<Item = u8> + '_> {
     match segment {
         Segment::Data(data) => Box::new(data.iter().copied()),

@@ -1,41 +1,41 @@
-//! The files that the kernel writes to its page cache, and the opens that do so.
+//! The files that the kernel writes through its page cache, and the number of opens that write each file.
 
 use crate::coherence::page_twins::PageTwins;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Files that are written to the page cache.
+/// Files that the kernel writes through its page cache, by file number.
 #[derive(Default)]
 pub(super) struct Writers(Mutex<HashMap<u64, Cached>>);
 
-/// A file that is written to the page cache.
+/// A file that the kernel writes through its page cache.
 #[derive(Default)]
 pub(super) struct Cached {
-    /// Number of opens that write the file to the page cache.
+    /// Number of opens that write the file through the page cache.
     opens: usize,
-    /// Whether other clients also have the file open.
+    /// Whether other clients also use the file.
     pub(super) shared: bool,
     /// Whether the mount refuses the kernel's dirty pages of the file.
     pub(super) given_up: bool,
-    /// Pages as the kernel got them, while the file is shared.
+    /// Twins of the file's pages, as the kernel read them while other clients use the file.
     pub(super) twins: PageTwins,
 }
 
-/// Counts an open that writes a file to the page cache, until this value is dropped.
+/// Guard of an open that writes a file through the page cache. Dropping the guard ends the open in the table.
 pub(crate) struct Writing {
     writers: Arc<Writers>,
     number: u64,
 }
 
 impl Writers {
-    /// Locks the table.
+    /// Locks the table of files and returns it.
     pub(super) fn table(&self) -> MutexGuard<'_, HashMap<u64, Cached>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Writing {
-    /// Records an open that writes a file to the page cache.
+    /// Records an open that writes a file through the page cache.
     pub(super) fn begin(writers: &Arc<Writers>, number: u64) -> Writing {
         writers.table().entry(number).or_default().opens += 1;
         Writing { writers: writers.clone(), number }

@@ -9,7 +9,7 @@ use client::{CreateOptions, OpenFlags};
 use rustix::fs::OFlags;
 use types::Status;
 
-/// Executes CREATE. The kernel has applied the umask.
+/// Executes CREATE. The kernel has already applied the umask to `mode`.
 pub(crate) async fn create(
     fs: &FileSystem,
     header: &Header,
@@ -21,7 +21,8 @@ pub(crate) async fn create(
     let how = OFlags::from_bits_retain(flags);
     let wanted = wanted(flags);
     let alone = fs.coherence.wants_write_delegation(flags);
-    // The kernel reads pages that it fills up, and the creator of a file may read it.
+    // Open the file for reading too: the kernel reads a page before a program writes only a part of the page. The
+    // creator of a file may read the file.
     let open = OpenFlags { read: alone || wanted.read, ..wanted };
     let options = CreateOptions {
         mode: mode & 0o7777,
@@ -29,20 +30,20 @@ pub(crate) async fn create(
         open,
         policy: hint(flags),
         alone,
-        // The next close or fsync of the file, or sync of its directory, waits until the creation is durable.
+        // The next close or fsync of the file, or fsync of its directory, makes the creation durable.
         unsynced: true,
         ..CreateOptions::default()
     };
     let mark = fs.coherence.directory_mark();
     let (file, after) = match mount.create_telling(&dir, name, options).await {
-        // Another client has created it meanwhile, and this caller may not read it.
+        // Another client has created the file meanwhile, and this caller may not read it.
         Err(error) if alone && error.is(Status::Access) => {
             let open = OpenFlags { read: false, ..options.open };
             mount.create_telling(&dir, name, CreateOptions { open, alone: false, ..options }).await?
         }
         outcome => outcome?,
     };
-    // The file existed already.
+    // The file existed already, and the open has truncated it: clear its setuid and setgid bits.
     if !file.is_unsynced()
         && file.attrs().mode & 0o6000 != 0
         && open_flags & abi::OPEN_KILL_SUIDGID != 0
@@ -51,10 +52,10 @@ pub(crate) async fn create(
         Box::pin(fs.drop_privileges(header, &file.node())).await?;
     }
     fs.coherence.directory_changed(header.node, after, mark);
-    // The kernel may know a file that another client created meanwhile, with another size.
+    // The kernel may already have an inode of a file that another client created, with another size.
     let new = !fs.nodes.is_known(file.node().id.0);
-    // Decide this before the kernel receives the lifetime of the attributes: another client may want the file from
-    // here on.
+    // Decide the use of the page cache before the kernel receives attributes with a lifetime. From then on, another
+    // client may request the file.
     let admission = fs.admit(&file, flags, Found::created(new));
     let how = admission.how();
     let entry = fs.entry_made(Body::with_capacity(144), header, name, (&file.node(), &file.attrs()));

@@ -7,12 +7,12 @@ use crate::reply::{Body, Entries, Reply, opened};
 use crate::request::Header;
 use types::FileKind;
 
-/// Offsets behind `.` and `..`; those of entries are larger (RFC 8881 §18.23.3 keeps cookies 0 to 2 free).
+/// Offsets after `.` and `..`. Offsets of entries are larger, because RFC 8881 §18.23.3 keeps cookies 0 to 2 free.
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
-/// Opens a directory. If the mgr has to check that the path still leads to it, the same request fetches the first page,
-/// for a program that reads the directory next. The read permission is checked when the program reads.
+/// Executes OPENDIR. If the mgr has to check the path of the directory, the same request also fetches the first page
+/// of entries. The program probably needs this page next. READDIR checks the read permission.
 pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
     let mut reading = Reading::default();
     let (mount, node) = (fs.by_name(header), fs.node(header)?);
@@ -25,20 +25,21 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
                 reading = Reading { pages, ahead, at: 0, asked, unasked: true };
             }
             Err(error) if error.is_moved() => return Err(Errno::from(error)),
-            // READDIR asks again, and reports the error.
+            // READDIR requests the page again, and reports the error.
             Err(error) => tracing::debug!("cannot read a directory ahead: {error}"),
         }
     }
     Ok(opened(Body::with_capacity(16), fs.opens.add_dir(reading), 0).reply())
 }
 
-/// Closes a directory.
+/// Executes RELEASEDIR: closes a directory.
 pub(crate) fn release(fs: &FileSystem, fh: u64) -> Answer {
     fs.opens.take_dir(fh);
     Ok(Reply::Done)
 }
 
-/// Returns entries from `offset` on, in `size` bytes; with `plus`, the kernel receives their attributes too.
+/// Executes READDIR and READDIRPLUS: returns entries from `offset` on in at most `size` bytes. With `plus`, the
+/// kernel also receives attributes.
 pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32), plus: bool) -> Answer {
     let (open, dir) = (fs.opens.dir(fh)?, fs.node(header)?);
     let mut reading = open.reading.lock().await;
@@ -46,7 +47,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     let (asked_for, mut offset) = (offset, offset);
     for (name, after) in [(&b"."[..], AFTER_DOT), (b"..", AFTER_DOTDOT)] {
         if offset < after {
-            // The kernel ignores their attributes.
+            // The kernel ignores the attributes of `.` and `..`.
             let unknown = plus.then_some(|body: Body| body.zeros(128));
             if !entries.push((name, dir.id.0, FileKind::Directory), after, unknown) {
                 return Ok(entries.reply());
@@ -55,7 +56,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
         }
     }
     let cookie = if offset == AFTER_DOTDOT { 0 } else { offset };
-    // The page from OPENDIR is valid for one reading from the beginning, a moment later.
+    // The page that OPENDIR fetched is valid only for one listing from the beginning, shortly after the open.
     let unasked = std::mem::take(&mut reading.unasked);
     let begins = asked_for == 0 && !(unasked && reading.asked.is_some_and(|asked| fs.coherence.are_current(asked)));
     if reading.pages.is_none() || reading.at != cookie || begins {
@@ -73,7 +74,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
             *at = entry.cookie;
             ahead.pop_front();
         }
-        // Entries are returned before the next page is requested.
+        // Return the fetched entries before requesting the next page.
         if !entries.is_empty() && *at != cookie {
             return Ok(entries.reply());
         }

@@ -15,8 +15,8 @@ const PUNCH_HOLE_KEEP_SIZE: u32 = 2 | KEEP_SIZE;
 const ZERO_RANGE: u32 = 0x10;
 const ZERO_RANGE_KEEP_SIZE: u32 = ZERO_RANGE | KEEP_SIZE;
 
-/// Executes FALLOCATE. Space behind the end of a file cannot be reserved without changing its size, as NFS has no such
-/// operation.
+/// Executes FALLOCATE. Refuses to reserve space after the end of a file without changing the file size, because NFS
+/// has no operation for this.
 pub(crate) async fn fallocate(
     fs: &FileSystem,
     header: &Header,
@@ -39,7 +39,7 @@ pub(crate) async fn fallocate(
         KEEP_SIZE | ZERO_RANGE_KEEP_SIZE => {
             let mut size = file.refresh().await?.size;
             if size < range.end() && fs.coherence.is_written(header.node) {
-                // The end may be in the page cache.
+                // The end of the file may be only in the page cache.
                 fs.coherence.forget_pages(header.node).await;
                 size = file.refresh().await?.size;
             }
@@ -47,7 +47,7 @@ pub(crate) async fn fallocate(
             if mode == KEEP_SIZE && within != Some(range) {
                 return Err(EOPNOTSUPP);
             }
-            // Bytes behind the end are zeros in any case.
+            // Bytes after the end of the file are zeros in any case.
             if let Some(within) = within {
                 if mode != KEEP_SIZE {
                     zero(fs, file, within).await?;

@@ -1,24 +1,24 @@
-//! FLUSH: close(2) of one descriptor of an open file.
+//! FLUSH: the request that the kernel sends for each close(2) of a descriptor of an open file.
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
 
-/// Executes FLUSH. Afterwards all writes are durable and known to the mgr, or close(2) fails. The caller's fcntl(2)
-/// locks are released. A reported failure is reported again: any process that inherited the descriptor closes it, and
-/// the writer has to see the failure too.
+/// Executes FLUSH. Afterwards all writes are durable and the mgr knows the file size, or close(2) fails. Also
+/// releases the caller's fcntl(2) locks. Each close reports a failure: a process that only inherited the descriptor
+/// may close it first, and the writer has to see the failure too.
 pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner: u64) -> Answer {
     let open = fs.opens.file(fh)?;
     let mut written = Ok(());
     if let Some(due) = open.due() {
-        // Boxed, so that most requests need not reserve memory for it.
+        // Boxed, so that requests that need no flush reserve no memory for the flush.
         written = Box::pin(open.file.flush()).await;
         match written {
             Ok(()) => open.made_durable(due),
             Err(_) => fs.coherence.write_failed(header.node),
         }
     }
-    // Record the close before the answer: the next request of the kernel may be the last one of this open.
+    // Record the close before the reply, because the next request of the kernel may be the last one of this open.
     fs.opens.flushed(fh, &open, header.pid);
     fs.opens.unlock_all(&open.file, lock_owner).await?;
     written?;

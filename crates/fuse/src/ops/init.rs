@@ -26,9 +26,9 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::INIT_EXT
     | flag::DIRECT_IO_ALLOW_MMAP
     | flag::HANDLE_KILLPRIV_V2;
-/// Requests of the kernel's own, such as read-ahead, that may be in flight at the same time.
+/// Largest number of background requests of the kernel, such as read-ahead, in flight at the same time.
 const BACKGROUND: u16 = 128;
-/// Bytes of a page.
+/// Size of a page in bytes.
 const PAGE: usize = 4096;
 
 /// Executes INIT.
@@ -51,7 +51,7 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
     let flags = offered & (WANTED | writeback | transport.wants());
     transport.agreed(flags);
     fs.drops_privileges.store(flags & flag::HANDLE_KILLPRIV_V2 != 0, Relaxed);
-    // Only root can set a larger value than the kernel offers, after the mount.
+    // The reply cannot exceed the value that the kernel offers. Root can set a larger value after the mount.
     let wanted = fs.callers.anybody().policy().policy.read_ahead;
     let read_ahead = u32::try_from(wanted).unwrap_or(u32::MAX).min(max_readahead);
     let body = Body::with_capacity(64)

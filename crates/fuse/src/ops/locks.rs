@@ -13,14 +13,14 @@ const EINVAL: Errno = Errno(22);
 const READ: u32 = 0;
 const WRITE: u32 = 1;
 const UNLOCK: u32 = 2;
-/// The kernel's last byte of a lock that reaches to the end of the file.
+/// The last byte that the kernel gives for a lock that extends to the end of the file.
 const END: u64 = i64::MAX as u64;
 
 fn range(lock: &Lock) -> Result<ByteRange, Errno> {
     if lock.start > lock.end.min(END) {
         return Err(EINVAL);
     }
-    // A lock does not include bytes behind the last one that the kernel can name.
+    // The range ends at the last byte that the kernel can name, because locks cannot include later bytes.
     Ok(ByteRange { offset: lock.start, len: lock.end.min(END) - lock.start + 1 })
 }
 
@@ -32,7 +32,7 @@ fn kind(lock: &Lock) -> Result<LockKind, Errno> {
     }
 }
 
-/// Executes GETLK: returns a conflicting lock, if there is one.
+/// Executes GETLK: returns a conflicting lock, or that there is none.
 pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer {
     let open = fs.opens.file(lock.fh)?;
     let (lockers, range, kind) = (fs.opens.lockers(), range(lock)?, kind(lock)?);
@@ -53,16 +53,17 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer
         len => held.range.offset.saturating_add(len - 1).min(END),
     };
     let kind = if held.kind == LockKind::Write { WRITE } else { READ };
-    // The process is unknown if it uses another mount.
+    // The process id is unknown if the owner of the lock uses another mount.
     let pid = held.owner.and_then(|owner| lockers.process(header.node, owner)).unwrap_or(0);
     Ok(body.u64(held.range.offset.min(END)).u64(end).u32(kind).u32(pid).reply())
 }
 
-/// Executes SETLK and SETLKW: locks or unlocks a range. With `sleep`, waits for conflicting locks.
+/// Executes SETLK and SETLKW: locks or unlocks a range. With `sleep`, waits until conflicting locks end.
 pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bool) -> Answer {
     let open = fs.opens.file(lock.fh)?;
-    // The page cache lacks writes that other clients made under their earlier locks, and is the only place of writes
-    // under this lock. While the call waits for a lock, other clients may open or close the file.
+    // Without a delegation, the page cache lacks writes that other clients made under earlier locks, and has the only
+    // copy of writes under this lock. Check for the delegation each time, because the mount may lose it while the
+    // call waits for a lock.
     let cached = || open.pages.is_cached() && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {
@@ -75,7 +76,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
         return Ok(Reply::Done);
     }
     let kind = kind(lock)?;
-    // Record the owner before the lock is requested: if the caller ends meanwhile, the close releases the lock.
+    // Record the owner before the mount requests the lock. If the caller ends meanwhile, its close releases the lock.
     fs.opens.asks_lock(&open, lock.owner, (lock.pid, lock.fh, lock.flock)).await;
     if !take(fs, header, &open, lock, (range, kind), sleep).await? {
         return Err(EAGAIN);
@@ -83,16 +84,16 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     if cached()
         && let Err(error) = fs.coherence.lock_taken(header.pid, header.node, &open).await
     {
-        // A caller that receives an error would not release the lock.
+        // The caller receives an error and would not release the lock, so release the lock here.
         open.for_locks.get().unwrap_or(&open.file).unlock(lock.owner, range).await?;
         return Err(error);
     }
     Ok(Reply::Done)
 }
 
-/// Tries to take the lock, and returns whether it succeeded. Servers require a file open for writing for an exclusive
-/// lock, and for reading for a shared one (RFC 8881 §18.10.4, NFS4ERR_OPENMODE), and so does fcntl(2). As flock(2) does
-/// not, the mount opens the file once more for it.
+/// Tries to take the lock, and returns whether it succeeded. Servers and fcntl(2) require an open for writing for an
+/// exclusive lock, and an open for reading for a shared lock (RFC 8881 §18.10.4, NFS4ERR_OPENMODE). flock(2) has no
+/// such rule, so the mount opens the file a second time for a flock(2) lock.
 async fn take(
     fs: &FileSystem,
     header: &Header,
@@ -106,8 +107,8 @@ async fn take(
         None if open.file.may_lock(what.1) || !lock.flock => &open.file,
         None => {
             let file = open.for_locks.get_or_try_init(|| Box::pin(open_for_locks(fs, header))).await?;
-            // Locks through the other open would remain. flock(2) may let other callers in while it changes the kind of
-            // lock.
+            // Locks through the first open would remain. While flock(2) changes the kind of a lock, other callers may
+            // get the lock.
             open.file.unlock(lock.owner, what.0).await?;
             file
         }
@@ -128,8 +129,8 @@ async fn take(
     }
 }
 
-/// Opens a file for reading and writing, with the mount's own credentials if necessary: a caller that has the file open
-/// may lock it, and this open serves no other purpose.
+/// Opens a file for reading and writing, with the mount's own credentials if necessary. The mount uses this open only
+/// for flock(2), and a caller that has the file open may use flock(2).
 async fn open_for_locks(fs: &FileSystem, header: &Header) -> Result<File, Errno> {
     let node = fs.node(header)?;
     let flags = OpenFlags::READ_WRITE;

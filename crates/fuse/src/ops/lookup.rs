@@ -19,7 +19,7 @@ pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
             Ok(entry.reply())
         }
         Err(error) if error.is(Status::NoEnt) => {
-            // The kernel drops the name if it has it cached.
+            // The name does not exist, so the kernel drops the name from its cache.
             fs.nodes.unnamed(header.node, name);
             let absent_valid = fs.config.absent_valid;
             if absent_valid.is_zero() { Err(Errno::from(error)) } else { Ok(no_entry(absent_valid)) }

@@ -9,12 +9,12 @@ const EINVAL: Errno = Errno(22);
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// Executes LSEEK.
+/// Executes LSEEK with `SEEK_DATA` or `SEEK_HOLE`.
 pub(crate) async fn lseek(fs: &FileSystem, fh: u64, offset: u64, whence: u32) -> Answer {
     let open = fs.opens.file(fh)?;
     let number = open.file.node().id.0;
     if fs.coherence.is_written(number) {
-        // The kernel asks without writing back its pages.
+        // The kernel sends LSEEK without writing back its dirty pages.
         fs.coherence.forget_pages(number).await;
     }
     let size = open.file.size_now().await?;

@@ -4,7 +4,7 @@ use crate::fs::{Answer, FileSystem};
 use crate::reply::Body;
 use crate::request::Header;
 
-/// Executes MKDIR. The kernel has applied the umask.
+/// Executes MKDIR. The kernel has already applied the umask to `mode`.
 pub(crate) async fn mkdir(fs: &FileSystem, header: &Header, name: &[u8], mode: u32) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let _changing = fs.coherence.directory_changes(header.node);

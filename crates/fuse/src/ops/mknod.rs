@@ -9,7 +9,7 @@ use types::FileKind;
 
 const EINVAL: Errno = Errno(22);
 
-/// Executes MKNOD. `mode` has the type bits of `st_mode`.
+/// Executes MKNOD. `mode` contains the type bits of `st_mode`.
 pub(crate) async fn mknod(fs: &FileSystem, header: &Header, name: &[u8], mode: u32, rdev: u32) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let _changing = fs.coherence.directory_changes(header.node);

@@ -11,9 +11,9 @@ use types::Status;
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
-/// Executes OPEN. If the file is removed during the open, or was removed since the kernel received its name, the kernel
-/// looks the path up once more. If the file is gone again ([`crate::open_unlink_race`]) and the name does not exist,
-/// the answer is ENOENT.
+/// Executes OPEN. If the file was removed after the kernel received its name, the mount replies ESTALE, and the
+/// kernel looks up the path again. If the file is gone at the second attempt too ([`crate::open_unlink_race`]) and
+/// the name does not exist, the mount replies ENOENT.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let outcome = open_found(fs, header, flags, open_flags).await;
     if matches!(outcome, Err(Errno::MOVED | Errno::UNWALKED)) {
@@ -30,8 +30,8 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
     }
 }
 
-/// Opens the file. The kernel receives the attributes of this open: from here on it sees changes of other clients up to
-/// their close of the file.
+/// Opens the file, and updates the kernel's cache with the attributes of this open. So the program sees all changes
+/// that other clients made before they closed the file.
 async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let node = fs.node(header)?;
     let dir = fs.nodes.dir_of(header.node);
@@ -39,7 +39,8 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
     let resizing = options.flags.truncate.then(|| fs.coherence.size_change_begins(header.node)).flatten();
     let file = open_file(fs, header, &node, options, flags).await?;
-    // Clear the bits only after the open: a caller that may not truncate the file must not clear them.
+    // Clear the setuid and setgid bits only after the open: a caller that may not truncate the file must not clear
+    // them.
     if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
         Box::pin(fs.drop_privileges(header, &node)).await?;
     }
@@ -53,8 +54,9 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     Ok(opened(Body::with_capacity(16), handle, how).reply())
 }
 
-/// Opens the file, with a write delegation where that is useful. The kernel reads pages that it fills up, even for
-/// programs that only write. If the caller may not read the file, its writes bypass the page cache.
+/// Opens the file, with a write delegation if write-back needs it. For write-back the caller must be able to read the
+/// file, because the kernel reads pages that a program writes only partly. Otherwise the writes bypass the page
+/// cache.
 async fn open_file(
     fs: &FileSystem,
     header: &Header,

@@ -14,8 +14,9 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     if let Some(fill) = fill {
         fill.got(&found.segments);
     }
-    // For a read past the page cache, the kernel writes back its pages of this range, but not pages behind it, which
-    // extend the file. Pages that it reads in that range for a mapping stay locked until then.
+    // Before a direct read, the kernel writes back its dirty pages of the range, but not later pages, which may
+    // extend the file. For a read into the page cache, the mount must not do this: the kernel has pages locked until
+    // the reply.
     if past && found.len() < u64::from(size) && fs.coherence.is_written(header.node) {
         fs.coherence.forget_pages(header.node).await;
         found = open.file.read_at(offset, size as usize).await?;

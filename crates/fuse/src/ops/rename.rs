@@ -8,8 +8,8 @@ use types::{Attrs, FileKind, Renaming, Status};
 
 const EINVAL: Errno = Errno(22);
 
-/// Executes RENAME. Of the flags of renameat2(2), RENAME_NOREPLACE and RENAME_EXCHANGE are supported. With an mgr that
-/// does not support them, the answer is the kernel's for file systems without them (EINVAL).
+/// Executes RENAME. Supports the flags RENAME_NOREPLACE and RENAME_EXCHANGE of renameat2(2). If the mgr does not
+/// support them, the reply is EINVAL, as the kernel returns for file systems without these flags.
 pub(crate) async fn rename(
     fs: &FileSystem,
     header: &Header,
@@ -30,8 +30,8 @@ pub(crate) async fn rename(
     let replaces = how == Renaming::Replace && fs.opens.are_there_dirs();
     let replaced = if replaces { mount.lookup(to.0, newname).await.ok() } else { None };
     let renamed = match how {
-        // Both names exist before and after. If the result is in doubt, the files that the names lead to show whether
-        // the exchange happened.
+        // Both names exist before and after an exchange. If the result is in doubt, the files that the names stand
+        // for show whether the exchange happened.
         Renaming::Exchange => {
             let moved = mount.lookup(from.0, name).await?.0.id;
             client::in_doubt::rename(&mount, moved, from, to, how).await
@@ -39,7 +39,7 @@ pub(crate) async fn rename(
         Renaming::Replace | Renaming::NoReplace => match mount.rename_as(from, to, how).await {
             Err(error) if error.is_in_doubt() => match mount.lookup(from.0, name).await {
                 Ok((node, _)) => client::in_doubt::rename(&mount, node.id, from, to, how).await,
-                // No other caller is known to have moved it.
+                // The name is gone, and only this request is known to have moved the file, so the rename succeeded.
                 Err(gone) if gone.is(Status::NoEnt) => Ok(()),
                 Err(_) => Err(error),
             },

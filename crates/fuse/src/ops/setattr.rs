@@ -27,9 +27,10 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     let resizing = changes.size.and_then(|_| fs.coherence.size_change_begins(header.node));
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
-        // The kernel writes back because a synchronous write requires it.
+        // The kernel has written back dirty pages at the end of a synchronous write(2), and sends its time of the
+        // write.
         Some(open) if is_times_alone(&changes) && fs.coherence.ends_synchronous_write(header.pid).await => {
-            // The servers set the time of the write.
+            // The servers have already set the time of the write.
             open.file.attrs()
         }
         Some(open) if is_times_alone(&changes) => {
@@ -37,7 +38,7 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
             fs.coherence.write_time_set(header.node, &attrs, &changes);
             attrs
         }
-        // The rights of an open file remain those of its open, whatever the mode is by now.
+        // A caller with an open file keeps the rights from the open, even if the mode has changed since.
         Some(open) if changes.size.is_some() => open.file.set_attrs(&changes).await?,
         _ => set_named(fs, header, args, &changes).await?,
     };
@@ -55,11 +56,11 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     Ok(fs.attributes_changed(header, &attrs))
 }
 
-/// Sets attributes of a file with the caller's credentials.
+/// Sets attributes of a file by its path, with the caller's credentials.
 async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let (mount, node) = (fs.by_name(header), fs.node(header)?);
     match mount.setattr(&node, changes).await {
-        // A user who may write to a file may set its times to now, and to nothing else (utimensat(2)).
+        // A user who may write to a file may set its times, but only to the present time (utimensat(2)).
         Err(error) if (error.is(Status::Perm) || error.is(Status::Access)) && means_now(args) => {
             Ok(mount.setattr(&node, &SetAttrs { mtime: Some(SetTime::Now), ..*changes }).await?)
         }
@@ -67,30 +68,31 @@ async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &S
     }
 }
 
-/// Returns whether both times have to be set to now. Where the kernel keeps modification times, it sends its present
-/// time instead.
+/// Returns whether the request sets both times to the present. With write-back, the kernel sends its own present time
+/// instead of the flag for the present time.
 fn means_now(args: &SetAttr) -> bool {
     let all = fattr::ATIME_NOW | fattr::MTIME | fattr::CTIME;
     args.valid & (all | fattr::MTIME_NOW) == all && args.mtime == args.ctime
 }
 
-/// Sets the kernel's time of the last write, once all writes are durable. The kernel sends this request in the middle
-/// of an fsync and of a close, and reports a failure there. A write error is left for the kernel's next request, so
-/// that it is reported once.
+/// Sets the kernel's time of the last write, after all writes are durable. The kernel sends this request during an
+/// fsync or close, and reports a failure of the request there. The kernel's next request reports a write error, so
+/// that the error is reported once.
 async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno> {
     match open.file.set_attrs_behind(changes).await {
-        // Only the owner may set the time; for other users, the file keeps the time at which the bytes arrived.
+        // Only the owner may set the time. For other users, the file keeps the time at which the servers received the
+        // bytes.
         Err(error) if error.is(Status::Perm) || error.is(Status::Access) => Ok(open.file.refresh().await?),
         outcome => Ok(outcome?),
     }
 }
 
-/// Sets the kernel's time of the last write, for a file that the kernel does not have open. The kernel also sends this
-/// whenever it has changed a name of the file. A caller that syncs the disks at that moment appears as the caller of
-/// this request.
+/// Sets the kernel's time of the last write, for a file that the kernel does not have open. The kernel also sends
+/// this request whenever it has changed a name of the file. A process that runs sync(2) at that moment appears as the
+/// caller of this request.
 async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let node = fs.node(header)?;
-    // A time that the kernel received from here is not new, and may be older than writes of other clients.
+    // A time that this mount has sent to the kernel is not new, and may be older than writes of other clients.
     let set = match fs.coherence.is_time_of_mount(header.node, changes.mtime) {
         true => None,
         false => Some(fs.acting(header).setattr(&node, changes).await),
@@ -109,7 +111,7 @@ async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Res
     }
 }
 
-/// Returns attributes for a file that is gone.
+/// Returns placeholder attributes for a file that no longer exists.
 fn gone(node: &Node, changes: &SetAttrs) -> Attrs {
     let time = match changes.mtime {
         Some(SetTime::To(time)) => time,
@@ -122,7 +124,7 @@ fn gone(node: &Node, changes: &SetAttrs) -> Attrs {
     Attrs { id: node.id, kind, mode, nlink, uid, gid, size, used, holes, atime, mtime, ctime, btime, change, rdev }
 }
 
-/// Returns whether only the modification time has to be set.
+/// Returns whether the change sets only the modification time, and to a given value.
 fn is_times_alone(changes: &SetAttrs) -> bool {
     matches!(changes.mtime, Some(SetTime::To(_))) && SetAttrs { mtime: None, ..*changes } == SetAttrs::default()
 }
@@ -140,8 +142,8 @@ fn changes(args: &SetAttr) -> Result<SetAttrs, Errno> {
         gid: is(fattr::GID).then_some(args.gid),
         size: is(fattr::SIZE).then_some(args.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime)?,
-        // A truncate sets the time by itself. A kernel that keeps times sends its own time too, which only the owner
-        // could set.
+        // A truncation sets the time on the servers. With write-back, the kernel sends its own time too, but only the
+        // owner of the file could set it.
         mtime: if is(fattr::SIZE) { None } else { time(fattr::MTIME, fattr::MTIME_NOW, args.mtime)? },
     })
 }

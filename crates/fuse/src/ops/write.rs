@@ -14,8 +14,8 @@ use types::{Attrs, SetAttrs};
 
 const EIO: Errno = Errno(5);
 
-/// Executes WRITE. The answer is sent when the bytes fit into the window. Files opened with `O_SYNC`, `O_DSYNC` or
-/// `O_APPEND` wait for the servers: only the mgr knows the end of the file.
+/// Executes WRITE. Replies when the bytes fit into the client's window. With `O_SYNC` or `O_DSYNC`, waits for the
+/// servers. Appends also wait, because only the mgr knows the end of the file.
 pub(crate) async fn write(
     fs: &FileSystem,
     header: &Header,
@@ -24,10 +24,10 @@ pub(crate) async fn write(
     (write_flags, flags): (u32, u32),
 ) -> Answer {
     let open = fs.opens.file(fh)?;
-    // For pages that it writes back, the kernel sets the flag only when it has seen such bits.
+    // For write-back of pages, the kernel sets `WRITE_KILL_SUIDGID` only if it has seen setuid or setgid bits.
     let seen = (open.pages.is_cached() && fs.coherence.writes_back()) || !open.plain.load(Relaxed);
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
-        // Boxed, as are the futures below: most writes need no memory for them.
+        // Boxed, like the futures below, so that most writes reserve no memory for these futures.
         Box::pin(fs.drop_privileges(header, &open.file.node())).await?;
         open.plain.store(true, Relaxed);
     }
@@ -48,7 +48,7 @@ pub(crate) async fn write(
     Ok(Body::with_capacity(8).u32(len).u32(0).reply())
 }
 
-/// Writes bytes of the kernel's pages, or of a program's own.
+/// Writes bytes of dirty pages (`of_pages`), or a program's own bytes.
 async fn put(
     fs: &FileSystem,
     header: &Header,
@@ -60,13 +60,13 @@ async fn put(
         Box::pin(fs.coherence.write_pages_of_several(header.node, open, offset, data)).await?;
     } else if flags.contains(OFlags::APPEND) {
         if fs.coherence.is_written(header.node) {
-            // The end of the file may be in the page cache.
+            // The end of the file may be only in the page cache.
             Box::pin(fs.coherence.forget_pages(header.node)).await;
         }
         Box::pin(open.file.append(data)).await?;
     } else if of_pages {
-        // The kernel keeps one error for all pages, and considers this page lost. It reports the error to the writer at
-        // fsync or close.
+        // The kernel keeps one error for all dirty pages of a file, and considers a page with an error lost. It
+        // reports the error to the writer at fsync or close.
         open.file.write_behind(offset, data).await?;
     } else {
         open.file.write_at(offset, data).await?;
@@ -81,8 +81,8 @@ async fn put(
 }
 
 impl FileSystem {
-    /// Clears these bits before a change of an open file for which the kernel does not say whether the caller may keep
-    /// them. Root may.
+    /// Clears the setuid and setgid bits before a change of an open file, except for root. For such a change, the
+    /// kernel does not say whether the caller may keep the bits.
     pub(crate) async fn drop_privileges_of(&self, header: &Header, open: &OpenFile) -> Result<(), Errno> {
         if self.drops_privileges.load(Relaxed) && header.uid != 0 && !open.plain.load(Relaxed) {
             self.drop_privileges(header, &open.file.node()).await?;
@@ -95,19 +95,20 @@ impl FileSystem {
     /// Returns the attributes afterwards.
     pub(crate) async fn drop_privileges(&self, header: &Header, node: &Node) -> Result<Attrs, Errno> {
         let attrs = self.callers.anybody().getattr(node).await?;
-        // Without execute permission for the group, setgid has another meaning (old mandatory locks) and stays.
+        // Without execute permission for the group, setgid does not mean execution with the group's rights (old
+        // mandatory locks), and stays.
         let setgid = if attrs.mode & 0o10 != 0 { 0o2000 } else { 0 };
         let mode = attrs.mode & !(0o4000 | setgid);
         if mode == attrs.mode {
             return Ok(attrs);
         }
-        // The owner may do this, but the writer may not, so the mount uses its own credentials.
+        // The owner may clear the bits, but the writer may not, so the mount uses its own credentials first.
         let changes = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
         let attrs = match self.callers.anybody().setattr(node, &changes).await {
             Err(_) => self.acting(header).setattr(node, &changes).await?,
             Ok(attrs) => attrs,
         };
-        // The kernel leaves this to the mount, and would continue with its cached mode.
+        // The kernel leaves this change to the mount, and would continue to use its cached mode.
         self.coherence.attributes_fetched(node.id.0, &attrs);
         Ok(attrs)
     }

@@ -13,7 +13,7 @@ const ENODATA: Errno = Errno(61);
 const EOPNOTSUPP: Errno = Errno(95);
 const PREFIX: &[u8] = b"user.";
 
-/// Returns the name below `user.`; other namespaces are not supported.
+/// Returns the name without the prefix `user.`, or `None` for other namespaces, which are not supported.
 fn below_user(name: &[u8]) -> Option<&[u8]> {
     name.strip_prefix(PREFIX)
 }
@@ -34,7 +34,8 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, name: &[u8], value: &[
     Ok(Reply::Done)
 }
 
-/// Returns a value that fits into `size` bytes, or its length if `size` is 0.
+/// Returns a value that fits into `size` bytes, or its length if `size` is 0. Fails with ERANGE if the value does not
+/// fit.
 fn sized(value: Vec<u8>, size: u32) -> Answer {
     match size {
         0 => Ok(Body::with_capacity(8).u32(value.len() as u32).u32(0).reply()),
@@ -53,7 +54,7 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, name: &[u8], size: u32
     sized(value.to_vec(), size)
 }
 
-/// Executes LISTXATTR: returns all names, each with a zero byte behind it.
+/// Executes LISTXATTR: returns all names, each followed by a zero byte.
 pub(crate) async fn list(fs: &FileSystem, header: &Header, size: u32) -> Answer {
     let names = fs.by_name(header).listxattr(&fs.node(header)?).await?;
     let mut all = Vec::new();

@@ -12,12 +12,12 @@ use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Zeros for the content of holes.
+/// Zero bytes, which the transport sends for holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Largest number of parts of one reply; a reply with more is copied together first.
+/// Largest number of buffers of one reply for writev(2). A reply with more buffers is first copied into one.
 const PARTS_MAX: usize = 512;
 
-/// The open device.
+/// The transport over an open `/dev/fuse`.
 pub(crate) struct Device {
     fd: OwnedFd,
     threads: usize,
@@ -28,7 +28,7 @@ impl Device {
     /// Creates the transport over an open and mounted `/dev/fuse`, with `threads` threads, for requests with up to
     /// `payload` bytes.
     pub(crate) fn new(fd: OwnedFd, threads: usize, payload: usize) -> Self {
-        // The kernel requires a page for the header beside the payload.
+        // The kernel requires a page for the header in addition to the payload.
         Device { fd, threads, buffers: Buffers::new(payload + 4096) }
     }
 
@@ -37,9 +37,9 @@ impl Device {
         loop {
             match rustix::io::read(&self.fd, spare_capacity(&mut buffer)) {
                 Ok(_) => {}
-                // The request was abandoned before it was read, or the read was interrupted.
+                // The kernel abandoned the request before this read, or a signal interrupted the read.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
-                // Unmounted.
+                // The file system is unmounted.
                 Err(Errno::NODEV) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
@@ -63,7 +63,7 @@ impl Device {
         let mut parts = Vec::with_capacity(1 + body.len());
         parts.push(IoSlice::new(&head));
         parts.extend_from_slice(body);
-        // The device takes a message as a whole or not at all.
+        // The kernel accepts a message as a whole or not at all.
         rustix::io::writev(&self.fd, &parts)?;
         Ok(())
     }
@@ -117,14 +117,14 @@ impl Transport for Device {
         };
         match sent {
             Ok(()) => {}
-            // The caller was killed, or the file system is unmounted.
+            // The caller of the request was killed, or the file system is unmounted.
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV)) => {}
             Err(error) => tracing::warn!(unique, "cannot send a reply to the kernel: {error}"),
         }
     }
 
     fn notify(&self, code: i32, body: &[u8]) -> io::Result<()> {
-        // A message with number 0 is a notification, with its code in the place of the error.
+        // A message with the request number 0 is a notification; its error field contains the notification code.
         self.send(0, -code, &[IoSlice::new(body)])
     }
 }

@@ -1,11 +1,11 @@
 //! The transport over io_uring (FUSE over io_uring, Linux 6.14 and later).
 //!
-//! The kernel puts the requests of each processor into memory of this process. A thread on the same processor works on
-//! them there, and the kernel takes replies from the same memory. One system call both sends the last reply and fetches
-//! the next request.
+//! The kernel puts the requests of each processor into memory of this process. A thread on the same processor
+//! executes the requests there, and the kernel takes replies from the same memory. One system call both sends the
+//! last reply and fetches the next request.
 //!
-//! INIT, interrupts and FORGET still arrive through the device, and notifications to the kernel go there. So this
-//! transport uses a device transport as well.
+//! INIT, INTERRUPT and FORGET still arrive through the device, and the mount sends notifications through the device.
+//! So this transport uses a device transport as well.
 
 mod entry;
 mod nudge;
@@ -29,27 +29,27 @@ use std::thread::{Builder, JoinHandle};
 pub(crate) use crate::abi::uring::SWITCH;
 
 const EINVAL: Errno = Errno(22);
-/// The bit that marks tickets of rings; tickets of the device do not have it.
+/// The bit that marks tickets of requests in rings. Tickets of requests from the device do not have it.
 const RINGS: u64 = 1 << 63;
 
-/// Returns the ticket of a request in an entry of a ring.
+/// Returns the ticket of a request that arrived in an entry of a ring.
 fn ticket(ring: u32, entry: u32) -> u64 {
     RINGS | u64::from(ring) << 32 | u64::from(entry)
 }
 
-/// The rings, and the device transport.
+/// The io_uring transport: the rings, and the device transport.
 pub(crate) struct Uring {
     classic: Arc<dyn Serve>,
     rings: Vec<Arc<Ring>>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
-    /// Whether the rings start when the kernel has received the answer to INIT.
+    /// Whether INIT has negotiated io_uring. If so, the rings start when the kernel has received the reply to INIT.
     agreed: AtomicBool,
-    /// Threads that wait until then.
+    /// The channels of ring threads that wait for the reply to INIT.
     waiting: Mutex<Vec<Sender<Arc<Dispatcher>>>>,
     dispatcher: Mutex<Option<Arc<Dispatcher>>>,
 }
 
-/// Returns the reason why rings are not available now, as a message for users.
+/// Returns the reason why FUSE over io_uring is not available, as a message for users, or `None` if it is available.
 pub(crate) fn unavailable() -> Option<String> {
     match std::fs::read(SWITCH) {
         Ok(value) if value.starts_with(b"Y") => None,
@@ -58,7 +58,8 @@ pub(crate) fn unavailable() -> Option<String> {
     }
 }
 
-/// Returns how many processors are possible, from a list such as `0-3,8`: the kernel requires a queue for each.
+/// Returns the number of possible processors, from a list such as `0-3,8`. The kernel requires a queue for each
+/// processor.
 fn processors(possible: &str) -> Option<usize> {
     let count = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -68,13 +69,13 @@ fn processors(possible: &str) -> Option<usize> {
 }
 
 impl Uring {
-    /// Creates rings for an open device of the mount at `place`, for requests with up to `payload` bytes, beside the
-    /// classic transport over the device. Fails if the system allows no rings.
+    /// Creates rings for an open device of the mount at `place`, for payloads of up to `payload` bytes. `classic` is
+    /// the transport over the device. Fails if the process cannot create the rings.
     pub(crate) fn new(device: RawFd, place: &Path, classic: Arc<dyn Serve>, payload: usize) -> io::Result<Uring> {
         let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
         let queues = processors(&possible).and_then(|count| u16::try_from(count).ok());
         let queues = queues.filter(|count| *count > 0).ok_or_else(|| io::Error::other("too many processors"))?;
-        // Processors that are offline share the threads of the other processors.
+        // The queues of offline processors use the threads of online processors.
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
         let (mut rings, mut threads, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..count {
@@ -98,11 +99,11 @@ impl Uring {
         })
     }
 
-    /// Called when the kernel has received the answer to INIT: starts the rings, or ends their threads.
+    /// Starts the rings, or ends their threads if INIT has not negotiated io_uring. Called after the reply to INIT.
     fn begin(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         let Some(dispatcher) = lock(&self.dispatcher).take().filter(|_| self.agreed.load(Relaxed)) else { return };
-        // A thread that has ended has reported the reason.
+        // A thread that has ended has already reported the reason.
         waiting.iter().for_each(|go| drop(go.send(dispatcher.clone())));
     }
 }
@@ -121,7 +122,7 @@ fn stay_on(processor: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &own)?)
 }
 
-/// Runs the thread of a ring.
+/// Runs the thread of a ring until the file system is unmounted.
 fn serve(
     ring: Arc<Ring>,
     number: u32,
@@ -131,7 +132,7 @@ fn serve(
     start: &Receiver<Arc<Dispatcher>>,
 ) -> io::Result<()> {
     if let Err(error) = stay_on(number as usize) {
-        // On another processor the ring is slower, but correct.
+        // On another processor, the ring is slower, but still correct.
         tracing::debug!(number, "cannot bind a ring to its processor: {error}");
     }
     let server = match Server::new(ring, number, queues, over) {
@@ -146,7 +147,7 @@ fn serve(
         Ok(dispatcher) => {
             server.serve(&dispatcher).inspect_err(|error| tracing::error!(number, "a ring failed: {error}"))
         }
-        // The kernel did not agree to rings.
+        // INIT has not negotiated io_uring.
         Err(_) => Ok(()),
     }
 }
@@ -175,7 +176,7 @@ impl Transport for Uring {
     fn answer(&self, ticket: u64, unique: u64, reply: Reply) {
         if ticket & RINGS == 0 {
             self.classic.answer(ticket, unique, reply);
-            // The first request that arrives through the device, and is answered there, is INIT.
+            // INIT is the first request that arrives through the device.
             return self.begin();
         }
         if let Some(ring) = self.rings.get((ticket >> 32 & 0x7fff_ffff) as usize) {

@@ -1,23 +1,23 @@
 //! Generator for the digitisation of particle physics, after Hildebrand, Ward and Honeyman ("Large files, small writes,
 //! and pNFS", 2006, section 6.3).
 //!
-//! One file is written at random offsets, 650 MB for 500 events. 96 % of the requests are shorter than 32 KB and carry
-//! 5 % of the bytes. Half of all requests are shorter than 1 KB, and 87 % are shorter than 4 KB. The other requests are
-//! 275 KB and 1 MB long. The paper counts more than 900 fsyncs in 50 events.
+//! The client writes one file at random offsets, 650 MB for 500 events. 96 % of the requests are shorter than 32 KB
+//! and carry 5 % of the bytes. Half of all requests are shorter than 1 KB, and 87 % are shorter than 4 KB. The other
+//! requests are 275 KB and 1 MB long. The paper counts more than 900 fsyncs in 50 events.
 
 use crate::rng::Rng;
 use crate::{Action, Op};
 
-/// Requests per event, in hundredths.
+/// Number of requests in 100 events.
 const REQUESTS: u64 = 4642;
-/// Fsyncs per event, in hundredths.
+/// Number of fsyncs in 100 events.
 const FSYNCS: u64 = 1850;
 /// Lengths of the large requests, equally frequent; together they are 4 % of all requests.
 const LARGE: [u32; 2] = [275 << 10, 1 << 20];
 /// Percentages of requests that are shorter than 1 KiB, and shorter than 4 KiB.
 const TINY: usize = 49;
 const SMALL: usize = 87;
-/// Upper bound of the operations per event.
+/// Upper bound of the number of operations per event.
 pub(super) const OPS_EACH: u64 = 100;
 
 pub(super) fn generate(seed: u64, events: u32, fsync: bool) -> Vec<Op> {
@@ -25,7 +25,7 @@ pub(super) fn generate(seed: u64, events: u32, fsync: bool) -> Vec<Op> {
     let count = (u64::from(events) * REQUESTS / 100) as usize;
     let mut lens: Vec<u32> = (0..count).map(|n| length(&mut rng, n, count)).collect();
     rng.shuffle(&mut lens);
-    // The order of the requests in the file differs from the order in time.
+    // The order of the requests by offset differs from their order in time.
     let mut placed: Vec<usize> = (0..count).collect();
     rng.shuffle(&mut placed);
     let (mut offsets, mut at) = (vec![0; count], 0);
@@ -45,16 +45,16 @@ pub(super) fn generate(seed: u64, events: u32, fsync: bool) -> Vec<Op> {
     ops
 }
 
-/// Returns the length of request `n` of `count`. Its number determines its kind, so that the share of each kind is
-/// exact.
+/// Returns the length of request `n` of `count`. The number `n` determines the size class, so that the share of each
+/// class is exact.
 fn length(rng: &mut Rng, n: usize, count: usize) -> u32 {
-    // The last requests are the large ones.
+    // The last requests get the two large lengths.
     let large = (count * 4).div_ceil(100);
     match n * 100 / count.max(1) {
         _ if n + large >= count => LARGE[n % 2],
         hundredth if hundredth < TINY => rng.between(16, 584) as u32,
         hundredth if hundredth < SMALL => rng.between(1024, 2475) as u32,
-        // Most of them are short, few reach 32 KiB.
+        // Lengths from 4 KiB to 32 KiB: most are close to 4 KiB, and few reach 32 KiB.
         _ => (4096.0 + 28671.0 * rng.unit().powi(11)) as u32,
     }
 }

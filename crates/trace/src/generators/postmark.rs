@@ -1,25 +1,26 @@
-//! Generator for PostMark, small files that are created and removed (Katcher, "PostMark: a new file system benchmark",
-//! 1997).
+//! Generator for PostMark, a benchmark that creates and removes many small files (Katcher, "PostMark: a new file
+//! system benchmark", 1997).
 //!
-//! The sizes are those of Hildebrand, Ward and Honeyman, "Large files, small writes, and pNFS", 2006, section 5.2.
+//! The file sizes are those of Hildebrand, Ward and Honeyman, "Large files, small writes, and pNFS", 2006, section
+//! 5.2.
 
 use crate::rng::Rng;
 use crate::{Action, Op};
 
-/// Least and largest length of new files.
+/// Least and greatest length of a new file in bytes.
 const SIZE: [u64; 2] = [1 << 10, 500 << 10];
-/// Length of an append.
+/// Length of an append in bytes.
 const APPEND: u32 = 1 << 10;
-/// Length of the requests that write and read files.
+/// Length in bytes of the requests that write new files and read files.
 const BLOCK: u64 = 4 << 10;
-/// Approximate upper bound of the operations per file or transaction.
+/// Approximate upper bound of the number of operations per file or transaction.
 pub(super) const OPS_EACH: u64 = 256;
 
-/// The existing files, and the operations so far.
+/// The files that exist, and the operations generated so far.
 struct Store {
     rng: Rng,
     ops: Vec<Op>,
-    /// Number and length of each file.
+    /// File number and length in bytes of each existing file.
     files: Vec<(u32, u64)>,
     next: u32,
     fsync: bool,
@@ -99,13 +100,13 @@ mod tests {
     fn a_postmark_trace_creates_and_removes_files() {
         let trace = Generator::Postmark { files: 100, transactions: 2000, fsync: true }.generate(5).unwrap();
         let count = |action| trace.ops().filter(|op| op.action == action).count();
-        // Half of the transactions create a file, and half append to one.
+        // Half of the transactions create a file, and half of them append to a file.
         let appended = trace.ops().filter(|op| op.action == Action::Write && op.len == 1024 && op.offset > 0).count();
         assert!((950..1050).contains(&appended), "{appended}");
         assert!((1050..1150).contains(&count(Action::Remove)), "all that were made");
         assert_eq!(count(Action::Open), count(Action::Close));
         assert_eq!(count(Action::Fsync) + 2000 - appended, count(Action::Close), "an fsync for each file written");
-        // The parser checks that the operations are allowed.
+        // The parser checks that the sequence of operations is valid.
         assert_eq!(parse(print(&trace).as_bytes()).unwrap(), trace);
     }
 }

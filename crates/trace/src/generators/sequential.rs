@@ -1,4 +1,4 @@
-//! Generator for sequential access to one file, each client to a part of it.
+//! Generator for sequential access to one file; each client accesses its own part of the file.
 
 use crate::{Action, Op};
 

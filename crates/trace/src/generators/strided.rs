@@ -1,4 +1,4 @@
-//! Generator for strided writes: clients write the records of one file in turns.
+//! Generator for strided writes: clients write the records of one file in round-robin order.
 
 use crate::{Action, Op};
 

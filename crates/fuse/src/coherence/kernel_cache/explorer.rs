@@ -1,17 +1,18 @@
-//! An explorer: walks every short history of a kernel, a mount that does not write back, and another client of a file.
+//! An explorer of [`KernelCache`]: walks every short history of a kernel, a mount without write-back, and another
+//! client of a file.
 //!
-//! The model of the kernel follows `fs/fuse` of Linux: it numbers changes of its cached attributes, and drops an answer
-//! to a request from before the last change. After each history without requests in flight, the record names the size
-//! that the kernel has cached or none. After an open, the kernel has no older size cached as valid.
+//! The model of the kernel follows `fs/fuse` of Linux. It counts changes of its cached attributes, and discards the
+//! reply to a request that is older than the last change. After each history without requests in flight, the record
+//! has no size or the size that the kernel has cached. After an open, the kernel has no older size cached as valid.
 
 use super::*;
 use crate::coherence::testing::attrs;
 use std::collections::HashSet;
 
 const FILE: u64 = 7;
-/// Another file, whose record changes meanwhile.
+/// Another file, whose recorded size changes at the same time.
 const OTHER: u64 = 8;
-/// Number of steps of the longest histories.
+/// Number of steps of the longest histories that the explorer walks.
 const DEPTH: usize = 8;
 /// Largest number of requests in flight.
 const FLIGHTS: usize = 2;
@@ -19,7 +20,7 @@ const FLIGHTS: usize = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Kind {
     Getattr,
-    /// The GETATTR of a thread of the mount that looks at the kernel's size afterwards.
+    /// The GETATTR of a thread of the mount, which afterwards reads the kernel's cached size.
     Show,
     Truncate(u64),
     Write(u64),
@@ -27,15 +28,15 @@ enum Kind {
     Read,
 }
 
-/// A request of the kernel.
+/// A request of the kernel in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Flight {
     kind: Kind,
     stage: u8,
-    /// The kernel's number of changes when it sent the request.
+    /// The number of attribute changes that the kernel had counted when it sent the request.
     asked: u64,
     doubts: u64,
-    /// Change attribute and size that the server reported.
+    /// Change attribute and size that the server reported for this request.
     found: (u64, u64),
 }
 
@@ -48,7 +49,7 @@ enum Step {
     Open,
 }
 
-/// The kernel's attributes of the file.
+/// The attributes of the file that the modelled kernel has cached.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Kernel {
     size: u64,
@@ -63,7 +64,7 @@ struct World {
     server: (u64, u64),
     kernel: Kernel,
     flights: Vec<Flight>,
-    /// The sizes that the server has had since the last open without requests in flight.
+    /// Which sizes the server has had since the last open that began without requests in flight.
     since_open: Option<[bool; 4]>,
 }
 
@@ -76,7 +77,7 @@ impl World {
         World { record, doubts: 0, server: (1, 2), kernel, flights: Vec::new(), since_open: None }
     }
 
-    /// Lets an event change the record.
+    /// Applies an event to a `KernelCache` built from the recorded state, and stores the resulting state.
     fn cache<T>(&mut self, event: impl FnOnce(&KernelCache) -> T) -> T {
         let cache = KernelCache::default();
         cache.entry_told(OTHER, &attrs(1, 0));
@@ -107,7 +108,8 @@ impl World {
         match step {
             Step::Advance(at) => at < self.flights.len(),
             Step::Send(_) if self.flights.len() == FLIGHTS => false,
-            // The kernel has the inode locked.
+            // The kernel holds the inode lock during a truncation: no other truncation or write runs at the same
+            // time.
             Step::Send(Kind::Truncate(_)) => !truncates && !writes,
             Step::Send(Kind::Write(_)) => !truncates,
             _ => true,
@@ -141,7 +143,7 @@ impl World {
         }
     }
 
-    /// Takes the next stage of a request. Returns whether the request continues.
+    /// Executes the next stage of a request. Returns whether the request continues.
     fn advance(&mut self, flight: &mut Flight) -> bool {
         let (change, size) = flight.found;
         let found = attrs(change, size);
@@ -158,7 +160,7 @@ impl World {
             (Kind::Getattr | Kind::Show, 2) => {
                 let truncates = self.is_in_flight(|kind| matches!(kind, Kind::Truncate(_)));
                 if self.kernel.changes <= flight.asked && !truncates {
-                    // The answer to the mount's own thread has no lifetime.
+                    // The attributes in the reply to the mount's own thread have no lifetime.
                     self.kernel_changes(size, flight.kind == Kind::Getattr);
                 }
                 return flight.kind == Kind::Show;
@@ -236,7 +238,7 @@ fn the_kernel_has_the_recorded_size_after_every_short_history() {
                 let mut after = world.clone();
                 after.take(step);
                 after.check().unwrap_or_else(|why| panic!("{why}, {depth} steps before {step:?} in {world:?}"));
-                // The last worlds need not be remembered.
+                // The worlds of the last depth need not be stored, because no step follows.
                 if depth + 1 < DEPTH && seen.insert(after.clone()) {
                     next.push(after);
                 }

@@ -1,4 +1,4 @@
-//! An entry of a ring: memory into which the kernel puts one request, and from which it takes the reply.
+//! An entry of a ring: memory into which the kernel puts one request, and from which the kernel takes the reply.
 
 use crate::Errno;
 use crate::abi::{IN_HEADER, uring as abi};
@@ -16,36 +16,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PAGE: usize = 4096;
 const EIO: Errno = Errno(5);
 
-/// An entry of a ring. The kernel owns its memory while the entry waits for a request; this process owns it from then
-/// until the reply is handed back. Of all threads that might answer, only the one that takes `held` may touch the
-/// memory.
+/// An entry of a ring. The kernel owns the memory of an entry that waits for a request. This process owns the memory
+/// from the arrival of the request until it gives the reply to the kernel. Of all threads that might reply, only the
+/// thread that sets `held` to 0 may write to the memory.
 pub(super) struct Entry {
-    /// The number of its queue.
+    /// The number of the kernel queue of this entry.
     pub(super) queue: u16,
-    /// A page for the headers, then the payload.
+    /// A page for the headers, followed by the payload.
     memory: *mut u8,
     payload: usize,
     /// The addresses of the headers and of the payload, as the kernel expects them (`struct iovec`).
     places: [Place; 2],
-    /// The number of the request to answer; 0 while the kernel owns the entry.
+    /// The number of the request that has no reply yet; 0 if the entry has no such request.
     held: AtomicU64,
-    /// The number of the request whose reply is being handed back.
+    /// The number of the request whose reply this process gives to the kernel.
     answered: AtomicU64,
 }
 
-/// `struct iovec`.
+/// The kernel's `struct iovec`: the address and the length of a memory area.
 #[repr(C)]
 struct Place {
     base: *mut c_void,
     len: usize,
 }
 
-// SAFETY: the pointers are to memory of the entry's own, and `held` says which thread may use it.
+// SAFETY: the pointers refer to memory that the entry owns, and `held` decides which thread may use this memory.
 unsafe impl Send for Entry {}
-// SAFETY: as above.
+// SAFETY: the pointers refer to memory that the entry owns, and `held` decides which thread may use this memory.
 unsafe impl Sync for Entry {}
 
-/// The fixed part of `fuse_uring_req_header` behind the headers of request and reply.
+/// Fields of `fuse_uring_ent_in_out`: the commit id and the payload length in bytes.
 struct InOut {
     number: u64,
     payload: usize,
@@ -55,7 +55,8 @@ impl Entry {
     /// Creates an entry for a queue, with `payload` bytes for the payload.
     pub(super) fn new(queue: u16, payload: usize) -> io::Result<Entry> {
         let (len, all) = (PAGE + payload, ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping, anywhere.
+        // SAFETY: the call creates a new mapping at an address that the kernel chooses, so it affects no other
+        // memory.
         let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), len, all, MapFlags::PRIVATE) }?;
         let behind = memory.wrapping_byte_add(PAGE);
         let places = [Place { base: memory, len: abi::HEADER }, Place { base: behind, len: payload }];
@@ -63,32 +64,34 @@ impl Entry {
         Ok(Entry { queue, memory, payload, places, held: AtomicU64::new(0), answered: AtomicU64::new(0) })
     }
 
-    /// Returns the address and number of its memory areas for the kernel. The entry must not move from then on.
+    /// Returns the address and the number of the `struct iovec` elements for the kernel. The entry must not move from
+    /// then on.
     pub(super) fn places(&self) -> (u64, u32) {
         (self.places.as_ptr() as u64, self.places.len() as u32)
     }
 
-    /// Returns the number of the request whose reply is being handed back.
+    /// Returns the number of the request whose reply this process gives to the kernel.
     pub(super) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Acquire)
     }
 
-    /// Reads bytes of the header page.
+    /// Reads `N` bytes at an offset of the header page.
     fn read<const N: usize>(&self, at: usize) -> [u8; N] {
         debug_assert!(at + N <= PAGE);
-        // SAFETY: within the first page. The kernel has just filled it, and no thread changes it before the answer.
+        // SAFETY: the range is within the header page. The kernel has filled the page, and no thread changes it
+        // before the reply.
         unsafe { self.memory.add(at).cast::<[u8; N]>().read_unaligned() }
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
         debug_assert!(at + bytes.len() <= PAGE + self.payload);
-        // SAFETY: within the mapping, and the caller has taken `held`.
+        // SAFETY: the range is within the mapping, and the caller owns the memory because it has set `held` to 0.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.add(at), bytes.len()) }
     }
 
     fn clear(&self, at: usize, len: usize) {
         debug_assert!(at + len <= PAGE + self.payload);
-        // SAFETY: as in `write`.
+        // SAFETY: the range is within the mapping, and the caller owns the memory because it has set `held` to 0.
         unsafe { self.memory.add(at).write_bytes(0, len) }
     }
 
@@ -97,7 +100,7 @@ impl Entry {
         InOut { number, payload: u32::from_ne_bytes(self.read(abi::IN_OUT + 16)) as usize }
     }
 
-    /// Returns the number and the content of the request that the kernel has put into the entry.
+    /// Returns the number of the request that the kernel has put into the entry, and the decoded request.
     pub(super) fn request(&self, buffers: &Arc<Buffers>) -> (u64, Result<Request, Malformed>) {
         let InOut { number, payload } = self.in_out();
         self.held.store(number, Ordering::Release);
@@ -106,14 +109,15 @@ impl Entry {
         }
         let header: [u8; IN_HEADER] = self.read(0);
         let fixed: [u8; abi::FIXED] = self.read(abi::FIXED_AT);
-        // SAFETY: within the mapping; this process owns it now.
+        // SAFETY: the range is within the mapping, because `payload` was checked, and this process owns the memory
+        // until the reply.
         let payload = unsafe { std::slice::from_raw_parts(self.memory.add(PAGE), payload) };
-        // Bytes to write outlive the answer.
+        // Copy the payload, because bytes to write may be in use after the reply.
         (number, Request::decode_parts(&header, &fixed, buffers.copy(payload)))
     }
 
-    /// Puts the reply to a request into the entry. Returns false if the request was answered already. With `spare`,
-    /// frees memory that the request used and the reply does not need.
+    /// Puts the reply to a request into the entry. Returns false if the request already has a reply. With `spare`,
+    /// returns memory to the system that the request used and the reply does not need.
     pub(super) fn answer(&self, number: u64, reply: &Reply, spare: bool) -> bool {
         if self.held.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
@@ -132,7 +136,7 @@ impl Entry {
         true
     }
 
-    /// Writes the payload of a reply. Returns its length in bytes.
+    /// Writes the payload of a reply into the entry. Returns the payload length in bytes.
     fn put(&self, reply: &Reply) -> Result<usize, Errno> {
         let room = |at: usize, len: usize| {
             let fits = at.checked_add(len).is_some_and(|end| end <= self.payload);
@@ -160,7 +164,7 @@ impl Entry {
     }
 
     fn give_back(&self, unused: Range<usize>) {
-        // SAFETY: whole pages of the mapping, whose bytes are not needed any more.
+        // SAFETY: the range consists of whole pages of the mapping, whose bytes this process does not need any more.
         let done = unsafe { madvise(self.memory.add(PAGE + unused.start).cast(), unused.len(), Advice::LinuxDontNeed) };
         if let Err(error) = done {
             tracing::debug!("cannot return memory to the system: {error}");
@@ -170,8 +174,8 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // SAFETY: its own mapping, to which nothing refers any more: the ring through which the kernel knew it is
-        // closed.
+        // SAFETY: the entry owns the mapping. Nothing refers to it any more, because the ring through which the
+        // kernel accessed the memory is closed.
         if let Err(error) = unsafe { munmap(self.memory.cast(), PAGE + self.payload) } {
             tracing::debug!("cannot return an entry to the kernel: {error}");
         }
@@ -198,7 +202,7 @@ mod tests {
     }
 
     fn payload(entry: &Entry) -> Vec<u8> {
-        // SAFETY: no other thread has this entry.
+        // SAFETY: the range is within the mapping, and no other thread uses this entry.
         unsafe { std::slice::from_raw_parts(entry.memory.add(PAGE), entry.in_out().payload) }.to_vec()
     }
 

@@ -1,4 +1,4 @@
-//! A ring: a thread that takes the requests of one or more processors and hands replies back.
+//! A ring: a thread that takes the requests of one or more processors from the kernel and returns the replies.
 
 use super::entry::Entry;
 use super::nudge::nudge;
@@ -14,13 +14,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Entries of a queue at the start.
+/// Number of entries of a queue at the start.
 const DEPTH: usize = 8;
-/// Largest number of entries of a queue. Each entry holds a request until its answer. So there have to be more entries
-/// than processes that wait for locks at the same time on one processor: the unlocking process needs one more.
+/// Largest number of entries of a queue. Each entry holds a request until its reply. So there must be more entries
+/// than processes that wait for locks at the same time on one processor: the process that unlocks needs one more
+/// entry.
 const DEPTH_MAX: usize = 1024;
-/// Entries of a queue that should be waiting for requests at any time. With fewer, requests that arrive faster than the
-/// thread gets a processor would have to wait for one another.
+/// Number of entries of a queue that should wait for requests at any time. With fewer entries, a burst of requests
+/// would have to wait until the ring's thread runs.
 const SPARE: usize = 4;
 /// Capacity of the submission queue, in commands.
 const COMMANDS: u32 = 64;
@@ -30,18 +31,18 @@ const BELL: u64 = u64::MAX;
 /// The state that a ring's thread shares with the threads that answer requests.
 pub(super) struct Ring {
     entries: Box<[OnceLock<Entry>]>,
-    /// Entries whose replies have to be handed back to the kernel.
+    /// The indices of entries whose replies the ring's thread has to give to the kernel.
     handed: Mutex<Vec<u32>>,
-    /// Whether the thread sleeps, or is about to, and has to be woken.
+    /// Whether the ring's thread sleeps or is about to sleep, so that other threads have to wake it.
     asleep: AtomicBool,
-    /// The eventfd that wakes the thread.
+    /// The eventfd that wakes the ring's thread.
     bell: OwnedFd,
     ended: AtomicBool,
     payload: usize,
 }
 
 impl Ring {
-    /// Creates a ring for `queues` queues.
+    /// Creates the shared state of a ring for `queues` queues.
     pub(super) fn new(queues: usize, payload: usize) -> io::Result<Ring> {
         let entries = (0..queues * DEPTH_MAX).map(|_| OnceLock::new()).collect();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -49,7 +50,7 @@ impl Ring {
         Ok(Ring { entries, handed: Mutex::default(), asleep, bell, ended, payload })
     }
 
-    /// Answers the request with this number that arrived in an entry. Any thread may call this.
+    /// Puts the reply to the request `number` into the entry `index`. Any thread may call this.
     pub(super) fn answer(&self, index: u32, number: u64, reply: &Reply) {
         let Some(entry) = self.entries.get(index as usize).and_then(OnceLock::get) else {
             return tracing::error!(index, "a reply for an entry that does not exist");
@@ -62,46 +63,46 @@ impl Ring {
     }
 
     fn wake(&self) {
-        // An awake thread looks for entries to hand back before it sleeps.
+        // If the thread is awake, it checks for entries with replies before it sleeps.
         if self.asleep.swap(false, SeqCst) {
-            // Fails only if the counter overflows, which cannot happen.
+            // The write fails only if the counter of the eventfd overflows, which cannot happen.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// Ends the thread, as the kernel sends nothing more.
+    /// Ends the ring's thread, because the kernel sends no more requests.
     pub(super) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.wake();
     }
 }
 
-/// A queue of the kernel; the kernel has one for each possible processor.
+/// A request queue of the kernel. The kernel has one queue for each possible processor.
 struct Queue {
     number: u16,
-    /// The number of entries, and of those that wait for requests.
+    /// The number of entries, and the number of entries that wait for requests.
     all: usize,
     free: usize,
-    /// Whether the kernel may have queued requests to which it gives no entry by itself ([`super::nudge`]). This is the
-    /// case from the addition of entries until a reply is handed back and no request arrives for it.
+    /// Whether the kernel may have queued requests that it puts into no entry by itself ([`super::nudge`]). True from
+    /// the registration of new entries until an entry returns with a reply and gets no request.
     behind: bool,
 }
 
-/// What the rings run on.
+/// The device and the mount point that all rings of a mount share.
 pub(super) struct Over {
-    /// The open device.
+    /// The open FUSE device.
     pub(super) device: RawFd,
     /// The mount point.
     pub(super) place: Arc<Path>,
 }
 
-/// The thread of a ring.
+/// The state of a ring's thread.
 pub(super) struct Server {
     ring: Arc<Ring>,
     number: u32,
     kernel: IoUring<squeue::Entry128>,
     queues: Vec<Queue>,
-    /// Entries that the kernel has not given up.
+    /// Number of entries that the kernel has not dropped.
     alive: usize,
     buffers: Arc<Buffers>,
     /// The mount point.
@@ -109,7 +110,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Creates the ring for these queues of an open device. The serving thread has to call this.
+    /// Creates the ring for these queues of an open device. The thread that will serve the ring has to call this.
     pub(super) fn new(ring: Arc<Ring>, number: u32, queues: &[u16], over: &Over) -> io::Result<Server> {
         let kernel = IoUring::builder().setup_single_issuer().setup_defer_taskrun().dontfork().build(COMMANDS)?;
         kernel.submitter().register_files(&[over.device])?;
@@ -121,7 +122,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts polling the bell.
+    /// Starts polling the eventfd that wakes the thread.
     fn listen(&mut self) -> io::Result<()> {
         let poll =
             opcode::PollAdd::new(types::Fd(self.ring.bell.as_raw_fd()), rustix::event::PollFlags::IN.bits().into());
@@ -129,7 +130,7 @@ impl Server {
     }
 
     fn push(&mut self, command: squeue::Entry128) -> io::Result<()> {
-        // SAFETY: commands point to entries, which live as long as the ring and do not move.
+        // SAFETY: the command points to an entry, which lives as long as the ring and does not move.
         while unsafe { self.kernel.submission().push(&command) }.is_err() {
             self.kernel.submit()?;
         }
@@ -138,20 +139,20 @@ impl Server {
 
     fn command(&mut self, code: u32, index: usize) -> io::Result<()> {
         let Some(entry) = self.ring.entries[index].get() else { return Ok(()) };
-        // `fuse_uring_cmd_req`: flags, number of the request, queue.
+        // `fuse_uring_cmd_req`: flags, commit id, queue number.
         let mut arguments = [0; 80];
         arguments[8..16].copy_from_slice(&entry.answered().to_ne_bytes());
         arguments[16..18].copy_from_slice(&entry.queue.to_ne_bytes());
         let (at, count) = entry.places();
         let command = opcode::UringCmd80::new(types::Fixed(0), code).cmd(arguments).addr(Some(at));
         let mut command = command.build().user_data(index as u64);
-        // The library leaves out the number of places.
-        // SAFETY: `struct io_uring_sqe` has `len`, of 32 bits, at 24.
+        // The library does not set the number of `struct iovec` elements.
+        // SAFETY: `struct io_uring_sqe` has the 32-bit field `len` at offset 24.
         unsafe { (&raw mut command).byte_add(abi::SQE_LEN).cast::<u32>().write(count) };
         self.push(command)
     }
 
-    /// Gives the kernel one more entry for a queue.
+    /// Registers one more entry of a queue with the kernel.
     fn add_entry(&mut self, queue: usize) -> io::Result<()> {
         let Queue { number, all, .. } = self.queues[queue];
         let index = queue * DEPTH_MAX + all;
@@ -197,7 +198,7 @@ impl Server {
     }
 
     /// Counts the entries that received requests, and ensures that their queues have spare entries. Requests may have
-    /// to wait, perhaps for requests that have yet to arrive.
+    /// to wait, perhaps for requests that have not arrived yet.
     fn provide(&mut self, done: &[cqueue::Entry]) -> io::Result<()> {
         let with_request = |entry: &&cqueue::Entry| entry.user_data() != BELL && entry.result() >= 0;
         for completion in done.iter().filter(with_request) {
@@ -212,7 +213,7 @@ impl Server {
                 self.queues[queue].behind = true;
             }
             if self.queues[queue].behind {
-                // Once the kernel has the new entries.
+                // Nudge only after the kernel has the new entries.
                 self.kernel.submit()?;
                 nudge(self.queues[queue].number, &self.place);
             }
@@ -226,7 +227,7 @@ impl Server {
             return if cqueue::more(completion.flags()) { Ok(()) } else { self.listen() };
         }
         if completion.result() < 0 {
-            // The kernel gives the entry up with the file system, or because of the reply; other entries remain.
+            // The kernel drops an entry when the file system ends, or because of its reply. The other entries remain.
             self.alive -= 1;
             let error = io::Error::from_raw_os_error(-completion.result());
             tracing::debug!(index, "the kernel has dropped an entry: {error}");
