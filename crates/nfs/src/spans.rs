@@ -122,7 +122,7 @@ impl<T: Copy + PartialEq> Spans<T> {
         self.overlapping(span).iter().find(|h| h.kind.conflicts(kind))
     }
 
-    /// Replaces the locks on the bytes of `span` by one lock; `None` unlocks the bytes.
+    /// Replaces the locks on the bytes of `span` by one lock; `None` as the lock unlocks the bytes.
     pub fn set(&mut self, span: Span, lock: Option<(LockKind, T)>) {
         let touched = self.touched(span);
         // Include the adjacent ranges, because the new range may merge with them.
@@ -189,7 +189,7 @@ mod tests {
 
     const BYTES: u64 = 12;
 
-    /// Returns a range within the first bytes, or a range that reaches to the end of the file.
+    /// Generates a range within the first `BYTES` bytes, or a range that reaches to the end of the file.
     fn span() -> impl Strategy<Value = Span> {
         (0..BYTES, 0..=BYTES).prop_map(|(first, len)| match first + len {
             end if end >= BYTES => Span { first, last: u64::MAX },

@@ -44,8 +44,8 @@ pub fn reply_bound(body: &[u8]) -> usize {
         } else if matches!(number, GETATTR | LOCK | LOCKT) {
             PLAIN
         } else {
-            // Covers stateids, filehandles and `change_info4`. The word may also be a count or a length and no
-            // operation number.
+            // The bound covers stateids, filehandles and `change_info4`. The word may also be a count or a length
+            // instead of an operation number.
             OTHER
         };
         if sum >= limits::RECORD_MAX {

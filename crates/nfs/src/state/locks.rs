@@ -104,8 +104,8 @@ impl FileLocks {
         is_free(&self.held, me, span, kind)
     }
 
-    /// Returns a conflicting waiter that asked before `me` and whose lock is free now, because this waiter has
-    /// priority. A waiter whose lock is not free blocks no other waiter, so that waiters cannot deadlock.
+    /// Returns a conflicting waiter that requested its lock before `me` and can get it now, because this waiter has
+    /// priority. A waiter that cannot get its lock now blocks no other waiter, so that waiters cannot deadlock.
     fn ahead(&self, me: &Owner, span: Span, kind: LockKind, now: Timestamp) -> Option<Denied> {
         let before = self.waiting.before(me, now);
         let mut conflicting = before.filter(|w| w.span.overlaps(span) && w.kind.conflicts(kind));
@@ -177,7 +177,8 @@ impl Locks {
         self.get(client, stateid).map(|_| ())
     }
 
-    /// Locks the bytes of `span` for the lock-owner of the stateid `other`, with this kind; `None` unlocks the bytes.
+    /// Locks the bytes of `span` for the lock-owner of the stateid `other`, with this kind; `None` as the kind unlocks
+    /// the bytes.
     fn set(&mut self, other: Other, span: Span, kind: Option<LockKind>) {
         let Some(state) = self.by_other.get(&other) else { return };
         let file = self.by_file.entry(state.file).or_default();
@@ -240,7 +241,7 @@ impl Locks {
     }
 
     /// Removes the waits of a client whose record is removed. The caller also drops the client's opens, which releases
-    /// the locks.
+    /// the client's locks.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         if self.of_client(client) > 0 {
             self.tidy_waiting(Some(client), None);
@@ -369,7 +370,7 @@ impl State {
     }
 
     /// Returns the lock or the waiter that prevents a lock of `me`. Clients with an expired lease do not count; the
-    /// call removes them if nothing else prevents the lock.
+    /// call removes these clients if nothing else prevents the lock.
     fn lock_in_the_way(
         &mut self,
         me: &Owner,
@@ -458,7 +459,7 @@ impl State {
     /// FREE_STATEID of a lock stateid (§18.38).
     ///
     /// # Errors
-    /// LOCKS_HELD if a locked range is tagged with the stateid, BAD_STATEID, OLD_STATEID.
+    /// LOCKS_HELD if the lock-owner holds a range whose last LOCK was under the stateid, BAD_STATEID, OLD_STATEID.
     pub(crate) fn free_lock(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
         let state = self.locks.get(client, stateid)?;
         let held = self.locks.by_file.get(&state.file).and_then(|locks| locks.held.get(&state.owner));

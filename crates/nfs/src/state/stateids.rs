@@ -127,7 +127,7 @@ impl State {
         result.err().unwrap_or(NFS4_OK)
     }
 
-    /// FREE_STATEID (§18.38): drops revoked state, and lock stateids without a locked byte.
+    /// FREE_STATEID (§18.38): removes a revoked state, or a lock stateid without a locked byte.
     ///
     /// # Errors
     /// BAD_STATEID, OLD_STATEID, LOCKS_HELD (the state is in use).

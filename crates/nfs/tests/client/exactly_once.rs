@@ -56,7 +56,8 @@ struct World {
     executed: Vec<u8>,
     answered: Vec<u8>,
     given_up: Vec<u8>,
-    /// Requests that the server executed without caching the reply, so that their retry got RETRY_UNCACHED_REP.
+    /// Requests that the server executed without caching the reply, so that the retries of these requests got
+    /// RETRY_UNCACHED_REP.
     gone: Vec<u8>,
 }
 
@@ -219,7 +220,8 @@ impl World {
         }
     }
 
-    /// Delivers all messages in flight without further faults, until no request waits for a reply.
+    /// Delivers all messages in order, until no request waits for a reply. Breaks the connection if a request waits and
+    /// no message is in flight, so that the client sends the request again.
     fn settle(&mut self) {
         for _ in 0..20 {
             if self.waiting.is_empty() {
@@ -246,7 +248,8 @@ impl World {
     }
 }
 
-/// Runs every history of at most `depth` steps, and settles each of them at its end. Returns the number of histories.
+/// Runs every history of at most `depth` steps, and after each history delivers the messages still in flight. Returns
+/// the number of histories.
 fn walk(world: &World, steps: &[Step], depth: u32, history: &mut Vec<Step>) -> u32 {
     let mut walked = 0;
     for step in steps.iter().filter(|s| world.enabled(**s)) {

@@ -100,8 +100,8 @@ fn a_return_with_a_seqid_before_the_last_grant_is_refused() {
     let first = state.grant_layout(a, FILE, KIND, &open, segment(Iomode::Read, units(0, 2))).unwrap();
     let second = state.grant_layout(a, FILE, KIND, &first, segment(Iomode::Read, units(2, 4))).unwrap();
     assert_eq!(state.return_layout(a, FILE, KIND, &first, Filter::ALL), Err(NFS4ERR_OLD_STATEID));
-    // A client may return a layout with a sequence number from before a recall, because it need not have received the
-    // recall.
+    // A client may return a layout with a sequence number from before a recall, because the recall may not have reached
+    // the client yet.
     state.recall_layouts(FILE, Filter::ALL, None, at(0));
     assert_eq!(state.return_layout(a, FILE, KIND, &second, Filter::ALL).unwrap().pieces.len(), 1);
 }
@@ -266,7 +266,8 @@ impl World {
         self.recalls.iter().any(|(w, r)| *w == who && Filter { iomode: r.iomode, range: r.range }.overlaps(asked))
     }
 
-    /// Removes from the model the recalls that match no held unit, and the stateids of clients that hold no unit.
+    /// Removes from the model the recalls that match no unit of a held layout, and the stateids of clients that hold no
+    /// unit.
     fn settle(&mut self) {
         let held = self.held.clone();
         self.recalls.retain(|(w, r)| {

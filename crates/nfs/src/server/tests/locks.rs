@@ -387,8 +387,8 @@ fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }
 
-/// Client 1 is killed and comes back, while its earlier writes are still in flight to a data server that does not
-/// answer.
+/// Client 1 is killed and starts again, while its earlier writes are still in flight to a data server that does not
+/// reply.
 #[test]
 fn state_of_a_restarted_client_is_free_once_its_writes_are_fenced() {
     let bench = Bench::default();

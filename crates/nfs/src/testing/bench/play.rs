@@ -498,7 +498,7 @@ pub fn play(bytes: &[u8]) -> Counters {
         let ops = request(peer, &mut dice, &seen);
         let mut body = peer.call(ops).body;
         if dice.byte() == 255 {
-            // Change one byte of the request, and perhaps truncate the request.
+            // Damage the request: change one byte, and perhaps truncate the request.
             let mut damaged = body.to_vec();
             let at = usize::from(dice.byte()) * 3 % damaged.len();
             damaged[at] ^= dice.byte();
