@@ -33,7 +33,8 @@ impl Default for View {
     }
 }
 
-/// The export through which a client reached a file; the server encodes it in the filehandle.
+/// The position of a file: the export through which a client reached the file. The server encodes the position in the
+/// filehandle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
     /// The root directory of the export; 0 for [`Place::OUTSIDE`].

@@ -129,7 +129,7 @@ pub struct Created {
     pub change: Change,
 }
 
-/// What OPEN does with an existing file when it asks for creation (`createmode4`).
+/// What an OPEN that requests creation does with an existing file (`createmode4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenHow {
     /// UNCHECKED4: open the existing file.
@@ -433,7 +433,7 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) of those files that may have holes. The call queries
     /// the iods, so the server makes it only for requests of `space_used`. If an iod does not reply soon, the attribute
-    /// of its files stays unchanged.
+    /// of files on this iod stays unchanged.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -448,7 +448,7 @@ pub trait FileSystem: Send + Sync + 'static {
         opened: bool,
     ) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Returns those of the [`access`] bits `asked` that the caller has on a file.
+    /// Returns the subset of the [`access`] bits `asked` that the caller has on a file.
     fn access(&self, ctx: &Ctx, file: FileId, asked: u32) -> impl Future<Output = Result<u32>> + Send;
 
     /// Looks up a name in a directory. Fails with `NotDir` or `Symlink` if `dir` is not a directory.
@@ -592,7 +592,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 
     /// Extends a file to at least `end` bytes, as an unstable write of no bytes. It never shortens the file, even if
-    /// another client extends the file at the same time. A COMMIT with the same verifier makes the size durable.
+    /// another client extends the file at the same time. A later COMMIT makes the size durable, unless the write
+    /// verifier has changed by then.
     fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> impl Future<Output = Result<()>> + Send;
 
     /// Punches a hole: the range reads as zeros, and the iods free its space. The file size does not change.

@@ -59,7 +59,8 @@ pub struct Server<F, C> {
     state: Mutex<State>,
     /// Open files without a name; the last CLOSE frees each of them.
     orphans: Mutex<HashSet<FileId>>,
-    /// Orphans whose last name a rename replaced. The server keeps each for about a second. Lock order: after `state`.
+    /// Orphans whose last name a rename replaced. The server keeps each file for about a second. Lock order: after
+    /// `state`.
     lingering: Mutex<replaced_files::ReplacedFiles>,
     /// Files that the file system is freeing, so that no client may open them. Lock order: after `state`.
     reaping: Mutex<Reaped>,
@@ -87,8 +88,8 @@ const GONE_AT_ONCE: usize = 16;
 /// Files that a rename replaced may use at most the free disk space divided by this number.
 const LINGERING_SHARE: u64 = 4;
 
-/// For one file: counts of the layouts that the state tables no longer contain (returned or revoked), and that the file
-/// system has not released yet.
+/// For one file: counts of the returned or revoked layouts that the state tables no longer contain, but whose end the
+/// file system has not processed yet.
 #[derive(Debug, Default)]
 struct Leaving {
     all: usize,
@@ -356,7 +357,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Frees a file that has lost its last name: now, or with its last CLOSE.
+    /// Frees a file that has lost its last name: immediately, or with its last CLOSE.
     async fn orphaned(&self, ctx: &Ctx, file: FileId) {
         lock(&self.orphans).insert(file);
         if let Err(error) = self.reap_closed(ctx, file).await {
@@ -396,7 +397,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.reaping).contains_key(&file)
     }
 
-    /// Frees a file without a name that an earlier start of the server left: now, or with its last CLOSE.
+    /// Frees a file without a name that an earlier start of the server left: immediately, or with its last CLOSE.
     pub async fn free_orphan(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         self.keep_orphan(file);
         self.reap_closed(ctx, file).await

@@ -1,7 +1,8 @@
 //! Sets of locked byte ranges: the byte-range locks of one lock-owner on one file, with POSIX split, merge, upgrade and
 //! downgrade.
 //!
-//! The server uses a set to detect conflicts, the client to know which locks it must reclaim (RFC 8881 §9.2, §9.3).
+//! The server uses such a set to detect conflicts. The client uses a set to know which locks it must reclaim (RFC 8881
+//! §9.2, §9.3).
 
 use types::ByteRange;
 

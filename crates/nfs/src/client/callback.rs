@@ -9,7 +9,8 @@ use wire::nfs4::compound::{CbArgsHeader, Ops, OpsWriter, cb_opnum};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Segments, Xdr};
 
-/// The largest number of events that the client accepts in one CB_COMPOUND. Weir's server sends one.
+/// The largest number of events that the client accepts in one CB_COMPOUND. A CB_COMPOUND with more events ends with
+/// NFS4ERR_RESOURCE. Weir's server sends one event at a time.
 const EVENTS_MAX: usize = 64;
 
 /// A callback operation of the server, which the caller of this module executes and for which the caller returns a
@@ -67,8 +68,8 @@ pub struct Pending {
     /// The events in the order of the CB_COMPOUND; [`Callbacks::answer`] takes one status for each event.
     pub events: Vec<Event>,
     /// Referring calls (§2.10.6.3): requests of this client that the server executed before it sent the callback. While
-    /// the client waits for one of their replies, it must delay its reply to the callback, or answer NFS4ERR_DELAY to
-    /// all events.
+    /// the client waits for the reply to one of these requests, it must delay its reply to the callback, or answer
+    /// NFS4ERR_DELAY to all events.
     pub referring: Vec<referring_call_list4>,
     ticket: Ticket,
     tag: Bytes,
@@ -105,7 +106,7 @@ impl Callbacks {
     /// Decodes a CB_COMPOUND (`CB_COMPOUND4args`) and executes its CB_SEQUENCE.
     ///
     /// # Errors
-    /// The header of the CB_COMPOUND is malformed; the caller answers with the RPC error GARBAGE_ARGS.
+    /// The header of the CB_COMPOUND is malformed; the caller replies with the RPC error GARBAGE_ARGS.
     pub fn receive(&mut self, args: Bytes) -> Result<Incoming, Malformed> {
         let mut input = Reader::new(args);
         let header = CbArgsHeader::decode(&mut input)?;

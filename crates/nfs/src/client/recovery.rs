@@ -102,8 +102,8 @@ pub enum Redo {
 }
 
 /// Returns what the client does with a request of a lost session. `answered` means that the server refused the first
-/// transmission with BADSESSION, so that it cannot have executed the request. `once` means that the request is not
-/// idempotent.
+/// transmission with BADSESSION, so that the server cannot have executed the request. `once` means that the request is
+/// not idempotent.
 pub fn after_session_lost(answered: bool, once: bool) -> Redo {
     if answered || !once { Redo::Send } else { Redo::Unknown }
 }

@@ -123,7 +123,7 @@ impl Slots {
     /// Frees the slot of a request that the requester abandons without a reply; the peer may or may not have executed
     /// it.
     ///
-    /// The next request on the slot uses the next sequence number. If the peer answers SEQ_MISORDERED,
+    /// The next request on the slot uses the next sequence number. If the peer replies SEQ_MISORDERED,
     /// [`Slots::misordered`] returns to the previous sequence number. After two missing replies in a row the slot is
     /// unusable. Do not call this for requests that are not idempotent: send them again with the same slot and sequence
     /// number.
@@ -138,7 +138,7 @@ impl Slots {
         self.shrink();
     }
 
-    /// Returns whether every slot up to the target is lost, because its sequence number is unknown. The client then
+    /// Returns whether every slot up to the target is unusable, because its sequence number is unknown. The client then
     /// needs another session.
     pub fn is_dead(&self) -> bool {
         self.entries.iter().take(self.usable()).all(|e| e.state == Use::Dead)

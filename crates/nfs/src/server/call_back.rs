@@ -22,7 +22,7 @@ pub(super) struct Answered {
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Sends one callback operation to a client and waits for the reply. Returns `None` if the client has no usable
-    /// backchannel, or does not reply.
+    /// backchannel, or if the client does not reply.
     pub(super) async fn call_back(
         &self,
         client: ClientId,

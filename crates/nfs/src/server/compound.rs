@@ -320,13 +320,14 @@ enum Opening {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Executes one COMPOUND and returns the reply (`COMPOUND4res`), both without RPC headers.
+    /// Executes one COMPOUND and returns the reply (`COMPOUND4res`). Neither the request nor the reply has an RPC
+    /// header.
     ///
     /// The caller must await the result even if the connection is lost, because the reply cache keeps the reply for a
     /// retry.
     ///
     /// # Errors
-    /// The message is not a COMPOUND; the caller answers with the RPC error GARBAGE_ARGS (RFC 5531 §9).
+    /// The message is not a COMPOUND; the caller replies with the RPC error GARBAGE_ARGS (RFC 5531 §9).
     pub async fn compound(&self, call: Call) -> Result<Segments, Malformed> {
         counters::add(&self.counters.compounds, 1);
         let mut input = Reader::new(call.body.clone());

@@ -17,7 +17,7 @@ use types::{Attrs, FileId, SetAttrs, SetTime};
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// How long a request waits for the return of delegations, or for a fence, before the server answers DELAY. The time
+/// How long a request waits for the return of delegations, or for a fence, before the server replies DELAY. The time
 /// suffices for a client without dirty data, and is short enough not to block a session slot for long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// Attributes whose current values only the holder of a write delegation knows.
@@ -38,8 +38,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// their return. Until the returned guard is dropped, the server grants no new delegation that conflicts.
     ///
     /// # Errors
-    /// DELAY: the holder has not returned a conflicting delegation yet. The server revokes it one lease period after
-    /// the recall.
+    /// DELAY: the holder has not returned a conflicting delegation yet. The server revokes the delegation one lease
+    /// period after the recall.
     pub(super) async fn make_way(
         &self,
         ctx: &Ctx,
@@ -128,8 +128,9 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     }
 
     /// Recalls the delegations of the file with this name like [`Compound::make_way`], before an operation removes or
-    /// replaces the name. Returns `None` if the caller cannot look up the name; the operation then fails with the right
-    /// error.
+    /// replaces the name. Returns `None` if all delegations are data delegations, which permit a change of names. Also
+    /// returns `None` if the caller cannot look up the name; the operation itself then fails with the error of the
+    /// lookup.
     pub(super) async fn make_way_by_name(&mut self, dir: FileId, name: &component4) -> Answer<Option<FileId>> {
         if !self.state(State::any_whole_delegation) {
             return Ok(None);
@@ -141,7 +142,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
 
     /// Recalls delegations after an operation has removed a name of `file`; `expected` is the file that an earlier
     /// lookup found under the name. If the lookup found another file, recall the delegations of other clients. If the
-    /// file has no name left, recall the caller's delegation too, because it would keep the orphan allocated.
+    /// file has no name left, recall the caller's delegation too, because this delegation keeps the orphan allocated.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
         // A directory has only one name, so its directory delegations end with the name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));

@@ -13,8 +13,8 @@ use types::{Attrs, ByteRange, FileId, FileKind};
 use wire::nfs4::*;
 use xdr::{Writer, Xdr};
 
-/// Returns an error for every object that is not a regular file; directories, symbolic links and other types have
-/// different errors.
+/// Returns an error for every object that is not a regular file, with a different error for directories, symbolic links
+/// and other types.
 pub(super) fn check_regular(kind: FileKind) -> Result<(), nfsstat4> {
     match kind {
         FileKind::Regular => Ok(()),

@@ -361,8 +361,8 @@ impl State {
         Ok(())
     }
 
-    /// RECLAIM_COMPLETE (§18.51). `one_fs` ends the reclaim on a migrated file system; it has no effect, because this
-    /// server migrates no file systems.
+    /// RECLAIM_COMPLETE (§18.51). `one_fs` ends the reclaim on a migrated file system; this flag has no effect, because
+    /// this server migrates no file systems.
     ///
     /// After RECLAIM_COMPLETE the client may get opens and locks without a reclaim, so the server stores the client
     /// record durably (§8.4.2.1).

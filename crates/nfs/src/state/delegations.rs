@@ -75,7 +75,7 @@ pub enum NotGiven {
     Unfit,
 }
 
-/// How a request is about to use a file; it determines which delegations of other clients conflict.
+/// How a request is about to use a file; this use determines which delegations of other clients conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// Opens the file for reading without a deny mode, or reads the file. Conflicts with write delegations.
@@ -134,7 +134,7 @@ impl Delegation {
 struct Deadline {
     at: Timestamp,
     /// Whether the deadline is early because the client has no backchannel connection. When the client connects again,
-    /// the deadline moves to a full lease period later.
+    /// the server sets the deadline to one lease period later.
     early: bool,
     /// The latest possible deadline, even if the client keeps writing back dirty data.
     last: Timestamp,

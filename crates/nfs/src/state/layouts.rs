@@ -65,8 +65,8 @@ pub struct Recall {
     pub iomode: Option<Iomode>,
     /// The byte range (`lor_offset` and `lor_length`).
     pub range: ByteRange,
-    /// The layout stateid (`lor_stateid`). Its sequence number is one above the last that the server sent to the
-    /// client.
+    /// The layout stateid (`lor_stateid`). Its sequence number is one above the last sequence number that the server
+    /// sent to the client.
     pub stateid: stateid4,
 }
 

@@ -45,11 +45,11 @@ pub struct Expired {
 
 impl State {
     /// Ends everything whose deadline has passed: leases, the grace period, unanswered recalls, entries of revoked
-    /// layouts, and waits for locks. The server calls it about once per second.
+    /// layouts, and waits for locks. The server calls this method about once per second.
     ///
-    /// Returns the clients that were removed with all their state since the last call. A client is removed if its state
-    /// conflicts with another client, if it has no state, or if its courtesy time is over. If too many clients are
-    /// lapsed, those silent for longest are removed.
+    /// Returns the clients that the server has removed with all their state since the previous call. A client is
+    /// removed if its state conflicts with another client, if it has no state, or if its courtesy time is over. If too
+    /// many clients are lapsed, those silent for longest are removed.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Expired> {
         let mut gone: Vec<_> = self.clients.iter().map(|c| c.id).filter(|c| self.lease_expired(*c, now)).collect();
         gone.sort_by_key(|id| (self.clients.get(*id).map(|c| c.renewed), *id));

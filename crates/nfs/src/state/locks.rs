@@ -162,7 +162,7 @@ impl Locks {
         self.used.by_client.get(&client).copied().unwrap_or(0)
     }
 
-    /// Returns whether `more` lock objects would exceed the limit of this client or of all clients.
+    /// Returns whether `more` additional lock objects exceed the limit of this client or of all clients.
     fn full(&self, client: ClientId, more: usize) -> bool {
         self.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX || self.used.all + more > limits::LOCKS_MAX
     }
@@ -240,8 +240,8 @@ impl Locks {
         }
     }
 
-    /// Removes the waits of a client whose record is removed. The caller also drops the client's opens, which releases
-    /// the client's locks.
+    /// Removes the waits of a client whose record is removed. The caller also removes the client's opens, which
+    /// releases the client's locks.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         if self.of_client(client) > 0 {
             self.tidy_waiting(Some(client), None);
@@ -423,8 +423,8 @@ impl State {
         Ok(stateid4 { seqid: state.seqid, other })
     }
 
-    /// LOCKT (§18.11): returns the lock that conflicts with a lock of this lock-owner, which need not have locked
-    /// anything before. Locks of clients with an expired lease do not count, because a LOCK would remove them.
+    /// LOCKT (§18.11): returns the lock that conflicts with a lock of this lock-owner, which need not hold any lock.
+    /// Locks of clients with an expired lease do not count, because a LOCK removes such clients.
     pub fn test_lock(
         &self,
         client: ClientId,

@@ -335,7 +335,7 @@ impl State {
         self.opens.set_share(other, access, deny, kept).ok_or(NFS4ERR_SERVERFAULT)
     }
 
-    /// CLOSE (§18.2): removes an open and releases the locks under it. The client's last CLOSE of the file also drops
+    /// CLOSE (§18.2): removes an open and releases the locks under it. The client's last CLOSE of the file also removes
     /// layouts with return-on-close, unless the client holds a delegation, which counts as an open.
     ///
     /// # Errors

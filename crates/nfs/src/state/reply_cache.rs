@@ -41,8 +41,8 @@ pub enum Verdict {
     New,
     /// The request is a retry. Send these bytes, the cached reply.
     Replay(Bytes),
-    /// The request is a retry whose reply was not cached. Answer SEQUENCE, then RETRY_UNCACHED_REP for the next
-    /// operation.
+    /// The request is a retry whose reply was not cached. Reply with the result of SEQUENCE, then RETRY_UNCACHED_REP
+    /// for the next operation.
     Uncached,
 }
 

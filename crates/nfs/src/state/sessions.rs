@@ -133,7 +133,8 @@ pub struct SlotToken {
 pub struct Sequenced {
     /// The client that sent the request.
     pub client: ClientId,
-    /// The slot of the request. Pass it to [`State::finish`] with the reply, even if the connection was lost.
+    /// The slot of the request. The caller must pass the slot to [`State::finish`] with the reply, even if the
+    /// connection was lost.
     pub token: SlotToken,
     /// The result of SEQUENCE for the reply.
     pub result: SEQUENCE4resok,
@@ -149,10 +150,10 @@ pub struct Sequenced {
 pub enum Sequence {
     /// The request is new. Execute it, then call [`State::finish`].
     New(Sequenced),
-    /// The request is a retry. Send these bytes, which an earlier [`State::finish`] received.
+    /// The request is a retry. Send these bytes, the reply that an earlier call of [`State::finish`] cached.
     Replay(Bytes),
-    /// The request is a retry whose reply was not cached. Answer SEQUENCE with this result, then RETRY_UNCACHED_REP for
-    /// the next operation.
+    /// The request is a retry whose reply was not cached. Reply with this result of SEQUENCE, then RETRY_UNCACHED_REP
+    /// for the next operation.
     Uncached(SEQUENCE4resok),
 }
 
@@ -422,7 +423,7 @@ impl State {
     /// BIND_CONN_TO_SESSION (§18.34): binds a connection to the fore channel, the backchannel or both.
     ///
     /// If the session has no backchannel, CDFC4_BACK fails, and the other requested directions bind the fore channel. A
-    /// connection that is already bound to one channel can gain the other with CDFC4_FORE_OR_BOTH or
+    /// connection that is already bound to one channel can gain the other channel with CDFC4_FORE_OR_BOTH or
     /// CDFC4_BACK_OR_BOTH. A connection never loses a channel.
     ///
     /// # Errors

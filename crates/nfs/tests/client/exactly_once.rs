@@ -14,7 +14,7 @@ use nfs::state::sessions::{Sequence, Sequenced};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wire::nfs4::*;
 
-/// A message in flight. Connection and `xid` match a reply to its request.
+/// A message in flight. The connection and the `xid` of a reply identify the request.
 #[derive(Clone)]
 struct Message {
     connection: u32,
@@ -72,8 +72,8 @@ enum Step {
     Finish(usize),
     /// The client receives the reply with this index in `to_client`.
     Reply(usize),
-    /// The connection breaks. Its replies are lost, its requests may still reach the server, and the client sends all
-    /// waiting requests again.
+    /// The connection breaks. Replies on the connection are lost, requests on it may still reach the server, and the
+    /// client sends all waiting requests again.
     Break,
     /// The client abandons its oldest waiting request.
     GiveUp,

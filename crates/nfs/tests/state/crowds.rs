@@ -199,7 +199,7 @@ fn the_owner_string_alone_does_not_take_over_a_client_record() {
     assert_eq!(state.exchange_id(&args(1), caller(machine(2), 0), at(1)).map(|got| got.client), Ok(first.client));
     assert!(state.exchange_id(&args(2), caller(machine(1), 0), at(1)).is_ok());
     assert!(state.client(first.client).is_some(), "until the new one is confirmed");
-    // After its lease has expired, a client may come back from another machine with a new verifier.
+    // After its lease has expired, a client may register again from another machine with a new verifier.
     assert!(state.exchange_id(&args(3), caller(machine(2), 0), at(1000)).is_ok());
 }
 

@@ -186,7 +186,7 @@ fn a_recall_stops_new_layouts_and_ends_by_return_answer_or_revocation() {
     assert_eq!(state.grant_layout(b, FILE, KIND, &open_b, WHOLE), Err(NFS4ERR_RECALLCONFLICT));
     state.thaw_layouts(FILE);
     state.grant_layout(b, FILE, KIND, &open_b, WHOLE).unwrap();
-    // Client a renews its lease but does not return its layout.
+    // Client a renews its lease but does not return its layout, so the server revokes only the layout.
     state.take_effects();
     let session = state.client(a).unwrap().sessions[0];
     let renew = |state: &mut State, sequence, now| {

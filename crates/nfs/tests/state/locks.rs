@@ -253,7 +253,7 @@ proptest! {
                 left.remove(at);
             }
         }
-        // From here on, lock-owners only retry the lock that they wait for. A lock-owner that gets this lock then
+        // In this phase, lock-owners only retry the lock that they wait for. A lock-owner that gets this lock then
         // releases all its locks.
         for who in 0..3 {
             if !left.iter().any(|(w, _)| *w == who) {

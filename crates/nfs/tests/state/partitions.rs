@@ -250,7 +250,8 @@ impl World {
     }
 }
 
-/// Checks every short history of two clients, after client 0 has locked the file and the calls `then` have happened.
+/// Checks every short history of two clients, after client 0 has locked the file and the test has executed the calls
+/// `then`.
 fn histories_after(then: &[Call]) {
     let mut world = World::new();
     let begin = [Call::Complete(0), Call::Complete(1), Call::Lock(0)];

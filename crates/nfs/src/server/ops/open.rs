@@ -348,7 +348,7 @@ fn check_reclaim(
 /// Grants a delegation together with an open that is already recorded, if possible and useful.
 ///
 /// A client without a want gets no delegation of a new file. New files are usually written, closed and often removed,
-/// so the return of the delegation would cost more than the delegation saves.
+/// so the return of the delegation costs more than the delegation saves.
 async fn delegate<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     args: &OPEN4args,
@@ -385,8 +385,8 @@ async fn delegate<F: FileSystem, C: Callbacks>(
     Ok(open_delegation4::OPEN_DELEGATE_NONE_EXT(why))
 }
 
-/// Encodes a delegation for the reply. It contains no permissions, so the client asks with ACCESS. It promises no disk
-/// space, so the client writes dirty data back before it closes a file (RFC 8881 §10.4.1).
+/// Encodes a delegation for the reply. The delegation contains no permissions, so the client sends ACCESS. The
+/// delegation promises no disk space, so the client writes dirty data back before it closes a file (RFC 8881 §10.4.1).
 fn delegation(stateid: stateid4, power: Power, recall: bool) -> open_delegation4 {
     let permissions = nfsace4 { r#type: ACE4_ACCESS_ALLOWED_ACE_TYPE, flag: 0, access_mask: 0, who: Bytes::new() };
     match power {

@@ -34,7 +34,7 @@ impl Body for Entries {
     }
 }
 
-/// The entries encoded so far, with the limits `maxcount` and `dircount`.
+/// The entries that the call has already encoded, with the limits `maxcount` and `dircount`.
 struct Page {
     list: Writer,
     names: usize,
