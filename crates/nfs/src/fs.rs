@@ -417,7 +417,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok(ctx.place)
     }
 
-    /// Returns the export and path position of the parent directory of `dir`. `ctx.place` is the position of `dir`.
+    /// Returns the position (export) of the parent directory of `dir`. `ctx.place` is the position of `dir`.
     fn ascend(&self, ctx: &Ctx, _dir: FileId) -> Result<Place> {
         Ok(ctx.place)
     }

@@ -267,8 +267,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told
     }
 
-    /// Returns whether the file system is fencing a former layout holder of the file, so that a late write may still
-    /// arrive at a data server.
+    /// Returns whether the file system is fencing a former layout holder of the file, so that late writes may still
+    /// arrive at data servers.
     fn is_fencing(&self, file: FileId) -> bool {
         lock(&self.leaving).get(&file).is_some_and(|leaving| leaving.fencing > 0)
     }
@@ -365,8 +365,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, with its
-    /// last CLOSE if that is later, or at once if the file uses too much of the free disk space.
+    /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, or with
+    /// its last CLOSE if that is later. It frees a file at once that uses too much of the free disk space.
     async fn replaced(&self, ctx: &Ctx, replaced: Replaced) {
         // Add the file to `lingering` before `orphans`, so that a concurrent CLOSE does not free the file.
         let over = lock(&self.lingering).add(replaced.id, replaced.bytes, replaced.room / LINGERING_SHARE, ctx.now);
@@ -376,8 +376,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Returns whether a rename has replaced the last name of a file that no client has open, and this client may not
-    /// open the file any more.
+    /// Returns whether this client may not open a file any more, because a rename has replaced its last name. Weir's
+    /// clients may open such a file, and every client may open it while any client has it open.
     fn is_replaced_for(&self, client: ClientId, file: FileId) -> bool {
         if !lock(&self.lingering).keeps(file) {
             return false;

@@ -282,8 +282,9 @@ impl State {
         }
     }
 
-    /// Returns whether the server must refuse a new object (such as an open) to a client because the clients at its
-    /// address have used up their share. `all` is the number of such objects of all clients, at most `max`.
+    /// Returns whether the server must refuse a new object (such as an open) to a client. The reason is that the
+    /// clients at its address have used up their share. `all` is the number of such objects of all clients, at most
+    /// `max`.
     pub(crate) fn is_share_full(
         &self,
         client: ClientId,

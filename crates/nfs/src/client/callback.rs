@@ -68,8 +68,8 @@ pub struct Pending {
     /// The events in the order of the CB_COMPOUND; [`Callbacks::answer`] takes one status for each event.
     pub events: Vec<Event>,
     /// Referring calls (§2.10.6.3): requests of this client that the server executed before it sent the callback. While
-    /// the client waits for the reply to one of these requests, it must delay its reply to the callback, or answer
-    /// NFS4ERR_DELAY to all events.
+    /// the client waits for the reply to one of these requests, it must delay its reply to the callback or answer
+    /// NFS4ERR_DELAY.
     pub referring: Vec<referring_call_list4>,
     ticket: Ticket,
     tag: Bytes,

@@ -9,9 +9,8 @@ use wire::nfs4::compound::{Ops, ResHeader};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Xdr};
 
-/// The smallest message size that the client accepts in CREATE_SESSION, in bytes. A message of this size fits the
-/// largest payload of a READ or WRITE, with headers, credential, SEQUENCE, PUTFH and the other operations of the
-/// request.
+/// The smallest message size that the client accepts in CREATE_SESSION, in bytes. A message of this size can carry the
+/// largest payload of a READ or WRITE. It also fits headers, credential, SEQUENCE, PUTFH and the other operations.
 const MESSAGE_MIN: u32 = limits::PAYLOAD_MAX as u32 + 2048;
 /// The smallest number of operations per request that the client accepts in CREATE_SESSION: enough for OPEN and the
 /// operations before and after OPEN in one COMPOUND.

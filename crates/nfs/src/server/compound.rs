@@ -347,8 +347,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             Opening::Session(sequenced) => Some(sequenced),
         };
         let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
-        // A client whose lease had expired gets new state only after these effects have stored its client record. If
-        // the store fails, the client cannot reclaim after a restart, but this request can continue.
+        // If SEQUENCE renewed an expired lease, these effects store the client record before the client gets new state.
+        // If the store fails, the client cannot reclaim after a restart, but this request can continue.
         let _ = self.settle(&Ctx { now: call.now, ..Ctx::default() }, effects).await;
         let terms = self.fs.terms(Place::default());
         let ctx = Ctx {

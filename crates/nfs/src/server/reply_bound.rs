@@ -30,10 +30,10 @@ pub fn reply_bound(body: &[u8]) -> usize {
             continue;
         }
         sum += if number == OP_READ as u32 || number == OP_READ_PLUS as u32 {
-            // In the arguments of READ, the stateid and the offset precede the count.
+            // The count is the seventh word after the operation number READ, behind stateid and offset.
             PLAIN + (word(at + 7) as usize).min(limits::PAYLOAD_MAX)
         } else if number == OP_READDIR as u32 {
-            // In the arguments of READDIR, the cookie, the verifier and `dircount` precede `maxcount`.
+            // `maxcount` is the sixth word after the operation number READDIR, behind cookie, verifier and `dircount`.
             PLAIN + (word(at + 6) as usize).min(limits::RECORD_MAX)
         } else if number == OP_GETXATTR as u32 || number == OP_LISTXATTRS as u32 {
             PLAIN + limits::XATTRS_BYTES_MAX.max(limits::XATTR_VALUE_MAX)

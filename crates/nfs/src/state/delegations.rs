@@ -615,8 +615,7 @@ impl State {
     }
 
     /// Records that a client has written to a file or has sent COMMIT. If the client's delegation of the file is
-    /// recalled, the client gets another lease period from now, because writing back dirty data may take long
-    /// (§10.4.6).
+    /// recalled, the client gets another lease period, because writing back dirty data may take long (§10.4.6).
     pub fn flushes(&mut self, client: ClientId, file: FileId, now: Timestamp) {
         if !self.delegations.pending.is_empty() {
             self.delegations.flushes(client, file, now, self.config.lease);

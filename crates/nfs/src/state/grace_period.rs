@@ -94,7 +94,7 @@ impl State {
             self.grace.complete(owner);
             if let Some(client) = self.clients.confirmed(owner) {
                 // If the client sent RECLAIM_COMPLETE during the deletion, the deletion may have removed the client's
-                // new record. So store it again.
+                // new record. So store the record again.
                 self.unrecord(client);
                 self.note_record(client);
             }

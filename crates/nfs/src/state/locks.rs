@@ -23,8 +23,8 @@ type Other = [u8; 12];
 /// How a LOCK names its lock-owner (`locker4`).
 #[derive(Clone, Copy, Debug)]
 pub enum Locker<'a> {
-    /// The LOCK names an open and a lock-owner, because it is the lock-owner's first LOCK under this open or the client
-    /// has lost the lock stateid.
+    /// The LOCK names an open and a lock-owner, because it is the lock-owner's first LOCK under the open, or because
+    /// the client has lost the lock stateid.
     Open {
         /// The stateid of the open.
         stateid: &'a stateid4,

@@ -360,7 +360,7 @@ impl World {
         let late: BTreeSet<_> = self.recalls.iter().map(|(w, _)| *w).collect();
         let session = |who: usize, state: &State| state.client(self.clients[who].0).unwrap().sessions[0];
         for who in 0..2 {
-            // The clients renew their leases, so that only the recalls expire.
+            // The clients renew their leases, so that only the deadlines of the recalls pass.
             let id = session(who, &self.state);
             let mut sequence = 1;
             while sequence_result(&mut self.state, id, sequence).is_err() {

@@ -202,7 +202,8 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     assert_eq!(renew_lease(&mut state, one, 2, late), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
     assert_eq!(renew_lease(&mut state, one, 3, late), 0);
-    // Unlike a directory delegation, a file delegation of a silent client conflicts until the client returns it.
+    // Unlike a directory delegation, a file delegation of a silent client conflicts with other requests until the
+    // client returns it.
     let file = FileId(22);
     state.open(a, &Bytes::from_static(b"owner"), file, OPEN4_SHARE_ACCESS_READ, 0).unwrap();
     state.delegate(a, file, (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, late).unwrap();

@@ -46,8 +46,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
     make_way_for_new(cx, here, &args).await?;
-    // While the guard `opening` exists, no removal frees a file that this OPEN finds or creates by name and whose open
-    // it has not recorded yet.
+    // While the guard `opening` exists, no removal frees the file that this OPEN finds or creates by name, even before
+    // its open is recorded.
     let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
@@ -160,7 +160,7 @@ async fn find<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, here: FileId
             Ok(plain(cx.fs().getattr(&cx.ctx, here).await?, Change::default()))
         }
         (CLAIM_FH | CLAIM_PREVIOUS(_) | CLAIM_DELEGATE_CUR(_) | CLAIM_DELEG_CUR_FH(_), _) => Err(NFS4ERR_INVAL.into()),
-        // CLAIM_DELEGATE_PREV needs delegations that survive a restart of the client, which this server does not keep.
+        // This server keeps no delegations for CLAIM_DELEGATE_PREV: they end when the client restarts.
         (CLAIM_DELEGATE_PREV(_) | CLAIM_DELEG_PREV_FH, _) => Err(NFS4ERR_NOTSUPP.into()),
     }
 }

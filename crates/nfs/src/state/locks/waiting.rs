@@ -10,7 +10,7 @@ use types::{Timestamp, limits};
 /// The shortest time for which a waiter keeps its position in the queue without a retry. It applies to a waiter that
 /// has sent only one LOCK.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
-/// The longest time for which a waiter keeps its position in the queue without a retry, however rarely it retries.
+/// The longest time for which a waiter keeps its position in the queue without a retry.
 const PATIENCE_MAX: Duration = Duration::from_secs(90);
 
 /// When a lock becomes free, the server notifies only the waiters that have sent LOCK within this time. Clients that
@@ -26,7 +26,7 @@ pub(super) struct Waiter {
     /// When the lock-owner last requested the lock.
     asked: Timestamp,
     /// How long after `asked` the waiter keeps its priority: three times the interval between the waiter's last two
-    /// requests.
+    /// requests, at least `PATIENCE_MIN` and at most `PATIENCE_MAX`.
     patience: Duration,
     /// Whether the server has notified the lock-owner of a free lock since the lock-owner's last request.
     told: bool,
