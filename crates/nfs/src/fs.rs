@@ -566,7 +566,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// attribute does not exist.
     fn getxattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Sets an extended attribute, and returns the file's change attribute before and after.
+    /// Sets an extended attribute, and returns the file's change attribute before and after the operation.
     fn setxattr(
         &self,
         ctx: &Ctx,
@@ -579,8 +579,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns the names of all extended attributes, without the prefix `user.`, in a stable order.
     fn listxattrs(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Vec<Bytes>>> + Send;
 
-    /// Removes an extended attribute, and returns the file's change attribute before and after. `NoXattr` if the
-    /// attribute does not exist.
+    /// Removes an extended attribute, and returns the file's change attribute before and after the operation. `NoXattr`
+    /// if the attribute does not exist.
     fn removexattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Change>> + Send;
 
     /// Returns the first offset at or after `offset` with data or with a hole, as `what` says. `NxIo` if `offset` is at

@@ -57,7 +57,7 @@ pub struct Server<F, C> {
     callbacks: C,
     config: Config,
     state: Mutex<State>,
-    /// Open files without a name; the last CLOSE frees each of them.
+    /// Open files without a name; the last CLOSE of each file frees it.
     orphans: Mutex<HashSet<FileId>>,
     /// Orphans whose last name a rename replaced. The server keeps each file for about a second. Lock order: after
     /// `state`.

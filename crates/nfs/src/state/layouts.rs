@@ -22,7 +22,7 @@ const SEGMENTS_MAX: usize = 32;
 struct Pending {
     id: RecallId,
     filter: Filter,
-    /// The sequence number of the stateid in the recall.
+    /// The sequence number of the layout stateid in the CB_LAYOUTRECALL.
     seqid: u32,
     /// When the server revokes the layout if the client has not returned it.
     deadline: Timestamp,

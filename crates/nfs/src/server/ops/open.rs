@@ -378,7 +378,7 @@ async fn delegate<F: FileSystem, C: Callbacks>(
     let why = match granted {
         Ok((stateid, power)) => return Ok(delegation(stateid, power, false)),
         Err(_) if wish(args.share_access) == Ok(Wish::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
-        // `false`: the server sends no callback when a delegation becomes available.
+        // `false` means that the server sends no callback when a delegation becomes available.
         Err(NotGiven::Contention) => open_none_delegation4::WND4_CONTENTION(false),
         Err(NotGiven::Resource | NotGiven::Unfit) => open_none_delegation4::WND4_RESOURCE(false),
     };
