@@ -65,8 +65,8 @@ impl Mask {
         self.0 == 0
     }
 
-    /// Decodes a `bitmap4`. The second value says whether the bitmap contained numbers of 128 or more, which the set
-    /// leaves out.
+    /// Decodes a `bitmap4`. The second value of the result says whether the bitmap contained numbers of 128 or more,
+    /// which the set leaves out.
     pub fn from_bitmap(words: &[u32]) -> (Self, bool) {
         let bits = words.iter().take(4).enumerate().fold(0, |bits, (i, w)| bits | u128::from(*w) << (32 * i));
         (Mask(bits), words.iter().skip(4).any(|w| *w != 0))
@@ -249,13 +249,13 @@ pub const FATTR4_WEIR_POLICY: u32 = 120;
 /// defines it.
 pub const FATTR4_WEIR_QUEUE_DELAY: u32 = 121;
 
-/// Attribute of a new file: whether the server may answer OPEN before the new file is durable. The client later makes
+/// Attribute of a new file: whether the server may reply to OPEN before the new file is durable. The client later makes
 /// the file durable with COMMIT or a stable WRITE. Only OPEN accepts this attribute; the reply's `attrset` says whether
 /// the server applied it. Weir's own attribute; no standard defines it.
 pub const FATTR4_WEIR_UNSYNCED: u32 = 122;
 
-/// Attribute that works as a durability barrier: the server answers the GETATTR only after every change that it has
-/// already answered is durable ([`crate::fs::FileSystem::settle`]). Weir's own attribute; no standard defines it.
+/// Attribute that works as a durability barrier: the server replies to the GETATTR only after every change to which it
+/// has already replied is durable ([`crate::fs::FileSystem::settle`]). Weir's own attribute; no standard defines it.
 pub const FATTR4_WEIR_SETTLED: u32 = 123;
 
 /// Attribute with the flags of renameat2(2) ([`types::Renaming`]) for the next RENAME, sent as the only attribute of a
@@ -389,11 +389,12 @@ pub fn decode_first(attrs: &fattr4, wanted: Mask) -> Result<Values, Malformed> {
     if left.is_empty() { Ok(values) } else { Err(Malformed::Invalid("attribute that was not asked for")) }
 }
 
-/// Decodes the attributes to set that SETATTR, CREATE and OPEN carry.
+/// Decodes the attributes that SETATTR, CREATE or OPEN sets.
 ///
 /// # Errors
-/// `ATTRNOTSUPP` for an attribute that the server does not offer to this minor version, `INVAL` for a read-only
-/// attribute or a value out of range, `BADOWNER` for an owner that is not a number, `BADXDR` for a malformed value.
+/// `ATTRNOTSUPP` for an attribute that the server does not offer to clients of this minor version, `INVAL` for a
+/// read-only attribute or a value out of range, `BADOWNER` for an owner that is not a number, `BADXDR` for a malformed
+/// value.
 pub fn decode_set(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<SetAttrs, nfsstat4> {
     let (mask, beyond) = Mask::from_bitmap(&attrs.attrmask);
     if beyond || !mask.without(supported(info, minor)).is_empty() {
@@ -405,7 +406,8 @@ pub fn decode_set(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<SetAttrs,
     set::take(mask, &attrs.attr_vals)
 }
 
-/// Decodes the attributes of a new file in OPEN, and whether the server may answer before the file is durable.
+/// Decodes the attributes of a new file in OPEN, and whether the server may reply to the OPEN before the file is
+/// durable.
 ///
 /// # Errors
 /// The errors of [`decode_set`].
@@ -415,7 +417,8 @@ pub fn decode_new(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<(SetAttrs
     if !mask.has(FATTR4_WEIR_UNSYNCED) {
         return Ok((decode_set(attrs, info, minor)?, false));
     }
-    // `FATTR4_WEIR_UNSYNCED` has the highest number of all settable attributes, so its value comes last.
+    // `FATTR4_WEIR_UNSYNCED` has the highest number of all settable attributes, so its value is the last four bytes of
+    // `attr_vals`.
     let front = attrs.attr_vals.len().checked_sub(4).ok_or(NFS4ERR_BADXDR)?;
     let unsynced = Reader::new(attrs.attr_vals.slice(front..)).bool().map_err(|_| NFS4ERR_BADXDR)?;
     let mut rest = fattr4 { attrmask: attrs.attrmask.clone(), attr_vals: attrs.attr_vals.slice(..front) };
@@ -423,7 +426,8 @@ pub fn decode_new(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<(SetAttrs
     Ok((decode_set(&rest, info, minor)?, unsynced))
 }
 
-/// Encodes the attributes of a new file for OPEN, and whether the server may answer before the file is durable.
+/// Encodes the attributes of a new file for OPEN, and whether the server may reply to the OPEN before the file is
+/// durable.
 pub fn encode_new(attrs: &SetAttrs, unsynced: bool) -> fattr4 {
     if !unsynced {
         return encode_set(attrs);
@@ -434,8 +438,8 @@ pub fn encode_new(attrs: &SetAttrs, unsynced: bool) -> fattr4 {
     fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// Decodes the renameat2(2) flags for the next RENAME from a VERIFY. `None` if the VERIFY does not consist of
-/// `FATTR4_WEIR_RENAMING` alone.
+/// Decodes the attribute of a VERIFY that carries the renameat2(2) flags of the next RENAME. Returns `None` if the
+/// VERIFY does not consist of `FATTR4_WEIR_RENAMING` alone.
 ///
 /// # Errors
 /// `INVAL` for unknown flags, `BADXDR` for a malformed value.
@@ -448,7 +452,7 @@ pub fn decode_renaming(attrs: &fattr4) -> Option<Result<Renaming, nfsstat4>> {
     Some(flags.ok_or(NFS4ERR_BADXDR).and_then(|flags| Renaming::from_flags(flags).ok_or(NFS4ERR_INVAL)))
 }
 
-/// Encodes the renameat2(2) flags for the next RENAME, as the attribute of a VERIFY.
+/// Encodes the renameat2(2) flags of the next RENAME, as the attribute of a VERIFY.
 pub fn encode_renaming(how: Renaming) -> fattr4 {
     let mut body = Writer::new();
     body.u32(how.flags());

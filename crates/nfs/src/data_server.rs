@@ -32,7 +32,7 @@ pub trait DataServer: Send + Sync + 'static {
         stable: Stability,
     ) -> impl Future<Output = Result<WriteOut>> + Send;
 
-    /// Makes all unstable writes to this data server's part of the file durable, and returns the write verifier.
+    /// Makes all unstable writes to the bytes of the file on this data server durable, and returns the write verifier.
     fn commit(&self, ctx: &Ctx) -> impl Future<Output = Result<Verifier>> + Send;
 }
 

@@ -33,7 +33,8 @@ impl Default for View {
     }
 }
 
-/// The export through which a client reached a file; the server encodes it in the filehandle.
+/// The position of a file: the export through which a client reached the file. The server encodes the position in the
+/// filehandle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
     /// The root directory of the export; 0 for [`Place::OUTSIDE`].
@@ -46,10 +47,11 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of directories outside of all exports, which lead to exports (the pseudo file system).
+    /// The position of the directories outside of all exports, through which clients reach exports (the pseudo file
+    /// system).
     pub const OUTSIDE: Place = Place { root: FileId(0), terms: u16::MAX, epoch: 0 };
 
-    /// Returns whether the place is outside of all exports.
+    /// Returns whether the position is outside of all exports.
     pub fn is_outside(self) -> bool {
         self.root == Place::OUTSIDE.root
     }

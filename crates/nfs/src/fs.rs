@@ -54,7 +54,7 @@ pub struct FsInfo {
     pub max_link: u32,
     /// Longest file name in bytes (attribute `maxname`).
     pub max_name: u32,
-    /// Layout types that the server grants, best first; empty if the server grants no layouts (attribute
+    /// Layout types that the server grants, best type first; empty if the server grants no layouts (attribute
     /// `fs_layout_types`).
     pub layout_types: Vec<u32>,
     /// Preferred block size for I/O under a layout, in bytes (attribute `layout_blksize`).
@@ -129,7 +129,7 @@ pub struct Created {
     pub change: Change,
 }
 
-/// What OPEN does with an existing file when it asks for creation (`createmode4`).
+/// What an OPEN that requests creation does with an existing file (`createmode4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenHow {
     /// UNCHECKED4: open the existing file.
@@ -316,8 +316,8 @@ pub enum LayoutGone {
         /// The body of LAYOUTRETURN (`lrf_body`).
         body: Bytes,
     },
-    /// The layout ended with the client's last CLOSE, or with the client's lease while no other client wanted the file.
-    /// No fence is needed.
+    /// The layout ended with the client's last CLOSE, or with the expiry of the client's lease while no other client
+    /// wanted the file. No fence is needed.
     Forgotten,
     /// The server revoked the layout. The file system must fence the layout, so that data servers refuse further I/O
     /// under it.
@@ -343,9 +343,9 @@ pub struct Threshold {
 /// The policy of a file as text. The NFS server forwards the text to the client unread (`docs/native-protocol.md`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
-    /// The settings of the server for all files of an export.
+    /// The policy settings of the server for all files of an export.
     pub server: Bytes,
-    /// The settings in the extended attributes of the file or directory.
+    /// The policy settings in the extended attributes of the file or directory.
     pub own: Bytes,
 }
 
@@ -383,8 +383,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// must be cheap.
     fn info(&self, place: Place) -> FsInfo;
 
-    /// Returns every layout type that this server implements, even if it grants no such layout now. Other types get
-    /// UNKNOWN_LAYOUTTYPE, an error that makes writes of the Linux client fail.
+    /// Returns every layout type that this server implements, even if it grants no such layout now. The server refuses
+    /// other types with UNKNOWN_LAYOUTTYPE, an error that makes writes of the Linux client fail.
     fn layout_types(&self) -> Vec<u32>;
 
     /// Returns the filehandle of a file: at most `FILEHANDLE_MAX` bytes. A file always has the same filehandle in one
@@ -404,19 +404,20 @@ pub trait FileSystem: Send + Sync + 'static {
         Terms::default()
     }
 
-    /// Returns the current export for a place that a client reached before the list of exports changed
+    /// Returns the current position (export) for a position that a client reached before the list of exports changed
     /// ([`Place::epoch`]).
     fn reached_now(&self, place: Place) -> Place {
         place
     }
 
-    /// Returns the place of `child`, an entry of a directory in `ctx.place`. The place is the same, or another export
-    /// whose root is `child`. `Access` if the caller may not see that export.
+    /// Returns the position (export) of `child`, an entry of a directory at the position `ctx.place`. A child that is
+    /// the root of another export has the position of that export; any other child has the position of the directory.
+    /// `Access` if the caller may not see the other export.
     fn descend(&self, ctx: &Ctx, _child: FileId) -> Result<Place> {
         Ok(ctx.place)
     }
 
-    /// Returns the export and path position of the parent directory of `dir`. `ctx.place` is the position of `dir`.
+    /// Returns the position (export) of the parent directory of `dir`. `ctx.place` is the position of `dir`.
     fn ascend(&self, ctx: &Ctx, _dir: FileId) -> Result<Place> {
         Ok(ctx.place)
     }
@@ -431,8 +432,8 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) of those files that may have holes. The call queries
-    /// the iods, so the server makes it only for requests of `space_used`. If an iod does not answer soon, the value
-    /// stays unchanged.
+    /// the iods, so the server makes it only for requests of `space_used`. If an iod does not reply soon, the attribute
+    /// of files on this iod stays unchanged.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -447,7 +448,7 @@ pub trait FileSystem: Send + Sync + 'static {
         opened: bool,
     ) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Returns those of the [`access`] bits `asked` that the caller has on a file.
+    /// Returns the subset of the [`access`] bits `asked` that the caller has on a file.
     fn access(&self, ctx: &Ctx, file: FileId, asked: u32) -> impl Future<Output = Result<u32>> + Send;
 
     /// Looks up a name in a directory. Fails with `NotDir` or `Symlink` if `dir` is not a directory.
@@ -525,8 +526,8 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<WriteOut>> + Send;
 
     /// Copies a prefix of `_range`, at least one byte, to offset `_target` of another file, as an unstable write. The
-    /// iods copy the bytes without this server. Returns `None` if the iods cannot, and the NFS server then reads and
-    /// writes the bytes itself.
+    /// iods copy the bytes without this server. Returns `None` if the iods cannot copy the bytes; the NFS server then
+    /// reads and writes the bytes itself.
     fn copy(
         &self,
         _ctx: &Ctx,
@@ -546,14 +547,14 @@ pub trait FileSystem: Send + Sync + 'static {
     /// orphan, possibly long after the removal.
     fn reap(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<()>> + Send;
 
-    /// Reports that a client is about to release a byte-range lock. The next lock holder must see the data that this
-    /// client wrote under the lock.
+    /// Informs the file system that a client is about to release a byte-range lock. The next lock holder must see the
+    /// data that this client wrote under the lock.
     fn unlocking(&self, _ctx: &Ctx, _file: FileId) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// Reports that a client has closed a file; `_wrote` says whether the open permitted writing. The file system can
-    /// query the final size now.
+    /// Informs the file system that a client has closed a file; `_wrote` says whether the open permitted writing. The
+    /// file system can query the final size now.
     fn closed(&self, _ctx: &Ctx, _file: FileId, _wrote: bool) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
@@ -565,7 +566,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// attribute does not exist.
     fn getxattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Sets an extended attribute, and returns the file's change attribute before and after.
+    /// Sets an extended attribute, and returns the file's change attribute before and after the operation.
     fn setxattr(
         &self,
         ctx: &Ctx,
@@ -578,8 +579,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns the names of all extended attributes, without the prefix `user.`, in a stable order.
     fn listxattrs(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Vec<Bytes>>> + Send;
 
-    /// Removes an extended attribute, and returns the file's change attribute before and after. `NoXattr` if the
-    /// attribute does not exist.
+    /// Removes an extended attribute, and returns the file's change attribute before and after the operation. `NoXattr`
+    /// if the attribute does not exist.
     fn removexattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Change>> + Send;
 
     /// Returns the first offset at or after `offset` with data or with a hole, as `what` says. `NxIo` if `offset` is at
@@ -591,7 +592,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 
     /// Extends a file to at least `end` bytes, as an unstable write of no bytes. It never shortens the file, even if
-    /// another client extends the file at the same time. A COMMIT with the same verifier makes the size durable.
+    /// another client extends the file at the same time. A later COMMIT makes the size durable, unless the write
+    /// verifier has changed by then.
     fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> impl Future<Output = Result<()>> + Send;
 
     /// Punches a hole: the range reads as zeros, and the iods free its space. The file size does not change.
@@ -605,9 +607,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// is unknown.
     fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Applies a LAYOUTCOMMIT, a client's report of its writes under a layout. `body` is the layout type with its own
-    /// body, `last_byte` the offset of the last byte written. It never shortens the file. Returns the new file size if
-    /// the size changed.
+    /// Applies a LAYOUTCOMMIT, in which a client states the extent and time of its writes under a layout. `body` is the
+    /// layout type with its own body, `last_byte` the offset of the last byte written. It never shortens the file.
+    /// Returns the new file size if the size changed.
     fn layout_commit(
         &self,
         ctx: &Ctx,
@@ -617,8 +619,8 @@ pub trait FileSystem: Send + Sync + 'static {
         mtime: Option<Timestamp>,
     ) -> impl Future<Output = Result<Option<u64>>> + Send;
 
-    /// Reports that `client` no longer holds a layout of this range and iomode. `client` may differ from `ctx.client`,
-    /// because a request of another client can end the layout.
+    /// Informs the file system that `client` no longer holds a layout of this range and iomode. `client` may differ
+    /// from `ctx.client`, because a request of another client can cause the end of the layout.
     fn layout_gone(
         &self,
         ctx: &Ctx,
@@ -629,8 +631,8 @@ pub trait FileSystem: Send + Sync + 'static {
         why: LayoutGone,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Reports that `_count` operations of a client on a file failed at data servers; `_first` is the first of these
-    /// errors.
+    /// Informs the file system that `_count` operations of a client on a file failed at data servers; `_first` is the
+    /// first of these errors.
     fn layout_faults(&self, _ctx: &Ctx, _file: FileId, _first: &dyn Debug, _count: usize) {}
 
     /// Returns the size thresholds of a file that the client has just opened, below which the client sends I/O to this
@@ -651,9 +653,9 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Waits until every change that the server has already answered is durable (durability barrier). Returns an epoch
-    /// number that differs from earlier ones if an answered change may have been lost. `None` if the server always
-    /// makes a change durable before it answers.
+    /// Waits until every change to which the server has already replied is durable (durability barrier). Returns an
+    /// epoch number, which differs from the number of an earlier call if a change with a reply may have been lost.
+    /// `None` if the server always makes a change durable before it replies.
     fn settle(&self) -> impl Future<Output = Result<Option<u64>>> + Send {
         async { Ok(None) }
     }
@@ -675,7 +677,7 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(0) }
     }
 
-    /// Stores a client record durably. The server waits for this before it answers the client's first OPEN or
+    /// Stores a client record durably. The server waits for this before it replies to the client's first OPEN or
     /// LAYOUTGET.
     fn persist_client(&self, record: ClientRecord) -> impl Future<Output = Result<()>> + Send;
 

@@ -5,7 +5,7 @@
 /// declare that its own changes of a directory neither end its delegation nor cause notifications.
 pub const OWN_CHANGES: u32 = 127;
 
-/// How long a client may rely on a directory delegation after it has sent its last answered request. If another client
-/// changes the directory later, the server revokes the delegation without waiting for the end of the lease. The client
-/// can request the delegation again.
+/// How long a client may rely on a directory delegation after it sent the last request to which the server replied. If
+/// another client changes the directory after this time, the server revokes the delegation without waiting for the end
+/// of the lease. The client can request the delegation again.
 pub const RELIED_ON: std::time::Duration = std::time::Duration::from_secs(5);

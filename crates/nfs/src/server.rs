@@ -48,8 +48,8 @@ pub struct Config {
     pub implementation: String,
 }
 
-/// An NFSv4.1/4.2 server, without sockets or clocks: each request brings the time and a random number, and callbacks
-/// leave through [`Callbacks`].
+/// An NFSv4.1/4.2 server, without sockets or clocks: each request brings the time and a random number, and the server
+/// sends callbacks through [`Callbacks`].
 ///
 /// One lock guards the state tables. No task holds this lock while it waits.
 pub struct Server<F, C> {
@@ -57,9 +57,10 @@ pub struct Server<F, C> {
     callbacks: C,
     config: Config,
     state: Mutex<State>,
-    /// Open files without a name; the last CLOSE frees each of them.
+    /// Open files without a name; the last CLOSE of each file frees it.
     orphans: Mutex<HashSet<FileId>>,
-    /// Orphans whose last name a rename replaced. The server keeps each for about a second. Lock order: after `state`.
+    /// Orphans whose last name a rename replaced. The server keeps each file for about a second. Lock order: after
+    /// `state`.
     lingering: Mutex<replaced_files::ReplacedFiles>,
     /// Files that the file system is freeing, so that no client may open them. Lock order: after `state`.
     reaping: Mutex<Reaped>,
@@ -71,8 +72,8 @@ pub struct Server<F, C> {
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
     /// Queue of callbacks that a separate task sends ([`Server::deliver`]).
     notices: Mutex<notices::Notices>,
-    /// Layouts that are removed from `state` while the file system still fences their holders or collects their writes.
-    /// Until then these layouts count as held. Lock order: after `state`.
+    /// Layouts that are removed from `state` but whose end the file system is still processing: it fences their holders
+    /// or collects their writes. Until this is done, these layouts count as held. Lock order: after `state`.
     leaving: Mutex<HashMap<FileId, Leaving>>,
     /// The export through which each client reached each of its open files. Lock order: after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
@@ -84,11 +85,11 @@ pub struct Server<F, C> {
 /// Largest number of concurrent calls of [`FileSystem::layout_gone`].
 const GONE_AT_ONCE: usize = 16;
 
-/// Files that a rename replaced may use the free disk space divided by this number.
+/// Files that a rename replaced may use at most the free disk space divided by this number.
 const LINGERING_SHARE: u64 = 4;
 
-/// For one file: counts of the layouts that the state tables no longer contain (returned or revoked), and that the file
-/// system has not released yet.
+/// For one file: counts of the returned or revoked layouts that the state tables no longer contain, but whose end the
+/// file system has not processed yet.
 #[derive(Debug, Default)]
 struct Leaving {
     all: usize,
@@ -160,8 +161,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.state).connection_lost(connection);
     }
 
-    /// Advances time: ends expired leases, the grace period and overdue recalls, and frees expired entries. The caller
-    /// runs this about once per second.
+    /// Advances time: ends expired leases, the grace period and overdue recalls, and frees replaced files after their
+    /// second. The caller runs this about once per second.
     pub async fn tick(&self, now: Timestamp) {
         let (expired, effects) = self.change(|state| state.expire(now));
         for client in expired.iter().filter(|c| c.confirmed) {
@@ -186,8 +187,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Changes the state and takes the resulting effects under one lock, so that the same request carries out the
-    /// effects.
+    /// Changes the state tables and removes the resulting [`Effect`]s under one lock, so that the request that caused
+    /// the effects carries them out.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
         let mut state = lock(&self.state);
         let result = change(&mut state);
@@ -221,8 +222,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.fs.encode_handle(file, place)
     }
 
-    /// Counts the layouts that these effects end in `leaving`, until the file system has processed their end. The
-    /// caller holds the lock of `state`.
+    /// Counts in `leaving` the layouts that these effects end, until the file system has processed the end of each
+    /// layout. The caller holds the lock of `state`.
     fn note_leaving(&self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::LayoutGone { file, iomode, why, .. } = effect {
@@ -234,8 +235,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Counts returned layouts in `leaving`, until the file system has processed the return. The caller holds the lock
-    /// of `state`.
+    /// Counts in `leaving` the returned layouts, until the file system has processed the return. The caller holds the
+    /// lock of `state`.
     fn leave(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
         for (file, ..) in &gone {
             lock(&self.leaving).entry(*file).or_default().all += 1;
@@ -266,8 +267,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told
     }
 
-    /// Returns whether the file system is fencing a former layout holder of the file, so that a late write may still
-    /// arrive at a data server.
+    /// Returns whether the file system is fencing a former layout holder of the file, so that late writes may still
+    /// arrive at data servers.
     fn is_fencing(&self, file: FileId) -> bool {
         lock(&self.leaving).get(&file).is_some_and(|leaving| leaving.fencing > 0)
     }
@@ -279,7 +280,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             let of_record = effect.is_of_record();
-            // The future is large and rarely needed, so it is boxed.
+            // The future of `carry_out` is large and rarely needed, so it is boxed.
             let done = Box::pin(self.carry_out(ctx, effect, &mut effects)).await;
             if let Err(error) = done {
                 tracing::warn!(%error, "cannot handle a change of the NFS state");
@@ -291,7 +292,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         outcome
     }
 
-    /// Reports ended layouts to the file system concurrently, because each call may wait for data servers.
+    /// Reports ended layouts to the file system concurrently, because the file system may wait for data servers in each
+    /// call.
     async fn layouts_gone(&self, ctx: &Ctx, gone: Vec<Effect>) {
         let told = stream::iter(gone).map(|effect| async move {
             let Effect::LayoutGone { client, file, iomode, range, why } = effect else { return };
@@ -355,7 +357,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Frees a file that has lost its last name: now, or with its last CLOSE.
+    /// Frees a file that has lost its last name: immediately, or with its last CLOSE.
     async fn orphaned(&self, ctx: &Ctx, file: FileId) {
         lock(&self.orphans).insert(file);
         if let Err(error) = self.reap_closed(ctx, file).await {
@@ -363,10 +365,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, with its
-    /// last CLOSE if that is later, or at once if the file uses too much of the free disk space.
+    /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, or with
+    /// its last CLOSE if that is later. It frees a file at once that uses too much of the free disk space.
     async fn replaced(&self, ctx: &Ctx, replaced: Replaced) {
-        // Add the file to `lingering` first, because otherwise a concurrent CLOSE would free the file.
+        // Add the file to `lingering` before `orphans`, so that a concurrent CLOSE does not free the file.
         let over = lock(&self.lingering).add(replaced.id, replaced.bytes, replaced.room / LINGERING_SHARE, ctx.now);
         self.keep_orphan(replaced.id);
         for file in over {
@@ -374,8 +376,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Returns whether a rename has replaced the last name of a file that no client has open, and this client may not
-    /// open the file any more.
+    /// Returns whether this client may not open a file any more, because a rename has replaced its last name. Weir's
+    /// clients may open such a file, and every client may open it while any client has it open.
     fn is_replaced_for(&self, client: ClientId, file: FileId) -> bool {
         if !lock(&self.lingering).keeps(file) {
             return false;
@@ -390,12 +392,12 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Returns whether the file system is freeing a file. OPEN must check this after it has recorded its open, because
-    /// earlier answers of the file system about the file may be out of date.
+    /// attributes that the file system returned earlier may be out of date.
     fn is_reaping(&self, file: FileId) -> bool {
         lock(&self.reaping).contains_key(&file)
     }
 
-    /// Frees a file without a name that an earlier start of the server left: now, or with its last CLOSE.
+    /// Frees a file without a name that an earlier start of the server left: immediately, or with its last CLOSE.
     pub async fn free_orphan(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         self.keep_orphan(file);
         self.reap_closed(ctx, file).await
@@ -480,13 +482,14 @@ impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
     /// Returns whether a file that loses its last name may be freed at once. The file must have no open, delegation or
     /// layout. No client may be able to reclaim such state, and no OPEN by name may be in progress.
     fn may_end(&self, file: FileId) -> bool {
-        // An OPEN in progress records its open under this lock before it leaves the count of OPENs in progress.
+        // An OPEN leaves the count `opening` only after it has recorded its open under this lock, so the checks miss no
+        // OPEN.
         let state = lock(&self.server.state);
         let known = state.is_open(file) || state.has_layouts(file) || state.in_grace();
         let unknown = !known && self.server.opening.load(SeqCst) == 0;
         if unknown {
-            // Mark the file before the lock is released, while no client can open it. A later OPEN finds this mark, or
-            // does not find the file.
+            // Mark the file as being freed before releasing the lock. A later OPEN then finds the mark, or does not
+            // find the file at all.
             lock(&self.files).push(Reaping::begin(&self.server.reaping, file));
         }
         unknown

@@ -1,7 +1,8 @@
 //! Sets of locked byte ranges: the byte-range locks of one lock-owner on one file, with POSIX split, merge, upgrade and
 //! downgrade.
 //!
-//! The server uses a set to detect conflicts, the client to know which locks it must reclaim (RFC 8881 §9.2, §9.3).
+//! The server uses such a set to detect conflicts. The client uses a set to know which locks it must reclaim (RFC 8881
+//! §9.2, §9.3).
 
 use types::ByteRange;
 
@@ -122,7 +123,7 @@ impl<T: Copy + PartialEq> Spans<T> {
         self.overlapping(span).iter().find(|h| h.kind.conflicts(kind))
     }
 
-    /// Replaces the locks on the bytes of `span` by one lock; `None` unlocks the bytes.
+    /// Replaces the locks on the bytes of `span` by one lock; `None` as the lock unlocks the bytes.
     pub fn set(&mut self, span: Span, lock: Option<(LockKind, T)>) {
         let touched = self.touched(span);
         // Include the adjacent ranges, because the new range may merge with them.
@@ -189,7 +190,7 @@ mod tests {
 
     const BYTES: u64 = 12;
 
-    /// Returns a range within the first bytes, or a range that reaches to the end of the file.
+    /// Generates a range within the first `BYTES` bytes, or a range that reaches to the end of the file.
     fn span() -> impl Strategy<Value = Span> {
         (0..BYTES, 0..=BYTES).prop_map(|(first, len)| match first + len {
             end if end >= BYTES => Span { first, last: u64::MAX },

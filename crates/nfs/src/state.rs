@@ -69,11 +69,11 @@ impl From<Principal> for Caller {
     }
 }
 
-/// The default courtesy time, in lease periods. See [`Config::courtesy`].
+/// The default courtesy time, in lease periods. [`Config::courtesy`] explains the courtesy time.
 const COURTESY_LEASES: u32 = 8;
 
-/// If more clients than this share one address, the server does not count their objects, and treats the share of the
-/// address as used up.
+/// If more clients than this share one address, the server does not count their objects. It then treats the share of
+/// the address as used up.
 const COUNTED_MAX: usize = 256;
 
 /// Settings of the state tables, which stay the same while the server runs.
@@ -86,7 +86,8 @@ pub struct Config {
     pub roles: u32,
     /// The lease period: how long after its last SEQUENCE a client keeps its state unconditionally.
     pub lease: Duration,
-    /// How long a client with an expired lease keeps its state, as long as no other client wants it (courtesy time).
+    /// How long a client with an expired lease keeps its state, as long as no other client wants this state (courtesy
+    /// time).
     pub courtesy: Duration,
     /// Largest request and largest reply in a session, in bytes, including RPC headers.
     pub max_message: u32,
@@ -229,14 +230,14 @@ pub struct State {
     pub(crate) grace: GracePeriod,
     pub(crate) effects: Vec<Effect>,
     /// Clients that the server removed because other clients wanted their state. The next [`State::expire`] returns
-    /// them.
+    /// these clients.
     pub(crate) expelled: Vec<leases::Expired>,
     /// The index in the next stateid. It only grows, so no two stateids of one boot epoch are equal.
     pub(crate) next_stateid: u64,
 }
 
 impl State {
-    /// Creates empty state tables. `records` are the client records of earlier starts; if there are none, there is no
+    /// Creates empty state tables. `records` are the client records of earlier starts; without records there is no
     /// grace period.
     pub fn new(config: Config, records: Vec<ClientRecord>, now: Timestamp) -> Self {
         let grace = GracePeriod::new(records, now, config.lease);
@@ -260,7 +261,7 @@ impl State {
         &self.config
     }
 
-    /// Removes and returns the effects of all calls since the last `take_effects`, in order.
+    /// Removes and returns the effects that calls have recorded since the last `take_effects`, in order.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         self.wake_lock_waiters();
         std::mem::take(&mut self.effects)
@@ -281,8 +282,9 @@ impl State {
         }
     }
 
-    /// Returns whether the server must refuse a new object (such as an open) to a client because the clients at its
-    /// address have used up their share. `all` is the number of such objects of all clients, at most `max`.
+    /// Returns whether the server must refuse a new object (such as an open) to a client. The reason is that the
+    /// clients at its address have used up their share. `all` is the number of such objects of all clients, at most
+    /// `max`.
     pub(crate) fn is_share_full(
         &self,
         client: ClientId,
@@ -293,7 +295,8 @@ impl State {
             return false;
         }
         let same = self.clients.beside(client);
-        // More than `COUNTED_MAX` clients at one address are unusual, and counting their objects would take long.
+        // Counting the objects of more than `COUNTED_MAX` clients takes long, so treat the share of their address as
+        // used up.
         same.len() > COUNTED_MAX || is_share_full(same.iter().map(|client| of_client(*client)).sum(), all, max)
     }
 

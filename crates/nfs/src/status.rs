@@ -45,7 +45,7 @@ pub fn to_nfs(status: Status) -> nfsstat4 {
 }
 
 /// Converts an NFS error to the status that the client reports to programs. The caller must handle errors of sessions
-/// and stateids first. `None` stands for NFS4_OK.
+/// and stateids itself, before this call. `None` stands for NFS4_OK.
 pub fn from_nfs(status: nfsstat4) -> Option<Status> {
     Some(match status {
         NFS4_OK => return None,

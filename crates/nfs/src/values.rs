@@ -101,7 +101,7 @@ impl Values {
         self.maxname = Some(info.max_name);
         self.maxread = Some(info.max_read);
         self.maxwrite = Some(info.max_write);
-        // Leave out private layout types, because clients other than Weir's may not be able to decode them.
+        // Leave out layout types for private use, because clients other than Weir's may not be able to decode them.
         let known = info.layout_types.iter().copied().filter(|kind| *kind < LAYOUT_TYPES_PRIVATE);
         self.fs_layout_types = Some(known.collect());
         self.layout_blksize = Some(info.layout_block);

@@ -1,4 +1,5 @@
-//! Test that damaged and random attributes never make the decoder of `fattr4` panic. It runs the fuzz target on them.
+//! Test that damaged and random attributes never make the decoder of `fattr4` panic. The test passes them to the fuzz
+//! target.
 
 use nfs::attrs::{Mask, encode, encode_set};
 use nfs::values::Values;
@@ -44,7 +45,7 @@ fn damaged_attributes_do_not_panic() {
 }
 
 proptest! {
-    /// A bitmap of a few attributes, followed by random bytes as their values.
+    /// A bitmap of a few attributes, followed by random bytes as the values of these attributes.
     #[test]
     fn random_values_of_announced_attributes_do_not_panic(
         bits in prop::collection::vec(0u32..128, 1..4),

@@ -6,7 +6,8 @@ use crate::fs::Threshold;
 use types::limits::BITMAP_WORDS_MAX;
 use xdr::{Malformed, Reader, Writer};
 
-/// Largest number of layout types or thresholds that the decoder accepts from a peer. Fewer layout types exist.
+/// Largest number of layout types or thresholds that the decoder accepts from a peer. Fewer layout types exist, so a
+/// longer list is malformed.
 const TYPES_MAX: usize = 64;
 
 fn put_types(out: &mut Writer, types: &[u32]) {
@@ -17,7 +18,7 @@ fn take_types(input: &mut Reader) -> Result<Vec<u32>, Malformed> {
     input.array(TYPES_MAX, Reader::u32)
 }
 
-/// Encodes `mdsthreshold4` (RFC 8881 §3.3.22). The hints of one layout type follow each other in ascending order of
+/// Encodes `mdsthreshold4` (RFC 8881 §3.3.22). The encoding lists the hints of one layout type in ascending order of
 /// their bit numbers.
 fn put_thresholds(out: &mut Writer, items: &[Threshold]) {
     out.array(items, |out, item| {

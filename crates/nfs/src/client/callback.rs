@@ -9,10 +9,12 @@ use wire::nfs4::compound::{CbArgsHeader, Ops, OpsWriter, cb_opnum};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Segments, Xdr};
 
-/// The largest number of events that the client accepts in one CB_COMPOUND. Weir's server sends one.
+/// The largest number of events that the client accepts in one CB_COMPOUND. A CB_COMPOUND with more events ends with
+/// NFS4ERR_RESOURCE. Weir's server sends one event at a time.
 const EVENTS_MAX: usize = 64;
 
-/// A callback operation of the server, which the caller of this module executes and answers with a status.
+/// A callback operation of the server, which the caller of this module executes and for which the caller returns a
+/// status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// CB_LAYOUTRECALL (§20.3). Answer NFS4_OK if the client will send LAYOUTRETURN, and NFS4ERR_NOMATCHING_LAYOUT if
@@ -60,13 +62,14 @@ pub enum DeviceChangeKind {
     Deleted,
 }
 
-/// A received CB_COMPOUND whose events the client has not answered yet.
+/// A received CB_COMPOUND for whose events the client has not returned statuses yet.
 #[derive(Debug)]
 pub struct Pending {
     /// The events in the order of the CB_COMPOUND; [`Callbacks::answer`] takes one status for each event.
     pub events: Vec<Event>,
     /// Referring calls (§2.10.6.3): requests of this client that the server executed before it sent the callback. While
-    /// the client waits for one of their replies, it must delay its answer or answer NFS4ERR_DELAY to all events.
+    /// the client waits for the reply to one of these requests, it must delay its reply to the callback or answer
+    /// NFS4ERR_DELAY.
     pub referring: Vec<referring_call_list4>,
     ticket: Ticket,
     tag: Bytes,
@@ -103,7 +106,7 @@ impl Callbacks {
     /// Decodes a CB_COMPOUND (`CB_COMPOUND4args`) and executes its CB_SEQUENCE.
     ///
     /// # Errors
-    /// The header of the CB_COMPOUND is malformed; the caller answers with the RPC error GARBAGE_ARGS.
+    /// The header of the CB_COMPOUND is malformed; the caller replies with the RPC error GARBAGE_ARGS.
     pub fn receive(&mut self, args: Bytes) -> Result<Incoming, Malformed> {
         let mut input = Reader::new(args);
         let header = CbArgsHeader::decode(&mut input)?;
@@ -115,7 +118,8 @@ impl Callbacks {
         Ok(self.sequence(header, input).unwrap_or_else(|(op, status)| Incoming::Reply(failure(op, status, tag))))
     }
 
-    /// Executes CB_SEQUENCE. On an error the reply to the callback contains only this operation and this status.
+    /// Executes CB_SEQUENCE. On an error, the reply to the callback contains only the operation and the status that the
+    /// error names.
     fn sequence(&mut self, header: CbArgsHeader, input: Reader) -> Result<Incoming, (nfs_cb_opnum4, nfsstat4)> {
         let of_sequence = |status| (OP_CB_SEQUENCE, status);
         let mut ops = Ops::new(header.numops, input);
@@ -220,7 +224,7 @@ impl Pending {
             let number = match ops.next_number() {
                 Ok(Some(number)) => number,
                 Ok(None) => return,
-                // The message ends before the number of operations that its header announces.
+                // The message has fewer operations than its header announces, so the callback ends with BADXDR.
                 Err(_) => {
                     self.end = Some((OP_CB_ILLEGAL, NFS4ERR_BADXDR));
                     return;

@@ -15,7 +15,7 @@ const OPERATIONS: usize = 8;
 /// A builder of COMPOUND requests. It holds the operations without SEQUENCE, so that the client can send a request
 /// again in another session.
 ///
-/// The builder shares payloads and does not copy them.
+/// The builder keeps references to the buffers of payloads and does not copy the payloads.
 #[derive(Debug, Default)]
 pub struct Compound {
     out: Writer,
@@ -98,16 +98,16 @@ impl Request {
         &self.numbers
     }
 
-    /// Returns whether the request may make a change that the server can answer before the change is durable
-    /// ([`SOON`]).
+    /// Returns whether the request contains an operation to which the server may reply before the operation's changes
+    /// are durable ([`SOON`]).
     pub fn changes(&self) -> bool {
         const CHANGES: [nfs_opnum4; 8] =
             [OP_CREATE, OP_REMOVE, OP_RENAME, OP_LINK, OP_SETATTR, OP_SETXATTR, OP_REMOVEXATTR, OP_WRITE];
         self.makes || self.numbers.iter().any(|op| CHANGES.contains(op))
     }
 
-    /// Encodes the request as `COMPOUND4args`, with `sequence` as its first operation. With `soon` the server may
-    /// answer before the changes are durable.
+    /// Encodes the request as `COMPOUND4args`, with `sequence` as its first operation. With `soon` the server may reply
+    /// before the changes of the request are durable.
     pub fn encode(&self, sequence: &SEQUENCE4args, minor: u32, soon: bool) -> Segments {
         let numops = self.numbers.len() as u32 + 1;
         let mut out = Writer::new();

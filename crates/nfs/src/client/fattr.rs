@@ -5,11 +5,11 @@ use crate::values::Values;
 use wire::nfs4::{GETATTR4args, GETATTR4resok};
 use xdr::Malformed;
 
-/// The queueing delay of requests on the mgr.
+/// The attribute set with the queueing delay of requests on the mgr.
 pub const LOAD: Mask = Mask::of(&[FATTR4_WEIR_QUEUE_DELAY]);
-/// The policy of a file, and the queueing delay of requests on the mgr.
+/// The attribute set with the policy of a file, and the queueing delay of requests on the mgr.
 pub const POLICY: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY]);
-/// The durability barrier: the server delays its answer until every change that it has already answered is durable.
+/// The durability barrier: the server delays its reply until every change to which it has already replied is durable.
 pub const SETTLED: Mask = Mask::of(&[FATTR4_WEIR_SETTLED]);
 /// All attributes of [`types::Attrs`], and the queueing delay of requests on the mgr.
 pub const ATTRS: Mask = attrs::OBJECT.or(LOAD);

@@ -17,10 +17,10 @@ pub enum Task {
     StartOver,
     /// The server has restarted: reclaim opens and locks, then send RECLAIM_COMPLETE.
     Reclaim,
-    /// The server revoked some state of the client: send TEST_STATEID for every stateid, and FREE_STATEID for the
-    /// revoked stateids.
+    /// The server revoked some state of the client: send TEST_STATEID for every stateid, and FREE_STATEID for every
+    /// revoked stateid.
     TestStateids,
-    /// The server revoked layouts: drop all layouts.
+    /// The server revoked layouts: discard all layouts of this client.
     DropLayouts,
     /// Device addresses have changed: send GETDEVICEINFO again for every device in use.
     RefreshDevices,
@@ -45,10 +45,10 @@ pub fn tasks(flags: u32) -> Vec<Task> {
 pub enum Continuity {
     /// The server still has the client record with opens, locks and layouts. Only the session is lost.
     Kept,
-    /// The same server (or its successor) answers, but has lost the client's state. The client must reclaim its state
+    /// The same server (or its successor) replies, but has lost the client's state. The client must reclaim its state
     /// within the grace period.
     Lost,
-    /// Another server answers, so the client's filehandles and stateids are invalid.
+    /// Another server replies, so the client's filehandles and stateids are invalid.
     Elsewhere,
 }
 
@@ -102,8 +102,8 @@ pub enum Redo {
 }
 
 /// Returns what the client does with a request of a lost session. `answered` means that the server refused the first
-/// transmission with BADSESSION, so that it cannot have executed the request. `once` means that the request is not
-/// idempotent.
+/// transmission with BADSESSION, so that the server cannot have executed the request. `once` means that the request is
+/// not idempotent.
 pub fn after_session_lost(answered: bool, once: bool) -> Redo {
     if answered || !once { Redo::Send } else { Redo::Unknown }
 }

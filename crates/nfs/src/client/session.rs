@@ -9,11 +9,11 @@ use wire::nfs4::compound::{Ops, ResHeader};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Xdr};
 
-/// The smallest message size that the client accepts in CREATE_SESSION, in bytes. It must fit the largest payload of a
-/// READ or WRITE, with headers, credential, SEQUENCE, PUTFH and the other operations of the request.
+/// The smallest message size that the client accepts in CREATE_SESSION, in bytes. A message of this size can carry the
+/// largest payload of a READ or WRITE. It also fits headers, credential, SEQUENCE, PUTFH and the other operations.
 const MESSAGE_MIN: u32 = limits::PAYLOAD_MAX as u32 + 2048;
-/// The smallest number of operations per request that the client accepts in CREATE_SESSION: OPEN and the operations
-/// around it.
+/// The smallest number of operations per request that the client accepts in CREATE_SESSION: enough for OPEN and the
+/// operations before and after OPEN in one COMPOUND.
 const OPERATIONS_MIN: u32 = 8;
 
 /// The result of EXCHANGE_ID: the identity of the server, and the client id that the server assigned.
@@ -147,7 +147,7 @@ pub enum Outcome {
     /// The server is still executing an earlier transmission of the request. Send the same bytes again after a pause,
     /// with the same slot and sequence number.
     Wait,
-    /// The server did not execute the request, and its slot is free. Take a slot and send the request again.
+    /// The server did not execute the request, and its slot is free. Send the request again on any free slot.
     Again,
     /// The server did not execute the request, because the connection is not bound to the session. Send
     /// BIND_CONN_TO_SESSION, then the same bytes again.
@@ -240,7 +240,7 @@ impl Session {
         self.back.as_ref()
     }
 
-    /// Takes a slot for a request; `None` if every slot that the server grants is in use.
+    /// Occupies a free slot for a request. Returns `None` if every slot that the server grants is in use.
     pub fn acquire(&mut self) -> Option<Ticket> {
         self.slots.acquire()
     }
@@ -262,7 +262,7 @@ impl Session {
         }
     }
 
-    /// Processes the reply (`COMPOUND4res`) to the request with this ticket. `sent` is the time of the last
+    /// Processes the reply (`COMPOUND4res`) to the request on the slot of `ticket`. `sent` is the time of the last
     /// transmission of the request.
     pub fn replied(&mut self, ticket: Ticket, reply: Bytes, sent: Timestamp) -> Outcome {
         match self.read(ticket, reply, sent) {
@@ -317,8 +317,8 @@ impl Session {
                 self.slots.misordered(ticket);
                 if self.slots.is_dead() { Outcome::SessionLost } else { Outcome::Again }
             }
-            // The server executed another request with this sequence number, and not this request. The slot advances to
-            // the next sequence number.
+            // The server executed another request with this slot and sequence number, so this slot advances to the next
+            // sequence number.
             NFS4ERR_SEQ_FALSE_RETRY => {
                 self.slots.done(ticket);
                 Outcome::Again
@@ -338,7 +338,7 @@ impl Session {
     }
 
     /// Abandons a request without its reply. If the client has sent the request, the server may have executed it. To
-    /// learn the outcome, send the request again with the same ticket instead.
+    /// learn the outcome, send the request again with the same slot and sequence number instead.
     pub fn give_up(&mut self, ticket: Ticket, sent: bool) {
         if sent {
             self.slots.lost(ticket);
@@ -347,7 +347,7 @@ impl Session {
         }
     }
 
-    /// Limits requests to slots up to `target`, as CB_RECALL_SLOT demands (§20.8).
+    /// Limits new requests to slot ids up to `target`, as CB_RECALL_SLOT demands (§20.8).
     pub fn recall_slots(&mut self, target: slotid4) {
         self.slots.aim(target);
     }
@@ -362,14 +362,14 @@ impl Session {
         self.lease = lease;
     }
 
-    /// Returns whether no request has renewed the lease for one lease period, so that the server may have dropped the
+    /// Returns whether no request has renewed the lease for one lease period, so that the server may have discarded the
     /// client's state. The client must then renew the lease before it does I/O under a layout (RFC 8881 §12.7.2).
     pub fn lease_over(&self, now: Timestamp) -> bool {
         now.since(self.renewed) >= self.lease
     }
 
-    /// Returns whether the server has answered a request that the client sent less than `within` ago. Returns false if
-    /// the clock was set back.
+    /// Returns whether the server has replied to a request that the client sent less than `within` ago. Returns false
+    /// if the clock was set back.
     pub fn is_heard_of(&self, within: Duration, now: Timestamp) -> bool {
         now >= self.renewed && now.since(self.renewed) < within
     }

@@ -55,7 +55,8 @@ impl Slots {
         Slots { entries: vec![Entry::FRESH; count as usize], highest: count - 1, target: count - 1 }
     }
 
-    /// Takes the lowest free slot up to the target; `None` if all these slots are in use.
+    /// Occupies the free slot with the lowest id, at most the target. Returns `None` if every slot up to the target is
+    /// in use.
     pub fn acquire(&mut self) -> Option<Ticket> {
         let slot = self.entries.iter().take(self.target as usize + 1).position(|e| e.state == Use::Free)?;
         let entry = &mut self.entries[slot];
@@ -78,7 +79,7 @@ impl Slots {
         self.target as usize + 1
     }
 
-    /// Returns whether the request with this ticket is in flight.
+    /// Returns whether the request with the slot and sequence number of this ticket is in flight.
     pub fn is_busy(&self, ticket: Ticket) -> bool {
         let entry = self.entries.get(ticket.slot as usize);
         entry.is_some_and(|e| e.state == Use::Busy && e.next == ticket.sequence)
@@ -88,7 +89,7 @@ impl Slots {
         self.entries.get_mut(ticket.slot as usize).filter(|e| e.state == Use::Busy && e.next == ticket.sequence)
     }
 
-    /// Ends a request that the peer executed: the slot is free, and its sequence number advances by 1.
+    /// Frees the slot of a request that the peer executed. The sequence number of the slot advances by 1.
     pub fn done(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             *entry = Entry::free(ticket.sequence.wrapping_add(1));
@@ -96,8 +97,8 @@ impl Slots {
         self.shrink();
     }
 
-    /// Ends a request that was not sent, or whose SEQUENCE failed with an error other than SEQ_MISORDERED. The slot is
-    /// free, with the same sequence number.
+    /// Frees the slot of a request that was not sent, or whose SEQUENCE failed with an error other than SEQ_MISORDERED.
+    /// The slot keeps its sequence number.
     pub fn refused(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             entry.state = Use::Free;
@@ -105,8 +106,9 @@ impl Slots {
         self.shrink();
     }
 
-    /// Handles SEQ_MISORDERED. If the previous request on the slot got no reply, the peer did not receive it, and the
-    /// slot steps back to that request's sequence number. Otherwise the slot becomes unusable.
+    /// Handles SEQ_MISORDERED. If the reply to the previous request on the slot never arrived, SEQ_MISORDERED shows
+    /// that the peer did not receive that request. The slot then returns to the sequence number of that request.
+    /// Otherwise the slot becomes unusable.
     pub fn misordered(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             if entry.unsure {
@@ -118,11 +120,13 @@ impl Slots {
         self.shrink();
     }
 
-    /// Ends a request that the requester abandons without a reply; the peer may or may not have executed it.
+    /// Frees the slot of a request that the requester abandons without a reply; the peer may or may not have executed
+    /// it.
     ///
-    /// The next request on the slot uses the next sequence number. If the peer answers SEQ_MISORDERED,
-    /// [`Slots::misordered`] steps back. After two missing replies in a row the slot is unusable. Do not call this for
-    /// requests that are not idempotent: send them again with the same ticket.
+    /// The next request on the slot uses the next sequence number. If the peer replies SEQ_MISORDERED,
+    /// [`Slots::misordered`] returns to the previous sequence number. After two missing replies in a row the slot is
+    /// unusable. Do not call this for requests that are not idempotent: send them again with the same slot and sequence
+    /// number.
     pub fn lost(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             if entry.unsure {
@@ -134,16 +138,16 @@ impl Slots {
         self.shrink();
     }
 
-    /// Returns whether every slot up to the target is lost, because its sequence number is unknown. The client then
+    /// Returns whether every slot up to the target is unusable, because its sequence number is unknown. The client then
     /// needs another session.
     pub fn is_dead(&self) -> bool {
         self.entries.iter().take(self.usable()).all(|e| e.state == Use::Dead)
     }
 
     /// Sets the slots that the peer grants: `highest` is the highest slot id that the peer accepts, `target` the
-    /// highest that the peer wants used.
+    /// highest slot id that the peer wants the requester to use.
     ///
-    /// The table uses at most `limit` slots. A slot that the peer drops and later grants again starts at sequence
+    /// The table uses at most `limit` slots. A slot that the peer withdraws and later grants again starts at sequence
     /// number 1. A slot above the target that the peer still accepts keeps its sequence number.
     pub fn grant(&mut self, highest: u32, target: u32, limit: u32) {
         self.highest = highest.min(limit.max(1) - 1);
@@ -154,12 +158,12 @@ impl Slots {
         self.shrink();
     }
 
-    /// Changes the target, without changing which slots the peer accepts.
+    /// Changes the highest slot id that new requests use, without changing which slots the peer accepts.
     pub fn aim(&mut self, target: u32) {
         self.target = target.min(self.highest);
     }
 
-    /// Drops the entries of free slots that the peer does not accept.
+    /// Removes the entries of free slots that the peer does not accept.
     fn shrink(&mut self) {
         let busy = self.highest_used().unwrap_or(0);
         self.entries.truncate(self.highest.max(busy) as usize + 1);

@@ -82,8 +82,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     /// Adds the attribute values that depend on the file.
     ///
     /// # Errors
-    /// `NFS4ERR_ACCESS` if another export begins at this file and the caller may not see that export. The call then
-    /// adds no value.
+    /// `NFS4ERR_ACCESS` if another export begins at this file and the caller may not see that export. In this case the
+    /// call adds no value.
     pub(super) fn add_values(&self, values: &mut Values, mask: Mask, attrs: &Attrs) -> Answer<()> {
         let place = self.fs().descend(&self.ctx, attrs.id)?;
         values.set_attrs(attrs);
@@ -126,7 +126,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(attrs::decode_set(attrs, &self.info(), self.ctx.minor)?)
     }
 
-    /// Decodes the attributes of a new file in OPEN, and whether the server may answer before the new file is durable.
+    /// Decodes the attributes of a new file in OPEN, and whether the server may reply to the OPEN before the new file
+    /// is durable.
     pub(super) fn to_make(&self, attrs: &fattr4) -> Answer<(SetAttrs, bool)> {
         Ok(attrs::decode_new(attrs, &self.info(), self.ctx.minor)?)
     }

@@ -16,13 +16,13 @@ use xdr::{Malformed, Reader, Xdr};
 /// A client's reply to a callback operation.
 pub(super) struct Answered {
     pub(super) status: nfsstat4,
-    /// The rest of the result, after the status.
+    /// The bytes of the operation's result after its status.
     pub(super) body: Reader,
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Sends one callback operation to a client and waits for the reply. Returns `None` if the client has no usable
-    /// backchannel, or does not reply.
+    /// backchannel, or if the client does not reply.
     pub(super) async fn call_back(
         &self,
         client: ClientId,
@@ -38,7 +38,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let gone = pin!(self.session_gone(back.session, back.slot.slot));
         let reply = match future::select(call, gone).await {
             Either::Left((reply, _)) => reply.ok(),
-            // A client sends no callback reply on a session that it has destroyed.
+            // A client sends no callback reply on a session that it has destroyed, so stop waiting.
             Either::Right(_) => None,
         };
         self.not_calling(back.session, back.slot.slot);
@@ -54,10 +54,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         answered
     }
 
-    /// Waits until a session no longer exists, on behalf of a callback on this slot.
+    /// Waits until a session no longer exists, on behalf of a callback on the backchannel slot `slot`.
     async fn session_gone(&self, session: sessionid4, slot: u32) {
         future::poll_fn(|task| {
-            // Register the waker before the check, so that an end of the session between the two wakes this task.
+            // Register the waker before the check, so that an end of the session after the check wakes this task.
             lock(&self.calling).entry(session).or_default().insert(slot, task.waker().clone());
             if lock(&self.state).session(session).is_some() { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -120,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every damaged form of a valid callback reply must decode to a result or an error, without a panic.
+        /// Every damaged variant of a valid callback reply must decode to a result or an error, without a panic.
         #[test]
         fn damaged_callback_replies_cause_no_panic(at in 0..100usize, with in any::<u8>(), cut in 0..100usize) {
             let mut bytes = good();

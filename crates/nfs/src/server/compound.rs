@@ -21,7 +21,7 @@ use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 /// limits on reply sizes.
 const RPC_REPLY_HEADER: usize = 24;
 /// Free reply space, in bytes, that the server requires before it runs an operation that changes state. OPEN has the
-/// largest result.
+/// largest result of these operations.
 const RESULT_ROOM: usize = 160;
 /// The user id and group id of callers without credentials.
 const NOBODY: u32 = 65534;
@@ -143,7 +143,7 @@ pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) renaming: Renaming,
     /// Number of operations after the current one.
     pub(super) left: u32,
-    /// Largest body of the next result in bytes, and the error for a larger body.
+    /// The largest body in bytes that the result of the current operation may have, and the error for a larger body.
     pub(super) room: usize,
     pub(super) beyond: nfsstat4,
 }
@@ -228,8 +228,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         }
     }
 
-    /// Resolves a stateid argument: the special "current" stateid stands for the current stateid, whatever the sequence
-    /// number of the state is (§8.2.3).
+    /// Resolves a stateid argument: the special "current" stateid stands for the current stateid with any sequence
+    /// number (§8.2.3).
     ///
     /// # Errors
     /// BAD_STATEID if the argument is "current" and the current stateid is a special one (§16.2.3.1.2).
@@ -273,8 +273,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(result)
     }
 
-    /// Records that the client has written to a file or has sent COMMIT, which extends the deadline of a delegation
-    /// recall.
+    /// Records that the client has written to a file or has sent COMMIT for it, which extends the deadline of a
+    /// delegation recall.
     pub(super) fn flushes(&self, file: FileId) {
         lock(&self.server.state).flushes(self.client(), file, self.ctx.now);
     }
@@ -285,7 +285,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     }
 }
 
-/// Guard of a request's slot in the reply cache. It ends the request even if the task is dropped halfway.
+/// Guard of a request's slot in the reply cache. The guard frees the slot even if the task of the request is cancelled.
 struct Slot<'a, F: FileSystem, C: Callbacks> {
     server: &'a Server<F, C>,
     token: Option<SlotToken>,
@@ -320,13 +320,14 @@ enum Opening {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Executes one COMPOUND and returns the reply (`COMPOUND4res`), both without RPC headers.
+    /// Executes one COMPOUND and returns the reply (`COMPOUND4res`). Neither the request nor the reply has an RPC
+    /// header.
     ///
     /// The caller must await the result even if the connection is lost, because the reply cache keeps the reply for a
     /// retry.
     ///
     /// # Errors
-    /// The message is not a COMPOUND; the caller answers with the RPC error GARBAGE_ARGS (RFC 5531 §9).
+    /// The message is not a COMPOUND; the caller replies with the RPC error GARBAGE_ARGS (RFC 5531 §9).
     pub async fn compound(&self, call: Call) -> Result<Segments, Malformed> {
         counters::add(&self.counters.compounds, 1);
         let mut input = Reader::new(call.body.clone());
@@ -346,8 +347,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             Opening::Session(sequenced) => Some(sequenced),
         };
         let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
-        // These effects store the record of a client whose lease had expired, before the client gets new state. If the
-        // store fails, the client cannot reclaim after a restart, but this request can continue.
+        // If SEQUENCE renewed an expired lease, these effects store the client record before the client gets new state.
+        // If the store fails, the client cannot reclaim after a restart, but this request can continue.
         let _ = self.settle(&Ctx { now: call.now, ..Ctx::default() }, effects).await;
         let terms = self.fs.terms(Place::default());
         let ctx = Ctx {
@@ -488,7 +489,8 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes left after `used` bytes of results, and the error for a longer reply.
+    /// Returns the number of bytes by which a reply with `used` bytes of results may grow, and the error for a longer
+    /// reply.
     fn left(&self, used: usize) -> (usize, nfsstat4) {
         match self.cached {
             Some(cached) if cached < self.whole => (cached.saturating_sub(used), NFS4ERR_REP_TOO_BIG_TO_CACHE),

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::nfs4::compound::opnum;
 use wire::nfs4::nfsstat4;
 
-/// Number of operation numbers that have a counter of their own. Higher numbers share one more counter (OP_ILLEGAL).
+/// Number of operation numbers that have a counter of their own. All higher operation numbers share one counter
+/// (OP_ILLEGAL).
 const NUMBERS: usize = 76;
 
 /// The number of results of one operation since the server started.

@@ -17,7 +17,7 @@ use types::{Attrs, FileId, SetAttrs, SetTime};
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// How long a request waits for the return of delegations, or for a fence, before the server answers DELAY. The time
+/// How long a request waits for the return of delegations, or for a fence, before the server replies DELAY. The time
 /// suffices for a client without dirty data, and is short enough not to block a session slot for long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// Attributes whose current values only the holder of a write delegation knows.
@@ -35,11 +35,11 @@ impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Recalls the delegations that conflict with a use of the file, except those of the client `except`, and waits for
-    /// their return. Until the returned guard is dropped, no new delegation conflicts.
+    /// their return. Until the returned guard is dropped, the server grants no new delegation that conflicts.
     ///
     /// # Errors
-    /// DELAY: the holder has not returned a conflicting delegation yet. The server revokes it one lease period after
-    /// the recall.
+    /// DELAY: the holder has not returned a conflicting delegation yet. The server revokes the delegation one lease
+    /// period after the recall.
     pub(super) async fn make_way(
         &self,
         ctx: &Ctx,
@@ -68,10 +68,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Waits until no delegation of a client other than `except` conflicts with the use.
+    /// Waits until no delegation of a client other than `except` conflicts with the use of the file.
     async fn undelegated(&self, file: FileId, what: Use, except: Option<ClientId>) {
         future::poll_fn(|task| {
-            // Register the waker before the check, so that the return of a delegation between the two wakes this task.
+            // Register the waker before the check, so that the return of a delegation after the check wakes this task.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if lock(&self.state).is_delegated(file, what, except) { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -89,7 +89,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Asks the holder of a write delegation for the file's change attribute and size (CB_GETATTR, §20.1).
+    /// Requests the file's change attribute and size from the holder of a write delegation (CB_GETATTR, §20.1).
     async fn ask_writer(&self, file: FileId, writer: Writer) -> Option<(u64, u64)> {
         let asked = Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
         let arguments = CB_GETATTR4args { fh: self.handle_for(writer.client.0, file), attr_request: asked.to_bitmap() };
@@ -105,8 +105,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 }
 
 impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
-    /// Recalls the conflicting delegations of other clients and waits for their return. No new delegation conflicts
-    /// until the COMPOUND ends.
+    /// Recalls the conflicting delegations of other clients and waits for their return. Until the COMPOUND ends, the
+    /// server grants no new delegation that conflicts.
     pub(super) async fn make_way(&mut self, file: FileId, what: Use) -> Answer<()> {
         let server: &'a Server<F, C> = self.server;
         let frozen = server.make_way(&self.ctx, file, what, Some(self.client())).await?;
@@ -128,8 +128,9 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     }
 
     /// Recalls the delegations of the file with this name like [`Compound::make_way`], before an operation removes or
-    /// replaces the name. Returns `None` if the caller cannot look up the name; the operation then fails with the right
-    /// error.
+    /// replaces the name. Returns `None` if all delegations are data delegations, which permit a change of names. Also
+    /// returns `None` if the caller cannot look up the name; the operation itself then fails with the error of the
+    /// lookup.
     pub(super) async fn make_way_by_name(&mut self, dir: FileId, name: &component4) -> Answer<Option<FileId>> {
         if !self.state(State::any_whole_delegation) {
             return Ok(None);
@@ -141,7 +142,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
 
     /// Recalls delegations after an operation has removed a name of `file`; `expected` is the file that an earlier
     /// lookup found under the name. If the lookup found another file, recall the delegations of other clients. If the
-    /// file has no name left, recall the caller's delegation too, because it would keep the orphan allocated.
+    /// file has no name left, recall the caller's delegation too, because this delegation keeps the orphan allocated.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
         // A directory has only one name, so its directory delegations end with the name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));
@@ -157,12 +158,12 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     /// Returns the attributes of a file. If another client holds a write delegation, that client supplies the
     /// attributes of `mask` that it may have changed.
     ///
-    /// A holder that has changed the file reports a new change attribute at every query, so the server increments it at
-    /// every query (§10.4.3). No other client has the file open, so the increments invalidate no other cache.
+    /// If the holder has changed the file, the server increments the file's change attribute after every CB_GETATTR
+    /// (§10.4.3). No other client has the file open, so the increments invalidate no cache of another client.
     pub(super) async fn attributes(&self, file: FileId, mask: Mask) -> Answer<Attrs> {
         let mut attrs = self.attributes_of(file, mask).await?;
         if attrs.holes && mask.has(FATTR4_SPACE_USED) {
-            // The future is rarely needed, so it is boxed.
+            // The future of `correct_space` is rarely needed, so it is boxed.
             Box::pin(self.fs().correct_space(&mut [&mut attrs])).await;
         }
         Ok(attrs)
@@ -175,7 +176,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
             return Ok(attrs);
         }
         let Some(writer) = self.state(|state| state.delegated_writer(file, client)) else { return Ok(attrs) };
-        // The future is large and rarely needed, so it is boxed.
+        // The future of `attributes_of_writer` is large and rarely needed, so it is boxed.
         Box::pin(self.attributes_of_writer(file, writer, attrs)).await
     }
 

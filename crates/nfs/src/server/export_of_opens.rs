@@ -13,7 +13,7 @@ const SMALL: usize = 1024;
 #[derive(Debug)]
 pub(super) struct ExportOfOpens {
     roots: HashMap<(u64, FileId), (FileId, u32)>,
-    /// The number of entries at which the table next removes unused entries.
+    /// The number of entries at which the next removal of unused entries takes place.
     clear_at: usize,
 }
 
@@ -24,8 +24,9 @@ impl Default for ExportOfOpens {
 }
 
 impl ExportOfOpens {
-    /// Records the export through which a client opened a file. When the table has doubled since the last removal, the
-    /// call removes all files for which `in_use` is false. So the amortised cost of a call is constant.
+    /// Records the export through which a client opened a file. When the number of entries has doubled since the last
+    /// removal, the call removes the entries of all files for which `in_use` is false. So the amortised cost of a call
+    /// is constant.
     pub(super) fn note(&mut self, client: u64, file: FileId, place: Place, in_use: impl Fn(FileId) -> bool) {
         if (place.root, place.epoch) == (FileId::ROOT, 0) {
             self.roots.remove(&(client, file));

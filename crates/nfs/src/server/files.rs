@@ -13,8 +13,8 @@ use types::{Attrs, ByteRange, FileId, FileKind};
 use wire::nfs4::*;
 use xdr::{Writer, Xdr};
 
-/// Returns an error for every object that is not a regular file; directories, symbolic links and other types have
-/// different errors.
+/// Returns an error for every object that is not a regular file, with a different error for directories, symbolic links
+/// and other types.
 pub(super) fn check_regular(kind: FileKind) -> Result<(), nfsstat4> {
     match kind {
         FileKind::Regular => Ok(()),
@@ -52,7 +52,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     pub(super) async fn permit(&mut self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
         let stateid = self.stateid(stateid)?;
         if self.server.is_data_only() {
-            // A data server has no opens. The mgr gives a filehandle only to clients that may use the file (§13.9.1).
+            // A data server has no opens to check. Instead, the mgr gives a filehandle only to clients that may use the
+            // file (§13.9.1).
             return if stateids::is_special(&stateid) { Err(NFS4ERR_BAD_STATEID.into()) } else { Ok(true) };
         }
         let client = self.client();

@@ -29,7 +29,8 @@ impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Prevents new layouts of a file until the returned guard is dropped. Meanwhile clients use the mgr path.
+    /// Prevents new layouts of a file until the returned guard is dropped. Clients without a layout use the mgr path
+    /// until then.
     pub fn freeze_layouts(&self, file: FileId) -> Frozen<'_, F, C> {
         lock(&self.state).freeze_layouts(file);
         Frozen(self, file)
@@ -67,7 +68,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Recalls all layouts of one type of a file. Waits until each holder has answered the recall, or has lost its
-    /// layout after one lease period. Meanwhile the file system may grant new layouts.
+    /// layout after one lease period. During the wait, the file system may grant new layouts.
     pub async fn recall_kind(&self, file: FileId, kind: layouttype4, now: Timestamp) {
         let mut recalls = lock(&self.state).recall_kind(file, kind, now);
         while !recalls.is_empty() {
@@ -84,7 +85,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Waits until no client except `except` holds a layout that overlaps `filter`.
     async fn returned(&self, file: FileId, filter: Filter, except: Option<ClientId>) {
         future::poll_fn(|task| {
-            // Register the waker before the check, so that the return of a layout between the two wakes this task.
+            // Register the waker before the check, so that the return of a layout after the check wakes this task.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if self.held(&lock(&self.state), file, filter, except) { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -92,35 +93,36 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Returns whether a conflicting layout exists. A removed layout whose holder is not fenced yet also conflicts.
+    /// Returns whether any client except `except` holds a layout that overlaps `filter`. A removed layout whose holder
+    /// is not fenced yet counts as held.
     fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         state.conflicting_layouts(file, filter, except) || lock(&self.leaving).contains_key(&file)
     }
 
-    /// Waits until the file system has fenced all clients that lost a layout of the file, so that none of their writes
-    /// can arrive at a data server any more. A client that opens or locks the file afterwards sees every such write
-    /// that took effect.
+    /// Waits until the file system has fenced all clients that lost a layout of the file. The data servers then refuse
+    /// late writes of these clients. A client that opens or locks the file after the wait sees every such write that
+    /// reached a data server.
     ///
     /// # Errors
-    /// DELAY: a data server does not answer. The file system eventually gives up this data server, and fences it before
+    /// DELAY: a data server does not reply. The file system eventually gives up this data server, and fences it before
     /// its next use.
     pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
         match self.check_fenced(file) {
             Ok(()) => Ok(()),
-            // The future is large and rarely needed, so it is boxed.
+            // The future of `fenced_soon` is large and rarely needed, so it is boxed.
             Err(_) => Box::pin(self.fenced_soon(file)).await,
         }
     }
 
-    /// Returns DELAY if a fence of the file is in progress, like [`Self::fenced`] but without waiting. It catches a
-    /// client that lost its layout since the last wait.
+    /// Returns DELAY if a fence of the file is in progress, like [`Self::fenced`] but without waiting. It finds a
+    /// client that has lost its layout since [`Self::fenced`] returned.
     pub(super) fn check_fenced(&self, file: FileId) -> Result<(), nfsstat4> {
         if self.is_fencing(file) { Err(NFS4ERR_DELAY) } else { Ok(()) }
     }
 
     async fn fenced_soon(&self, file: FileId) -> Answer<()> {
         let over = pin!(future::poll_fn(|task| {
-            // Register the waker before the check, so that an end of the fence between the two wakes this task.
+            // Register the waker before the check, so that an end of the fence after the check wakes this task.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if self.is_fencing(file) { Poll::Pending } else { Poll::Ready(()) }
         }));
@@ -136,7 +138,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         wakers.into_iter().flatten().for_each(std::task::Waker::wake);
     }
 
-    /// Sends one CB_LAYOUTRECALL. Returns the recall if the server must repeat it.
+    /// Sends one CB_LAYOUTRECALL. Returns the recall if the server must send it again.
     async fn ask(&self, recall: Recall, now: Timestamp) -> Option<Recall> {
         counters::add(&self.counters.recalls, 1);
         let arguments = CB_LAYOUTRECALL4args {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use types::FileId;
 use wire::nfs4::*;
 
-/// Largest number of these callbacks in flight. As long as fewer clients are unresponsive, callbacks to other clients
-/// are not delayed.
+/// Largest number of queued callbacks in flight. While fewer clients than this are unresponsive, callbacks to the
+/// responsive clients are not delayed.
 const AT_ONCE: usize = 256;
 /// The pause before the server repeats a CB_RECALL that the client did not answer or answered with an error.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -42,8 +42,8 @@ pub(super) enum Notice {
         client: ClientId,
         /// The file with a new size.
         file: FileId,
-        /// The server drops this sender when the callback ends, with or without a reply; the waiting request then
-        /// continues.
+        /// The server drops this sender when the callback ends, with or without a reply. The request that set the size
+        /// then continues.
         answered: oneshot::Sender<()>,
     },
 }
@@ -110,8 +110,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Sends CB_RECALL until the client answers NFS4_OK or the delegation is no longer recalled. A client that answers
-    /// with BAD_STATEID may not have received the reply that granted the delegation (RFC 8881 §2.10.6.3).
+    /// Sends CB_RECALL until the client answers NFS4_OK or the delegation is no longer recalled. BAD_STATEID does not
+    /// end the recall, because the client may not have received the reply that granted the delegation (RFC 8881
+    /// §2.10.6.3).
     async fn tell_recall(&self, recall: DelegationRecall) {
         let fh = self.handle_for(recall.client.0, recall.file);
         let arguments = CB_RECALL4args { stateid: recall.stateid, truncate: false, fh };

@@ -69,11 +69,11 @@ use wire::nfs4::compound::{Ops, opnum};
 use wire::nfs4::*;
 use xdr::{Segments, Writer, Xdr};
 
-/// Maps operation numbers to modules. The futures of `large` operations are boxed. Otherwise every request's future
-/// would have the size of the largest operation, and be copied with it when the request becomes a task.
+/// Maps operation numbers to modules. The futures of `large` operations are boxed. Otherwise the future of every
+/// request has the size of the largest operation's future. A request that becomes a task is copied at this size.
 macro_rules! registry {
     (small { $($op:ident => $module:ident,)* } large { $($large_op:ident => $large:ident,)* }) => {
-        /// Decodes the arguments of an operation, executes it, and encodes the body of its result.
+        /// Decodes the arguments of an operation, executes the operation, and encodes the body of its result.
         pub(super) async fn run<F: FileSystem, C: Callbacks>(
             cx: &mut Compound<'_, F, C>,
             op: nfs_opnum4,
@@ -266,8 +266,8 @@ pub(super) fn of_data_server(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Returns the default bytes after the status of a failed operation: no attributes set for SETATTR, no later callback
-/// for LAYOUTGET, size 0 for GETDEVICEINFO.
+/// Returns the default bytes after the status of a failed operation: no attributes set for SETATTR, no promise of a
+/// later callback for LAYOUTGET, size 0 for GETDEVICEINFO.
 pub(super) fn refused(op: nfs_opnum4, status: nfsstat4) -> &'static [u8] {
     match (op, status) {
         (OP_SETATTR, _) | (OP_LAYOUTGET, NFS4ERR_LAYOUTTRYLATER) | (OP_GETDEVICEINFO, NFS4ERR_TOOSMALL) => &[0; 4],

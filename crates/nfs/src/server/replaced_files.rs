@@ -1,9 +1,9 @@
-//! Files whose last name a rename has just replaced. The server keeps each for a second, for clients that looked up the
-//! name before the rename.
+//! Files whose last name a rename has just replaced. The server keeps each file for a second, for clients that looked
+//! up the name before the rename.
 //!
 //! A client opens a file by the filehandle from its LOOKUP, and repeats the path walk once on STALE. If other clients
-//! replace the name again and again, the second file may be gone too, and the program would see an error. POSIX forbids
-//! this, because the name existed at all times.
+//! replace the name again and again, the file of the second path walk may be gone too. Without this table, the program
+//! then sees an error. POSIX forbids this, because the name existed at all times.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;

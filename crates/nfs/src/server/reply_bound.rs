@@ -5,10 +5,10 @@ use wire::nfs4::*;
 
 /// Longest request that the function scans, in bytes. For longer requests it returns the largest record size.
 const LOOKED_AT: usize = 16 << 10;
-/// Bound of a result with all attributes of one file and without bulk data, in bytes.
+/// Upper bound of the size of a result with all attributes of one file and without bulk data, in bytes.
 const PLAIN: usize = 2 << 10;
 
-/// Bound of the result of an operation that the function does not treat separately, in bytes.
+/// Upper bound of the size of the result of an operation that the function does not treat separately, in bytes.
 const OTHER: usize = 192;
 const GETATTR: u32 = OP_GETATTR as u32;
 const LOCK: u32 = OP_LOCK as u32;
@@ -30,10 +30,10 @@ pub fn reply_bound(body: &[u8]) -> usize {
             continue;
         }
         sum += if number == OP_READ as u32 || number == OP_READ_PLUS as u32 {
-            // In the arguments of READ, the stateid and the offset precede the count.
+            // The count is the seventh word after the operation number READ, behind stateid and offset.
             PLAIN + (word(at + 7) as usize).min(limits::PAYLOAD_MAX)
         } else if number == OP_READDIR as u32 {
-            // In the arguments of READDIR, the cookie, the verifier and `dircount` precede `maxcount`.
+            // `maxcount` is the sixth word after the operation number READDIR, behind cookie, verifier and `dircount`.
             PLAIN + (word(at + 6) as usize).min(limits::RECORD_MAX)
         } else if number == OP_GETXATTR as u32 || number == OP_LISTXATTRS as u32 {
             PLAIN + limits::XATTRS_BYTES_MAX.max(limits::XATTR_VALUE_MAX)
@@ -44,8 +44,8 @@ pub fn reply_bound(body: &[u8]) -> usize {
         } else if matches!(number, GETATTR | LOCK | LOCKT) {
             PLAIN
         } else {
-            // Covers stateids, filehandles and `change_info4`. The word may also be a count or a length and no
-            // operation number.
+            // The bound covers stateids, filehandles and `change_info4`. The word may also be a count or a length
+            // instead of an operation number.
             OTHER
         };
         if sum >= limits::RECORD_MAX {

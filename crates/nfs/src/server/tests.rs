@@ -75,8 +75,8 @@ fn handle(result: &Res) -> Bytes {
     }
 }
 
-/// Creates a file in the root directory and opens it for reading and writing, without a delegation. Returns stateid and
-/// filehandle.
+/// Creates a file in the root directory and opens it for reading and writing, without a delegation. Returns the stateid
+/// of the open and the filehandle.
 fn file(peer: &Peer, name: &str) -> (stateid4, Bytes) {
     let access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
     let open = Arg::OP_OPEN(open(name, access, unchecked(0o644)));

@@ -58,8 +58,8 @@ pub struct Client {
     pub reclaim_complete: bool,
     /// Whether the client's lease has expired, and whether other clients may take its state.
     pub(crate) lapse: Lapse,
-    /// Whether the durable record of the client is stored, or its store is requested. It permits the client to reclaim
-    /// after a restart.
+    /// Whether the durable record of the client is stored, or an effect requests to store it. The record permits the
+    /// client to reclaim after a restart.
     pub(crate) recorded: bool,
     /// The sequence number of the last CREATE_SESSION; `cached` is its result, for a retry (§18.36.4).
     pub(crate) sequence: u32,
@@ -182,9 +182,9 @@ impl Clients {
         id
     }
 
-    /// Removes one unconfirmed record to make way for a new record from `origin`. It removes a record of the same
-    /// machine if there is one, so that a flood evicts only its own records. Otherwise it removes a record of another
-    /// machine, if `others` is set. Returns whether it removed a record.
+    /// Removes one unconfirmed record to free space for a new record from the machine `origin`. It removes a record of
+    /// the same machine if there is one, so that a flood evicts only its own records. Otherwise it removes a record of
+    /// another machine, if `others` is set. Returns whether it removed a record.
     fn make_room(&mut self, origin: Machine, others: bool) -> bool {
         let own = self.by_origin.get(&origin).and_then(|same| same.unconfirmed.first());
         let one = own.or(self.unconfirmed.first().filter(|_| others)).copied();
@@ -265,7 +265,7 @@ impl State {
             };
         }
         // Client owners are no secret. A caller with another verifier on another machine may be a different client with
-        // the same owner, so it may not displace an active client.
+        // the same owner, so the caller may not replace an active client.
         let is_elsewhere = |id| self.clients.get(id).is_some_and(|client| client.origin != caller.origin);
         if let Some((id, v, p)) = confirmed
             && (p != principal || (v != verifier && is_elsewhere(id)))
@@ -304,7 +304,7 @@ impl State {
         ExchangedId { client: id, sequence, flags: self.config.roles | confirmed }
     }
 
-    /// Returns whether a client has sessions, opens, delegations or layouts.
+    /// Returns whether a client record has sessions, opens, delegations or layouts.
     pub fn has_state(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| !c.sessions.is_empty()) || self.holds(id)
     }
@@ -315,8 +315,9 @@ impl State {
         self.opens.of_client(id) > 0 || self.delegations.live(id) > 0 || self.layouts.of_client(id) > 0
     }
 
-    /// Confirms a client record at its first CREATE_SESSION, and drops the state of the client's previous incarnation.
-    /// Writes of that incarnation to data servers may still be in flight, so its layouts end as [`Gone::Restarted`].
+    /// Confirms a client record at its first CREATE_SESSION, and removes the state of the client's previous
+    /// incarnation. Writes of that incarnation to data servers may still be in flight, so its layouts end as
+    /// [`Gone::Restarted`].
     pub(crate) fn confirm_client(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         if client.confirmed {
@@ -342,7 +343,7 @@ impl State {
         }
     }
 
-    /// DESTROY_CLIENTID (§18.50): only the principal and the machine that created the record may send it.
+    /// DESTROY_CLIENTID (§18.50): only the principal and the machine that created the record may send DESTROY_CLIENTID.
     ///
     /// # Errors
     /// STALE_CLIENTID, CLIENTID_BUSY, WRONG_CRED.
@@ -360,11 +361,11 @@ impl State {
         Ok(())
     }
 
-    /// RECLAIM_COMPLETE (§18.51). `one_fs` ends the reclaim on a migrated file system; it has no effect, because this
-    /// server migrates no file systems.
+    /// RECLAIM_COMPLETE (§18.51). `one_fs` ends the reclaim on a migrated file system; this flag has no effect, because
+    /// this server migrates no file systems.
     ///
-    /// From now on the client may get opens and locks without a reclaim, so the server stores the client record now
-    /// (§8.4.2.1).
+    /// After RECLAIM_COMPLETE the client may get opens and locks without a reclaim, so the server stores the client
+    /// record durably (§8.4.2.1).
     ///
     /// # Errors
     /// COMPLETE_ALREADY, STALE_CLIENTID.

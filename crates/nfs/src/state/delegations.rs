@@ -23,8 +23,8 @@ const COOLING: Duration = Duration::from_secs(60);
 /// Largest number of files with a recall cooldown.
 const COOLING_MAX: usize = 4096;
 
-/// How long a client without a backchannel connection has to return a read or write delegation before the server
-/// revokes it. The client's process was most likely killed, and other clients wait.
+/// How long a client without a backchannel connection has to return a data delegation ([`WANT_DATA`]) before the server
+/// revokes it. The time is short, because the client was most likely killed and other clients wait.
 const UNREACHED: Duration = Duration::from_secs(5);
 
 /// Largest number of lease periods that a client has to return a delegation, while it keeps writing back dirty data.
@@ -75,7 +75,7 @@ pub enum NotGiven {
     Unfit,
 }
 
-/// How a request is about to use a file; it determines which delegations of other clients conflict.
+/// How a request is about to use a file; this use determines which delegations of other clients conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// Opens the file for reading without a deny mode, or reads the file. Conflicts with write delegations.
@@ -134,7 +134,7 @@ impl Delegation {
 struct Deadline {
     at: Timestamp,
     /// Whether the deadline is early because the client has no backchannel connection. When the client connects again,
-    /// the client gets a full lease period.
+    /// the server sets the deadline to one lease period later.
     early: bool,
     /// The latest possible deadline, even if the client keeps writing back dirty data.
     last: Timestamp,
@@ -158,8 +158,8 @@ pub struct Writer {
     pub client: ClientId,
     /// The file's change attribute when the server granted the delegation.
     pub change: u64,
-    /// Whether this is a data delegation. Its holder does not answer CB_GETATTR; the server must recall the delegation
-    /// to learn the attributes.
+    /// Whether this is a data delegation. The holder of a data delegation does not answer CB_GETATTR, so the server
+    /// must recall the delegation to learn the attributes.
     pub data: bool,
 }
 
@@ -176,14 +176,15 @@ pub struct Delegations {
     /// Number of revoked delegations that each client has not freed. Every SEQUENCE reads this number for its status
     /// flags.
     revoked: HashMap<ClientId, usize>,
-    /// Files for which the server grants no delegation for now, with the number of nested freezes.
+    /// Files for which the server grants no delegation for now, each with the number of [`State::freeze_delegations`]
+    /// in effect.
     frozen: HashMap<FileId, u32>,
     /// Files with a recall cooldown, and when the cooldown ends.
     cooling: HashMap<FileId, Timestamp>,
     /// Delegations that are recalled and not returned.
     pending: BTreeSet<Other>,
-    /// Clients that have not returned a delegation in time, while the server deletes their records from disk. The
-    /// server must not store new records for them until then.
+    /// Clients that have not returned a delegation in time, while the server deletes their records from disk. Until the
+    /// deletion is complete, the server must not store new records for these clients.
     doubted: BTreeSet<ClientId>,
 }
 
@@ -211,8 +212,8 @@ impl Delegations {
         self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
     }
 
-    /// Returns whether a client holds a read or write delegation. Under such a delegation the client may have the file
-    /// open without an OPEN, so the server must not free the file.
+    /// Returns whether a client holds a read or write delegation. Under such a delegation, programs on the client may
+    /// have the file open without an OPEN, so the server must not free the file.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
         self.on(file).any(|(_, held)| held.power != Power::Names)
     }
@@ -316,7 +317,7 @@ impl Delegations {
         pending.filter(move |(_, d)| d.deadline.is_some_and(|deadline| deadline.at <= now))
     }
 
-    /// Extends the deadline of a recalled delegation; see [`State::flushes`].
+    /// Extends the deadline of a recalled delegation; [`State::flushes`] explains when.
     fn flushes(&mut self, client: ClientId, file: FileId, now: Timestamp, lease: Duration) {
         let Some(other) = self.by_file.get(&file).and_then(|holders| holders.get(&client)) else { return };
         if let Some(deadline) = self.by_other.get_mut(other).and_then(|held| held.deadline.as_mut()) {
@@ -331,7 +332,7 @@ impl Delegations {
     }
 
     /// Adjusts the deadlines of recalled data delegations when a client connects or disconnects. A client that connects
-    /// gets a full lease period; a client that disconnects gets [`UNREACHED`].
+    /// gets a full lease period; a client that disconnects gets at most [`UNREACHED`].
     fn is_connected(&mut self, client: ClientId, connected: bool, now: Timestamp, lease: Duration) {
         for other in &self.pending {
             let held = self.by_other.get_mut(other).filter(|held| held.client == client && held.data);
@@ -410,7 +411,7 @@ impl State {
         {
             return held;
         }
-        // The client gains nothing from a second delegation of the same file.
+        // A second delegation of the same file has no use for the client, so the server refuses it.
         if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
             return Err(NotGiven::Resource);
         }
@@ -418,10 +419,10 @@ impl State {
         Ok((self.add_delegation(given), power))
     }
 
-    /// Answers a client that wants a data delegation and already holds a delegation of the file. The client receives
-    /// the same delegation if it suffices. A held read delegation ends if a write delegation fits, and the caller then
-    /// grants a write delegation with a new stateid. So a recall of the read delegation cannot be mistaken for a recall
-    /// of the write delegation.
+    /// Handles the OPEN of a client that wants a data delegation and already holds a delegation of the file. The client
+    /// receives the held delegation again if that suffices. A held read delegation ends if a write delegation fits, and
+    /// the caller then grants a write delegation with a new stateid. So a recall of the read delegation cannot be
+    /// mistaken for a recall of the write delegation.
     fn delegate_again(
         &mut self,
         client: ClientId,
@@ -455,7 +456,7 @@ impl State {
     }
 
     /// Returns whether opens or delegations of other clients exclude this kind of delegation. A delegation of another
-    /// client counts as an open, because its holder may have opened the file without a request.
+    /// client counts as an open, because the holder may have opened the file without an OPEN.
     fn is_used_by_others(&self, client: ClientId, file: FileId, power: Power) -> bool {
         let open = match power {
             Power::Names => false,
@@ -482,8 +483,8 @@ impl State {
         if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
             return Err(NotGiven::Resource);
         }
-        // No grant during a recall or its cooldown: if several clients create names in one directory, each would wait
-        // for the recalls of the others.
+        // No grant during a recall or its cooldown: otherwise clients that create names in one directory wait for each
+        // other's recalls all the time.
         let recalled = held.on(dir).any(|(_, other)| other.deadline.is_some());
         if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
             return Err(NotGiven::Contention);
@@ -491,7 +492,7 @@ impl State {
         Ok(self.add_delegation(Delegation::new(client, dir, Power::Names, 0)))
     }
 
-    /// Drops all delegations of a directory that no longer exists.
+    /// Removes all delegations of a directory that no longer exists.
     pub fn forget_names(&mut self, dir: FileId) {
         let all = self.delegations.on(dir).filter(|(_, held)| held.power == Power::Names);
         let all: Vec<Other> = all.map(|(other, _)| other).collect();
@@ -499,8 +500,8 @@ impl State {
     }
 
     /// Reclaims a delegation from before a restart of the server, together with the open (CLAIM_PREVIOUS, §18.16.3).
-    /// The returned flag is set if the client must return the delegation at once, because the server cannot call the
-    /// client back.
+    /// The flag in the result is set if the client must return the delegation at once, because the server cannot call
+    /// the client back.
     ///
     /// # Errors
     /// RECLAIM_CONFLICT: other clients have reclaimed conflicting state.
@@ -529,8 +530,7 @@ impl State {
     /// file that it reclaims.
     ///
     /// # Errors
-    /// RECLAIM_CONFLICT. STALE_CLIENTID: the client record is gone, perhaps since the request began, so the client
-    /// would never return the delegation.
+    /// RECLAIM_CONFLICT. STALE_CLIENTID: the client record no longer exists, so no client can return the delegation.
     pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, power: Power) -> Result<()> {
         self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
         let conflict = match self.delegations.power(client, file) {
@@ -585,8 +585,8 @@ impl State {
     /// Begins to recall the delegations that conflict with a use of the file. Each holder has one lease period to
     /// return its delegation. Delegations of clients with an expired lease are revoked at once.
     ///
-    /// Returns the callbacks to send. The caller repeats each until the client answers or [`State::is_recalled`] is
-    /// false.
+    /// Returns the callbacks to send. The caller repeats each callback until the client answers or
+    /// [`State::is_recalled`] is false.
     pub fn recall_delegations(
         &mut self,
         file: FileId,
@@ -600,7 +600,7 @@ impl State {
             let power = held.map(|held| held.power);
             if self.is_lapsed(client) {
                 // A holder of a full write delegation may have granted byte-range locks to its programs without the
-                // server. So the client must lose all its state.
+                // server. So the server must remove all state of a lapsed holder.
                 match held.is_some_and(|held| held.power == Power::Write && !held.data) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),
@@ -614,8 +614,8 @@ impl State {
         recalls
     }
 
-    /// Records that a client has written to a file or has sent COMMIT. If its delegation is recalled, the client gets
-    /// another lease period from now, because writing back dirty data may take long (§10.4.6).
+    /// Records that a client has written to a file or has sent COMMIT. If the client's delegation of the file is
+    /// recalled, the client gets another lease period, because writing back dirty data may take long (§10.4.6).
     pub fn flushes(&mut self, client: ClientId, file: FileId, now: Timestamp) {
         if !self.delegations.pending.is_empty() {
             self.delegations.flushes(client, file, now, self.config.lease);
@@ -642,8 +642,8 @@ impl State {
         }
     }
 
-    /// Revokes a delegation, and revokes or fences the holder's layouts of the file. The stateid stays, so that the
-    /// client can learn of the revocation (TEST_STATEID).
+    /// Revokes a delegation, and revokes or fences the holder's layouts of the file. The stateid remains as revoked, so
+    /// that the client can learn of the revocation (TEST_STATEID).
     fn revoke_delegation(&mut self, other: &Other, now: Timestamp) {
         let Some(held) = self.delegations.by_other.get(other).filter(|d| !d.revoked) else { return };
         let (client, file, power) = (held.client, held.file, held.power);
@@ -665,13 +665,13 @@ impl State {
         }
     }
 
-    /// Adds the effects of the end of a delegation, which counted as an open of the file.
+    /// Records the effects of the end of a delegation. A file delegation counted as an open of the file.
     fn delegation_gone(&mut self, client: ClientId, file: FileId, power: Power) {
         if !self.opens.client_has(client, file) {
             self.drop_return_on_close(client, file);
         }
         self.effects.push(Effect::DelegationGone(file));
-        // A directory delegation is no open, so its end is no last close.
+        // A directory delegation does not count as an open, so its end is never the last close.
         if power != Power::Names && !self.is_open(file) {
             self.effects.push(Effect::LastClose(file));
         }
@@ -688,7 +688,7 @@ impl State {
         }
     }
 
-    /// Drops all delegations of a client whose record is removed.
+    /// Removes all delegations of a client whose record is removed.
     pub(crate) fn drop_delegations(&mut self, client: ClientId) {
         for other in self.delegations.by_client.get(&client).cloned().unwrap_or_default() {
             self.drop_delegation(&other);
@@ -697,8 +697,8 @@ impl State {
     }
 
     /// Handles overdue recalls of delegations. For each client that has not returned a delegation in time, it requests
-    /// deletion of the client's durable record. Then [`State::distrusted`] revokes the delegation. So the client cannot
-    /// reclaim, after a restart, state that other clients have held meanwhile (§8.4.3).
+    /// deletion of the client's durable record, and [`State::distrusted`] then revokes the delegation. So the client
+    /// cannot reclaim, after a restart, state that other clients have held since the revocation (§8.4.3).
     pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
         self.delegations.cooling.retain(|_, until| *until > now);
         // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record.
@@ -734,7 +734,7 @@ impl State {
         self.delegations.doubted.remove(&client);
         self.unrecord(client);
         self.revoke_overdue(client, now);
-        // Store the client's record again if the client has returned all recalled delegations meanwhile.
+        // Store the client's record again if the client returned all recalled delegations during the deletion.
         self.note_record(client);
     }
 }

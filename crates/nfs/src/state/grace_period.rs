@@ -52,7 +52,7 @@ impl GracePeriod {
     }
 
     /// Returns the client owners that have not finished their reclaims when the grace period ends by timeout, sorted;
-    /// empty before the timeout.
+    /// empty if the period has not timed out.
     pub(crate) fn late(&self, now: Timestamp) -> Vec<Bytes> {
         if now < self.until {
             return Vec::new();
@@ -70,7 +70,7 @@ impl State {
     ///
     /// Before a timeout ends the period, the server deletes the records of clients that have not finished
     /// ([`Effect::GraceOver`]). After another restart, such a client must not reclaim state that other clients have
-    /// held meanwhile (§8.4.3, the second edge condition).
+    /// held since the end of the period (§8.4.3, the second edge condition).
     ///
     /// [`Effect::GraceOver`]: crate::state::Effect::GraceOver
     pub fn in_grace(&self) -> bool {
@@ -78,7 +78,7 @@ impl State {
     }
 
     /// Returns whether a client that has not noticed the restart may still rely on a directory delegation from before
-    /// the restart, which it cannot reclaim.
+    /// the restart. No client can reclaim such a delegation.
     pub fn may_rely_on_names(&self, now: Timestamp) -> bool {
         self.in_grace() && now.since(self.grace.began) < RELIED_ON
     }
@@ -88,13 +88,13 @@ impl State {
         self.grace.reclaimed(now);
     }
 
-    /// Ends the grace period for these client owners, after the server has deleted their records.
+    /// Ends the grace period for these client owners, after the server has deleted the records of these client owners.
     pub fn grace_over(&mut self, owners: &[Bytes]) {
         for owner in owners {
             self.grace.complete(owner);
             if let Some(client) = self.clients.confirmed(owner) {
-                // If the client has sent RECLAIM_COMPLETE meanwhile, the deletion may have removed its new record, so
-                // store the record again.
+                // If the client sent RECLAIM_COMPLETE during the deletion, the deletion may have removed the client's
+                // new record. So store the record again.
                 self.unrecord(client);
                 self.note_record(client);
             }

@@ -22,11 +22,11 @@ const SEGMENTS_MAX: usize = 32;
 struct Pending {
     id: RecallId,
     filter: Filter,
-    /// The sequence number of the stateid in the recall.
+    /// The sequence number of the layout stateid in the CB_LAYOUTRECALL.
     seqid: u32,
     /// When the server revokes the layout if the client has not returned it.
     deadline: Timestamp,
-    /// Whether the client answered the recall with NFS4_OK, so that a LAYOUTRETURN will follow.
+    /// Whether the client answered the recall with NFS4_OK, and will therefore send LAYOUTRETURN.
     answered: bool,
 }
 
@@ -65,8 +65,8 @@ pub struct Recall {
     pub iomode: Option<Iomode>,
     /// The byte range (`lor_offset` and `lor_length`).
     pub range: ByteRange,
-    /// The layout stateid (`lor_stateid`). Its sequence number is one above the last that the server sent to the
-    /// client.
+    /// The layout stateid (`lor_stateid`). Its sequence number is one above the last sequence number that the server
+    /// sent to the client.
     pub stateid: stateid4,
 }
 
@@ -110,7 +110,8 @@ pub struct Layouts {
     by_client: HashMap<ClientId, BTreeSet<[u8; 12]>>,
     /// Number of revoked layout states of each client. Every SEQUENCE reads this number for its status flags.
     revoked: HashMap<ClientId, usize>,
-    /// Files for which the server grants no layout for now, with the number of nested freezes.
+    /// Files for which the server grants no layout for now, each with the number of [`State::freeze_layouts`] in
+    /// effect.
     frozen: HashMap<FileId, u32>,
     next_recall: u64,
     recalls: HashMap<RecallId, [u8; 12]>,
@@ -197,7 +198,7 @@ impl Layouts {
     }
 
     /// Removes the segments that `filter` selects from a layout state, and ends the recalls that no remaining segment
-    /// matches. Drops the state when no segment remains.
+    /// matches. Removes the layout state when no segment remains.
     fn give_back(&mut self, other: &[u8; 12], filter: Filter) -> Vec<(Iomode, ByteRange)> {
         let Some(state) = self.by_other.get_mut(other) else { return Vec::new() };
         let pieces = state.segments.take(filter);
@@ -215,8 +216,8 @@ impl Layouts {
     }
 }
 
-/// Checks the sequence number of a layout stateid. It is never 0. Every earlier number is valid, because clients send
-/// requests in parallel (§12.5.5.2.1.4).
+/// Checks the sequence number of a layout stateid. The number is never 0. Every earlier number is valid too, because
+/// clients send requests in parallel (§12.5.5.2.1.4).
 fn check_layout_seqid(asked: u32, current: u32) -> Result<()> {
     if asked == 0 || (asked.wrapping_sub(current) as i32) > 0 { Err(NFS4ERR_BAD_STATEID) } else { Ok(()) }
 }
@@ -288,8 +289,8 @@ impl State {
     /// Records a granted layout and returns its stateid (`logr_stateid`).
     ///
     /// # Errors
-    /// The errors of [`State::check_layoutget`]. The call repeats this check, because the state may have changed while
-    /// the file system made the layout.
+    /// The errors of [`State::check_layoutget`]. The call repeats the check, because the state tables may have changed
+    /// while the file system made the layout.
     pub fn grant_layout(
         &mut self,
         client: ClientId,
@@ -309,7 +310,8 @@ impl State {
                     state.granted = state.seqid;
                     return Ok(stateid4 { seqid: state.seqid, other });
                 }
-                // A client whose layout was revoked uses its open stateid again, so it knows of the revocation.
+                // A client whose layout was revoked uses its open stateid again, so it knows of the revocation; remove
+                // the entry.
                 _ => self.layouts.remove(&other),
             };
         }
@@ -397,11 +399,11 @@ impl State {
     }
 
     /// LAYOUTRETURN of type FILE (§18.44). The return of a layout that the client does not hold is no error. The return
-    /// of a revoked layout removes the layout state, because it shows that the client knows of the revocation.
+    /// of a revoked layout removes the layout state, because the return shows that the client knows of the revocation.
     ///
     /// # Errors
-    /// BAD_STATEID. OLD_STATEID: the server has granted another layout since this stateid, and the return would remove
-    /// it without the client's knowledge.
+    /// BAD_STATEID. OLD_STATEID: the server has granted another layout since this stateid, and the return must not
+    /// remove this layout without the client's knowledge.
     pub fn return_layout(
         &mut self,
         client: ClientId,
@@ -454,8 +456,8 @@ impl State {
     /// Begins to recall the layouts that overlap `filter` from all clients except `except`. Each holder has one lease
     /// period to return its layout.
     ///
-    /// Returns the recalls to send, without those that a recall in progress covers. The caller waits until
-    /// [`State::conflicting_layouts`] is false, and may [`State::freeze_layouts`] meanwhile.
+    /// Returns the recalls to send, without the recalls that a recall in progress covers. The caller waits until
+    /// [`State::conflicting_layouts`] is false, and may [`State::freeze_layouts`] during the wait.
     pub fn recall_layouts(
         &mut self,
         file: FileId,
@@ -467,7 +469,7 @@ impl State {
     }
 
     /// Begins to recall all layouts of one type of a file. Each holder has one lease period to return its layout. The
-    /// server may grant new layouts meanwhile.
+    /// server may grant new layouts during the recall.
     pub fn recall_kind(&mut self, file: FileId, kind: layouttype4, now: Timestamp) -> Vec<Recall> {
         self.recall_wanted(file, Filter::ALL, |s| s.kind == kind, now)
     }
@@ -501,7 +503,7 @@ impl State {
         recalls
     }
 
-    /// Returns all pairs of a file and a layout type for which a layout exists, in ascending order.
+    /// Returns all pairs of a file and a layout type for which a client has a layout state, in ascending order.
     pub fn files_with_layouts(&self) -> BTreeSet<(FileId, layouttype4)> {
         self.layouts.by_key.keys().map(|(_, file, kind)| (*file, *kind)).collect()
     }
@@ -580,7 +582,7 @@ impl State {
         self.layout_effects(client, file, pieces, Gone::Revoked);
     }
 
-    /// Removes segments from a layout state without a LAYOUTRETURN, and adds the effects.
+    /// Removes segments from a layout state without a LAYOUTRETURN, and records the effects of their end.
     fn lose(&mut self, other: &[u8; 12], filter: Filter, why: Gone) {
         let Some(state) = self.layouts.by_other.get(other) else { return };
         let (client, file) = (state.client, state.file);
@@ -593,7 +595,7 @@ impl State {
         self.effects.extend(pieces.into_iter().map(gone));
     }
 
-    /// Drops the layouts with return-on-close at the client's last CLOSE of the file.
+    /// Removes the segments with return-on-close at the client's last CLOSE of the file.
     pub(crate) fn drop_return_on_close(&mut self, client: ClientId, file: FileId) {
         let others: Vec<_> =
             self.layouts.states_on(file).filter(|(_, s)| s.client == client).map(|(o, _)| *o).collect();
@@ -612,8 +614,8 @@ impl State {
         self.layouts.by_file.contains_key(&file)
     }
 
-    /// Drops all layouts of a file that the server is about to free. No recall is needed, because the file's objects
-    /// disappear.
+    /// Removes all layouts of a file that the server is about to free. No recall is needed, because the server deletes
+    /// the objects of the file.
     pub(crate) fn forget_layouts(&mut self, file: FileId) {
         for other in self.layouts.by_file.get(&file).cloned().unwrap_or_default() {
             self.lose(&other, Filter::ALL, Gone::Forgotten);
@@ -621,7 +623,7 @@ impl State {
         }
     }
 
-    /// Drops the layouts of one client for one file; `why` is how they end.
+    /// Removes the layouts of one client for one file; `why` is how they end.
     pub(crate) fn drop_layouts_of(&mut self, client: ClientId, file: FileId, why: Gone) {
         let others: Vec<_> =
             self.layouts.states_on(file).filter(|(_, s)| s.client == client).map(|(o, _)| *o).collect();
@@ -640,7 +642,7 @@ impl State {
         }
     }
 
-    /// Drops all layouts of a client; `why` is how they end.
+    /// Removes all layouts of a client; `why` is how they end.
     pub(crate) fn drop_layouts(&mut self, client: ClientId, why: Gone) {
         for other in self.layouts.by_client.get(&client).cloned().unwrap_or_default() {
             self.lose(&other, Filter::ALL, why);
@@ -648,11 +650,11 @@ impl State {
         }
     }
 
-    /// Revokes layouts whose recall is older than one lease period, and drops layout states that were revoked more than
-    /// one lease period ago.
+    /// Revokes layouts whose recall is older than one lease period, and removes layout states that were revoked more
+    /// than one lease period ago.
     ///
-    /// The protocol expects FREE_STATEID for a revoked state (§18.38), but Linux sends none for layout stateids. If the
-    /// states stayed, every SEQUENCE reply would report a revocation, and Linux would drop all its layouts each time.
+    /// The protocol expects FREE_STATEID for a revoked state (§18.38), but Linux sends none for layout stateids. While
+    /// a revoked state exists, every SEQUENCE reply reports a revocation, and Linux discards all its layouts each time.
     pub(crate) fn expire_recalls(&mut self, now: Timestamp) {
         let mut late = Vec::new();
         let mut old = Vec::new();

@@ -3,12 +3,12 @@
 //!
 //! A client whose lease has expired is *lapsed*. It keeps its state until another client wants the state or the
 //! courtesy time has passed. Before the server gives such state away, it deletes the lapsed client's durable record. So
-//! the lapsed client cannot reclaim, after a restart, state that another client has held meanwhile.
+//! the lapsed client cannot reclaim, after a restart, state that another client has held since.
 //!
-//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the server removes the
-//! lapsed client with all its state. If it removed the lock alone, Linux would write data that the lock protected under
-//! the open stateid, before it marks the lock as lost. A holder of a write delegation may also have byte-range locks
-//! that the server does not know.
+//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the server removes this
+//! client with all its state. Otherwise Linux, before it notices the loss of the lock, uses the open stateid to write
+//! data that the lock protected. A holder of a write delegation may also have byte-range locks that the server does not
+//! know.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};
@@ -45,11 +45,11 @@ pub struct Expired {
 
 impl State {
     /// Ends everything whose deadline has passed: leases, the grace period, unanswered recalls, entries of revoked
-    /// layouts, and waits for locks. The server calls it about once per second.
+    /// layouts, and waits for locks. The server calls this method about once per second.
     ///
-    /// Returns the clients that were removed with all their state since the last call. A client is removed if its state
-    /// conflicts with another client, if it has no state, or if its courtesy time is over. If too many clients are
-    /// lapsed, those silent for longest are removed.
+    /// Returns the clients that the server has removed with all their state since the previous call. A client is
+    /// removed if its state conflicts with another client, if it has no state, or if its courtesy time is over. If too
+    /// many clients are lapsed, those silent for longest are removed.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Expired> {
         let mut gone: Vec<_> = self.clients.iter().map(|c| c.id).filter(|c| self.lease_expired(*c, now)).collect();
         gone.sort_by_key(|id| (self.clients.get(*id).map(|c| c.renewed), *id));
@@ -91,7 +91,7 @@ impl State {
     }
 
     /// Removes a lapsed client with all its state, because another client wants some of this state. The next
-    /// [`State::expire`] returns the removed client.
+    /// [`State::expire`] reports the removed client to its caller.
     pub(crate) fn expel(&mut self, id: ClientId) {
         let gone = self.remove_expired(id);
         self.expelled.extend(gone);
@@ -106,12 +106,12 @@ impl State {
         self.effects.push(Effect::Lapse { client: id, owner: client.owner.clone() });
     }
 
-    /// Records that the durable record of a lapsed client is deleted. From now on other clients may take the client's
-    /// state.
+    /// Records that the durable record of a lapsed client is deleted. After this call other clients may take the
+    /// client's state.
     pub fn lapsed(&mut self, id: ClientId) {
         match self.clients.get_mut(id) {
             Some(client) if client.lapse == Lapse::Noticed => client.lapse = Lapse::Yields,
-            // The client renewed its lease while the server deleted its record, so store the record again.
+            // The client renewed its lease while the server deleted the client's record, so store the record again.
             Some(_) => {
                 self.unrecord(id);
                 self.note_record(id);
@@ -130,13 +130,13 @@ impl State {
         self.clients.iter().filter(|c| c.lapse != Lapse::None).count()
     }
 
-    /// Drops the layouts of a lapsed client for a file and has them fenced, so that the client can no longer write to
-    /// the data servers.
+    /// Removes the layouts of a lapsed client for a file, and requests a fence, so that the client can no longer write
+    /// to the data servers.
     pub(crate) fn fence_lapsed(&mut self, id: ClientId, file: FileId) {
         self.drop_layouts_of(id, file, Gone::Revoked);
     }
 
-    /// Records that the client's durable record may be deleted.
+    /// Records that the client's durable record no longer counts as stored, because the server may have deleted it.
     pub(crate) fn unrecord(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get_mut(id) {
             client.recorded = false;
@@ -167,7 +167,7 @@ impl State {
         self.clients.get(id).is_some_and(|c| now.since(c.renewed) < within)
     }
 
-    /// Renews the lease of a client (§8.3). A lapsed client keeps the state that it still has.
+    /// Renews the lease of a client (§8.3). A lapsed client keeps the state that other clients have not taken.
     pub(crate) fn renew(&mut self, id: ClientId, now: Timestamp) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.renewed = client.renewed.max(now);

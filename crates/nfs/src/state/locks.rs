@@ -23,8 +23,8 @@ type Other = [u8; 12];
 /// How a LOCK names its lock-owner (`locker4`).
 #[derive(Clone, Copy, Debug)]
 pub enum Locker<'a> {
-    /// The LOCK names an open and a lock-owner, because it is the lock-owner's first LOCK under this open or the client
-    /// has lost the lock stateid.
+    /// The LOCK names an open and a lock-owner, because it is the lock-owner's first LOCK under the open, or because
+    /// the client has lost the lock stateid.
     Open {
         /// The stateid of the open.
         stateid: &'a stateid4,
@@ -104,8 +104,8 @@ impl FileLocks {
         is_free(&self.held, me, span, kind)
     }
 
-    /// Returns a conflicting waiter that asked before `me` and whose lock is free now, because this waiter has
-    /// priority. A waiter whose lock is not free blocks no other waiter, so that waiters cannot deadlock.
+    /// Returns a conflicting waiter that requested its lock before `me` and can get it now, because this waiter has
+    /// priority. A waiter that cannot get its lock now blocks no other waiter, so that waiters cannot deadlock.
     fn ahead(&self, me: &Owner, span: Span, kind: LockKind, now: Timestamp) -> Option<Denied> {
         let before = self.waiting.before(me, now);
         let mut conflicting = before.filter(|w| w.span.overlaps(span) && w.kind.conflicts(kind));
@@ -162,7 +162,7 @@ impl Locks {
         self.used.by_client.get(&client).copied().unwrap_or(0)
     }
 
-    /// Returns whether `more` lock objects would exceed the limit of this client or of all clients.
+    /// Returns whether `more` additional lock objects exceed the limit of this client or of all clients.
     fn full(&self, client: ClientId, more: usize) -> bool {
         self.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX || self.used.all + more > limits::LOCKS_MAX
     }
@@ -177,7 +177,8 @@ impl Locks {
         self.get(client, stateid).map(|_| ())
     }
 
-    /// Locks the bytes of `span` for the lock-owner of the stateid `other`, with this kind; `None` unlocks the bytes.
+    /// Locks the bytes of `span` for the lock-owner of the stateid `other`, with this kind; `None` as the kind unlocks
+    /// the bytes.
     fn set(&mut self, other: Other, span: Span, kind: Option<LockKind>) {
         let Some(state) = self.by_other.get(&other) else { return };
         let file = self.by_file.entry(state.file).or_default();
@@ -239,8 +240,8 @@ impl Locks {
         }
     }
 
-    /// Removes the waits of a client whose record is removed. The caller also drops the client's opens, which releases
-    /// the locks.
+    /// Removes the waits of a client whose record is removed. The caller also removes the client's opens, which
+    /// releases the client's locks.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         if self.of_client(client) > 0 {
             self.tidy_waiting(Some(client), None);
@@ -369,7 +370,7 @@ impl State {
     }
 
     /// Returns the lock or the waiter that prevents a lock of `me`. Clients with an expired lease do not count; the
-    /// call removes them if nothing else prevents the lock.
+    /// call removes these clients if nothing else prevents the lock.
     fn lock_in_the_way(
         &mut self,
         me: &Owner,
@@ -422,8 +423,8 @@ impl State {
         Ok(stateid4 { seqid: state.seqid, other })
     }
 
-    /// LOCKT (§18.11): returns the lock that conflicts with a lock of this lock-owner, which need not have locked
-    /// anything before. Locks of clients with an expired lease do not count, because a LOCK would remove them.
+    /// LOCKT (§18.11): returns the lock that conflicts with a lock of this lock-owner, which need not hold any lock.
+    /// Locks of clients with an expired lease do not count, because a LOCK removes such clients.
     pub fn test_lock(
         &self,
         client: ClientId,
@@ -458,7 +459,7 @@ impl State {
     /// FREE_STATEID of a lock stateid (§18.38).
     ///
     /// # Errors
-    /// LOCKS_HELD if a locked range is tagged with the stateid, BAD_STATEID, OLD_STATEID.
+    /// LOCKS_HELD if the lock-owner holds a range whose last LOCK was under the stateid, BAD_STATEID, OLD_STATEID.
     pub(crate) fn free_lock(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
         let state = self.locks.get(client, stateid)?;
         let held = self.locks.by_file.get(&state.file).and_then(|locks| locks.held.get(&state.owner));

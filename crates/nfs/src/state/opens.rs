@@ -37,7 +37,7 @@ pub struct ClosedState {
     pub wrote: bool,
     /// Whether the client has no other open and no delegation of the file.
     pub last_of_client: bool,
-    /// Whether no client has the file open any more; an [`Effect::LastClose`] reports it too.
+    /// Whether no client has the file open any more; an [`Effect::LastClose`] then follows.
     pub last: bool,
 }
 
@@ -170,7 +170,7 @@ impl Opens {
         self.by_other.insert(other, open);
     }
 
-    /// Removes an open. The returned flag says whether it was the last open of its file.
+    /// Removes an open. The flag in the result says whether the open was the last open of its file.
     fn remove(&mut self, other: &[u8; 12]) -> Option<(Open, bool)> {
         let open = self.by_other.remove(other)?;
         if let Some(ids) = self.by_client.get_mut(&open.client) {
@@ -183,7 +183,7 @@ impl Opens {
         Some((open, last))
     }
 
-    /// Removes an open from the indexes. Returns whether it was the last open of its file.
+    /// Removes an open from the indexes. Returns whether the open was the last open of its file.
     fn unlist(&mut self, open: &Open) -> bool {
         self.by_key.remove(&(open.client, open.owner.clone(), open.file));
         let Some(file) = self.by_file.get_mut(&open.file) else { return false };
@@ -335,7 +335,7 @@ impl State {
         self.opens.set_share(other, access, deny, kept).ok_or(NFS4ERR_SERVERFAULT)
     }
 
-    /// CLOSE (§18.2): removes an open and releases the locks under it. The client's last CLOSE of the file also drops
+    /// CLOSE (§18.2): removes an open and releases the locks under it. The client's last CLOSE of the file also removes
     /// layouts with return-on-close, unless the client holds a delegation, which counts as an open.
     ///
     /// # Errors

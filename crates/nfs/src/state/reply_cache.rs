@@ -4,15 +4,15 @@ use crate::state::{Principal, Result};
 use bytes::Bytes;
 use wire::nfs4::nfsstat4::*;
 
-/// Replies of up to this many bytes are cached even if the client did not ask for caching. This costs little memory and
-/// avoids RETRY_UNCACHED_REP; the reply to a SEQUENCE alone is that small.
+/// Replies of up to this many bytes are cached even if the client did not ask for caching. Caching small replies costs
+/// little memory and avoids RETRY_UNCACHED_REP. The reply to a SEQUENCE alone is below this size.
 const SMALL_REPLY: usize = 512;
 
 /// Number of bytes of a request that the fingerprint covers.
 const FINGERPRINT_BYTES: usize = 256;
 
-/// A digest of a request, which distinguishes a retry from another request with the same slot and sequence number
-/// (§2.10.6.1.3.1).
+/// A digest of a request, which distinguishes a retry of the request from another request with the same slot and
+/// sequence number (§2.10.6.1.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint {
     principal: Principal,
@@ -41,8 +41,8 @@ pub enum Verdict {
     New,
     /// The request is a retry. Send these bytes, the cached reply.
     Replay(Bytes),
-    /// The request is a retry whose reply was not cached. Answer SEQUENCE, then RETRY_UNCACHED_REP for the next
-    /// operation.
+    /// The request is a retry whose reply was not cached. Reply with the result of SEQUENCE, then RETRY_UNCACHED_REP
+    /// for the next operation.
     Uncached,
 }
 
@@ -94,8 +94,8 @@ impl ReplyCache {
         self.target
     }
 
-    /// Asks the sender to use only slots up to `target`. Drops the higher slots after the sender's requests show that
-    /// it has complied.
+    /// Asks the sender to use only slots up to `target`. Removes the higher slots after the sender's requests show that
+    /// the sender has stopped using them.
     pub fn set_target(&mut self, target: u32) {
         self.target = target;
         if target > self.highest() {
@@ -125,8 +125,8 @@ impl ReplyCache {
         }
         if sequence == entry.sequence.wrapping_add(1) {
             return match entry.reply {
-                // The client has abandoned the request in execution and reuses its slot. The client must wait until the
-                // request is complete.
+                // The client has abandoned the request in execution and uses its slot for a new request. So the client
+                // must retry when the first request is complete.
                 Reply::InProgress { .. } => Err(NFS4ERR_DELAY),
                 _ => Ok(Verdict::New),
             };
@@ -184,7 +184,7 @@ impl ReplyCache {
         matches!(entry.reply, Reply::Kept(_))
     }
 
-    /// Drops the slots above the target, once the sender has no more requests on them (§2.10.6.1).
+    /// Removes the slots above the target, once the sender has no more requests on these slots (§2.10.6.1).
     fn retire(&mut self, highest: u32) {
         if highest > self.target {
             return;

@@ -16,11 +16,11 @@ use wire::nfs4::{
     callback_sec_parms4, channel_attrs4, channel_dir_from_client4, channel_dir_from_server4, sessionid4,
 };
 
-/// The smallest request size and reply size of a channel that a client may ask for, in bytes: headers, SEQUENCE and one
-/// small operation.
+/// The smallest request size and reply size of a channel that a client may ask for, in bytes: enough for headers,
+/// SEQUENCE and one small operation.
 const MESSAGE_MIN: u32 = 256;
-/// Memory that the server reserves for each slot's cached reply at least, in bytes. The reply cache keeps small replies
-/// even if the client does not ask for caching.
+/// The smallest amount of memory, in bytes, that the server reserves for the cached reply of a slot. The reply cache
+/// keeps small replies even if the client does not ask for caching.
 const CACHED_MIN: u32 = 512;
 /// Size of the reply to a SEQUENCE alone, with all headers and without the tag, in bytes. A session with a smaller
 /// limit for cached replies can cache no reply (§18.46.3).
@@ -133,7 +133,8 @@ pub struct SlotToken {
 pub struct Sequenced {
     /// The client that sent the request.
     pub client: ClientId,
-    /// The slot of the request. Pass it to [`State::finish`] with the reply, even if the connection was lost.
+    /// The slot of the request. The caller must pass the slot to [`State::finish`] with the reply, even if the
+    /// connection was lost.
     pub token: SlotToken,
     /// The result of SEQUENCE for the reply.
     pub result: SEQUENCE4resok,
@@ -149,10 +150,10 @@ pub struct Sequenced {
 pub enum Sequence {
     /// The request is new. Execute it, then call [`State::finish`].
     New(Sequenced),
-    /// The request is a retry. Send these bytes, which an earlier [`State::finish`] received.
+    /// The request is a retry. Send these bytes, the reply that an earlier call of [`State::finish`] cached.
     Replay(Bytes),
-    /// The request is a retry whose reply was not cached. Answer SEQUENCE with this result, then RETRY_UNCACHED_REP for
-    /// the next operation.
+    /// The request is a retry whose reply was not cached. Reply with this result of SEQUENCE, then RETRY_UNCACHED_REP
+    /// for the next operation.
     Uncached(SEQUENCE4resok),
 }
 
@@ -177,7 +178,7 @@ pub struct Backchannel {
 /// How a callback ended, as far as its slot is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallbackEnd {
-    /// CB_SEQUENCE succeeded. The status of the operation after it does not matter.
+    /// CB_SEQUENCE succeeded. The status of the operation after CB_SEQUENCE does not matter.
     Answered,
     /// The server did not send the callback, or CB_SEQUENCE failed with an error other than SEQ_MISORDERED. The slot is
     /// free, with the same sequence number.
@@ -207,8 +208,8 @@ fn negotiate(asked: &channel_attrs4, max_message: u32, max_cached: u32, max_requ
     })
 }
 
-/// Returns the first authentication method that this server supports. It is a copy, so that the buffer of the request
-/// can be freed.
+/// Returns the first authentication method that this server supports. The result is a copy, so that the buffer of the
+/// request can be freed.
 fn security(parms: &[callback_sec_parms4]) -> Option<callback_sec_parms4> {
     parms.iter().find_map(|parms| match parms {
         callback_sec_parms4::AUTH_NONE => Some(callback_sec_parms4::AUTH_NONE),
@@ -223,8 +224,8 @@ fn security(parms: &[callback_sec_parms4]) -> Option<callback_sec_parms4> {
 impl State {
     /// CREATE_SESSION (§18.36). `random` makes session ids unguessable.
     ///
-    /// Invalid arguments fail without using up the sequence number. The client can correct the arguments and send them
-    /// with the same number.
+    /// Invalid arguments fail without using up the sequence number. So the client can correct the arguments and send
+    /// CREATE_SESSION with the same number.
     ///
     /// # Errors
     /// STALE_CLIENTID. CLID_INUSE: the client id is unconfirmed, and another principal created it. SEQ_MISORDERED,
@@ -328,7 +329,7 @@ impl State {
     }
 
     /// Reserves memory for the reply cache of a session and charges it to the machine. Grants fewer slots when memory
-    /// runs low. No machine may reserve more than remains free.
+    /// runs low. The memory that one machine reserves may not exceed the memory that remains free.
     fn reserve(&mut self, machine: Machine, fore: &mut channel_attrs4) -> Result<u64> {
         let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(CACHED_MIN));
         let own = self.sessions.by_machine.get(&machine).copied().unwrap_or(0);
@@ -346,8 +347,8 @@ impl State {
     /// SEQUENCE (§18.46): checks the request, renews the lease, and occupies the slot.
     ///
     /// # Errors
-    /// BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY, DELAY (the server is executing this
-    /// request), REQ_TOO_BIG, TOO_MANY_OPS, REP_TOO_BIG_TO_CACHE. An error changes no state.
+    /// BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY, DELAY (the server is executing the last
+    /// request of the slot), REQ_TOO_BIG, TOO_MANY_OPS, REP_TOO_BIG_TO_CACHE. An error changes no state.
     pub fn sequence(&mut self, args: &SEQUENCE4args, request: Request, now: Timestamp) -> Result<Sequence> {
         let (slot, number, highest) = (args.sa_slotid, args.sa_sequenceid, args.sa_highest_slotid);
         let session = self.sessions.by_id.get_mut(&args.sa_sessionid).ok_or(NFS4ERR_BADSESSION)?;
@@ -421,8 +422,8 @@ impl State {
 
     /// BIND_CONN_TO_SESSION (§18.34): binds a connection to the fore channel, the backchannel or both.
     ///
-    /// If the session has no backchannel, CDFC4_BACK fails, and the other directions bind the fore channel. A
-    /// connection that is already bound to one channel can gain the other with CDFC4_FORE_OR_BOTH or
+    /// If the session has no backchannel, CDFC4_BACK fails, and the other requested directions bind the fore channel. A
+    /// connection that is already bound to one channel can gain the other channel with CDFC4_FORE_OR_BOTH or
     /// CDFC4_BACK_OR_BOTH. A connection never loses a channel.
     ///
     /// # Errors

@@ -100,8 +100,8 @@ pub fn next_seqid(seqid: u32) -> u32 {
     if seqid == u32::MAX { 1 } else { seqid + 1 }
 }
 
-/// Compares the sequence number of a stateid in a request with the current one: 0 matches, an older one is OLD_STATEID,
-/// a newer one BAD_STATEID.
+/// Compares the sequence number of a stateid in a request with the current number: 0 matches, an older number is
+/// OLD_STATEID, a newer number is BAD_STATEID.
 ///
 /// The comparison is modulo 2^32, which agrees with §8.2.2 for every client with fewer than 2^31 slots.
 pub fn check_seqid(asked: u32, current: u32) -> Result<()> {
@@ -114,7 +114,7 @@ pub fn check_seqid(asked: u32, current: u32) -> Result<()> {
 }
 
 impl State {
-    /// TEST_STATEID of one stateid (§18.48): returns the status that an operation with this stateid would get. Special
+    /// TEST_STATEID of one stateid (§18.48): returns the status that an operation with this stateid gets. Special
     /// stateids get BAD_STATEID.
     pub fn test_stateid(&self, client: ClientId, stateid: &stateid4) -> nfsstat4 {
         let result = match form(stateid, self.config.boot_epoch) {
@@ -127,7 +127,7 @@ impl State {
         result.err().unwrap_or(NFS4_OK)
     }
 
-    /// FREE_STATEID (§18.38): drops revoked state, and lock stateids without a locked byte.
+    /// FREE_STATEID (§18.38): removes a revoked state, or a lock stateid without a locked byte.
     ///
     /// # Errors
     /// BAD_STATEID, OLD_STATEID, LOCKS_HELD (the state is in use).

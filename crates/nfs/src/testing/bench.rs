@@ -44,8 +44,8 @@ impl Answers {
         std::mem::take(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).taken)
     }
 
-    /// Queues a reply to a callback: a status, or `None` for a lost connection. Each callback takes the oldest queued
-    /// reply. A callback without a queued reply succeeds.
+    /// Queues a reply to a callback: a status, or `None` for a lost connection. Each callback consumes the oldest
+    /// queued reply. A callback without a queued reply succeeds.
     pub fn next(&self, answer: Option<nfsstat4>) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).answers.push_back(answer);
     }
@@ -55,7 +55,7 @@ impl Answers {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).hangs = true;
     }
 
-    /// Sets the attributes with which later CB_GETATTR callbacks are answered.
+    /// Sets the attributes that the client returns for later CB_GETATTR callbacks.
     pub fn attributes(&self, attributes: fattr4) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).attributes = Some(attributes);
     }
@@ -105,7 +105,7 @@ impl Callbacks for Answers {
         Ok(CB_COMPOUND4res { status, tag: Bytes::new(), resarray: vec![first, second] }.to_bytes())
     }
 
-    /// Ends at the second poll, without advancing the test clock.
+    /// Returns a future that completes at its second poll, without advancing the test clock.
     async fn pause(&self, _: Duration) {
         let mut again = true;
         std::future::poll_fn(|task| {
@@ -320,8 +320,8 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// Returns the future of a COMPOUND with SEQUENCE and these operations. The server starts when the future is first
-    /// polled.
+    /// Returns the future of a COMPOUND with SEQUENCE and these operations. The server starts to execute the COMPOUND
+    /// when the future is first polled.
     pub fn start(&self, mut ops: Vec<nfs_argop4>) -> impl Future<Output = COMPOUND4res> + use<'a> {
         ops.insert(0, self.next_sequence());
         let call = self.call(ops);

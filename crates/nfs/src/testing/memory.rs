@@ -42,7 +42,7 @@ struct Inode {
     verifier: Option<Verifier>,
 }
 
-/// Calls that the server made to the file system, for tests to check.
+/// Calls that the server made to the file system; tests check them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
     /// Files that the server freed, in order.
@@ -62,7 +62,7 @@ struct Inner {
     clients: BTreeMap<Bytes, u64>,
     told: Told,
     return_on_close: bool,
-    /// Whether the data servers do not answer, so that the file system cannot fence a client. `fencing` holds the
+    /// Whether the data servers are unresponsive, so that the file system cannot fence a client. `fencing` holds the
     /// wakers of the tasks that wait for a fence.
     silent: bool,
     fencing: Vec<Waker>,
@@ -81,7 +81,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Creates a file system with only a root directory, which everyone may write.
+    /// Creates a file system with only a root directory, in which every user may create names.
     pub fn new() -> Self {
         let mut inner = Inner {
             inodes: HashMap::new(),
@@ -104,7 +104,7 @@ impl Memory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the calls that the server has made so far.
+    /// Returns the calls that the server has made since the creation of the file system.
     pub fn told(&self) -> Told {
         self.lock().told.clone()
     }
@@ -124,7 +124,7 @@ impl Memory {
         self.lock().return_on_close = on;
     }
 
-    /// Sets whether the data servers do not answer. While this is set, the file system cannot fence a client.
+    /// Sets whether the data servers are unresponsive. While they are, the file system cannot fence a client.
     pub fn set_silent(&self, on: bool) {
         let fencing = {
             let mut inner = self.lock();
@@ -282,7 +282,7 @@ fn time(set: Option<SetTime>, now: Timestamp) -> Option<Timestamp> {
     })
 }
 
-/// The first bytes of every filehandle; the inode number follows.
+/// The first bytes of every filehandle; the inode number follows them.
 const MARK: &[u8] = b"memory:";
 
 impl FileSystem for Memory {

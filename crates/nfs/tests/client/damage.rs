@@ -1,4 +1,4 @@
-//! Test that damaged callbacks and replies never make the client code panic. It runs the fuzz target on them.
+//! Test that damaged callbacks and replies never make the client code panic. The test passes them to the fuzz target.
 
 use super::callbacks::recall_call;
 use super::world::reply;

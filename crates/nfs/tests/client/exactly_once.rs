@@ -14,7 +14,7 @@ use nfs::state::sessions::{Sequence, Sequenced};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wire::nfs4::*;
 
-/// A message in flight. Connection and `xid` match a reply to its request.
+/// A message in flight. The connection and the `xid` of a reply identify the request.
 #[derive(Clone)]
 struct Message {
     connection: u32,
@@ -56,7 +56,8 @@ struct World {
     executed: Vec<u8>,
     answered: Vec<u8>,
     given_up: Vec<u8>,
-    /// Requests that the server executed without caching the reply, so that their retry got RETRY_UNCACHED_REP.
+    /// Requests that the server executed without caching the reply, so that the retries of these requests got
+    /// RETRY_UNCACHED_REP.
     gone: Vec<u8>,
 }
 
@@ -71,8 +72,8 @@ enum Step {
     Finish(usize),
     /// The client receives the reply with this index in `to_client`.
     Reply(usize),
-    /// The connection breaks. Its replies are lost, its requests may still reach the server, and the client sends all
-    /// waiting requests again.
+    /// The connection breaks. Replies on the connection are lost, requests on it may still reach the server, and the
+    /// client sends all waiting requests again.
     Break,
     /// The client abandons its oldest waiting request.
     GiveUp,
@@ -219,7 +220,8 @@ impl World {
         }
     }
 
-    /// Delivers all messages in flight without further faults, until no request waits for a reply.
+    /// Delivers all messages in order, until no request waits for a reply. Breaks the connection if a request waits and
+    /// no message is in flight, so that the client sends the request again.
     fn settle(&mut self) {
         for _ in 0..20 {
             if self.waiting.is_empty() {
@@ -246,7 +248,8 @@ impl World {
     }
 }
 
-/// Runs every history of at most `depth` steps, and settles each of them at its end. Returns the number of histories.
+/// Runs every history of at most `depth` steps, and after each history delivers the messages still in flight. Returns
+/// the number of histories.
 fn walk(world: &World, steps: &[Step], depth: u32, history: &mut Vec<Step>) -> u32 {
     let mut walked = 0;
     for step in steps.iter().filter(|s| world.enabled(**s)) {

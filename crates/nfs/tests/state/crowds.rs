@@ -168,7 +168,7 @@ fn opens_of_one_client_and_of_one_machine_are_limited() {
 fn unconfirmed_clients_of_one_machine_evict_only_each_other() {
     let mut state = new_state();
     let mut made = 0;
-    // The clients create no sessions, because sessions have a limit of their own.
+    // The clients create no sessions, because the limit on sessions must not end the flood.
     let flood = |state: &mut State, origin, n: usize| introduce_from(state, format!("{origin:?} {n}"), origin);
     for n in 0..2 * limits::UNCONFIRMED_MAX {
         made += usize::from(flood(&mut state, machine(1), n).is_ok());
@@ -194,12 +194,12 @@ fn the_owner_string_alone_does_not_take_over_a_client_record() {
     assert_eq!(state.destroy_clientid(first.client, BOB), Err(NFS4ERR_WRONG_CRED));
     // A client on another machine that uses the same client owner and does not know the verifier gets CLID_INUSE.
     assert_eq!(state.exchange_id(&args(2), caller(machine(2), 0), at(1)), Err(NFS4ERR_CLID_INUSE));
-    // The server accepts the same client from another address with its old verifier, and from its own address with a
-    // new verifier after a restart.
+    // The server accepts the client from another address with its old verifier, and from its own address with a new
+    // verifier.
     assert_eq!(state.exchange_id(&args(1), caller(machine(2), 0), at(1)).map(|got| got.client), Ok(first.client));
     assert!(state.exchange_id(&args(2), caller(machine(1), 0), at(1)).is_ok());
     assert!(state.client(first.client).is_some(), "until the new one is confirmed");
-    // After its lease has expired, a client may come back from another machine with a new verifier.
+    // After its lease has expired, a client may register again from another machine with a new verifier.
     assert!(state.exchange_id(&args(3), caller(machine(2), 0), at(1000)).is_ok());
 }
 

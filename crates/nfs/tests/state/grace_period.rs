@@ -74,8 +74,8 @@ fn a_lapsed_client_keeps_state_that_no_client_requests() {
     assert!(state.expire(at(141)).is_empty());
     let gone = [Effect::Lapse { client, owner: "owner".into() }];
     assert_eq!(state.take_effects(), gone);
-    // Other clients cannot take the state of an expired client before its record is deleted. The server repeats the
-    // request to delete the record.
+    // Other clients cannot take the state of an expired client before the server has deleted the record of the expired
+    // client. The server repeats the request to delete the record.
     state.expire(at(142));
     assert_eq!(state.take_effects(), gone);
     state.lapsed(client);
@@ -158,7 +158,7 @@ fn a_conflicting_lock_removes_a_lapsed_client() {
     state.lapsed(client);
     assert_eq!(state.test_lock(other, FILE, &owner, part.0, part.1), None);
     assert!(matches!(ask(&mut state), Ok(Locked::Granted(_))));
-    // The lapsed client loses its open with its lock. Otherwise Linux could write data under the open that the lock
+    // The lapsed client loses its open with its lock. Otherwise Linux can use the open to write data that the lock
     // protected.
     let effects = state.take_effects();
     assert!(effects.contains(&revoked(client)), "nobody writes there under the old lock any more");
@@ -286,8 +286,8 @@ fn grace_ends_after_a_lease_once_late_client_records_are_deleted() {
     assert!(!state.in_grace());
     assert_eq!(state.check_grace(b, true), Err(NFS4ERR_NO_GRACE));
     assert!(state.take_effects().is_empty());
-    // Client b completes its reclaims after the grace period, and loses what it has not reclaimed. The server stores a
-    // new record for its later state.
+    // Client b completes its reclaims after the grace period, and loses the state that it has not reclaimed. The server
+    // stores a new record, so that the client may reclaim later state.
     state.reclaim_complete(b, false).unwrap();
     assert_eq!(state.take_effects(), [record(b, "b")]);
     state.expire(at(92));
@@ -357,13 +357,14 @@ impl Disk {
 
 #[test]
 fn an_expired_client_cannot_reclaim_after_a_restart() {
-    // First edge condition of §8.4.3: a client's lease expires, another client could take its lock, then the server
+    // First edge condition of §8.4.3: a client's lease expires, another client may take the lock, and then the server
     // restarts.
     let (mut state, mut disk) = (new_state(), Disk::default());
     holder(&mut state, "a");
     connect_complete(&mut state, "b");
     disk.follow(&mut state);
-    // The helper `holder` drops its effects, so the test inserts the record that RECLAIM_COMPLETE has stored.
+    // The helper `holder` discards the effects of its calls, so the test inserts the record that RECLAIM_COMPLETE has
+    // stored.
     disk.0.insert("a".into(), 1);
     state.expire(at(91));
     disk.follow(&mut state);

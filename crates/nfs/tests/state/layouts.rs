@@ -100,8 +100,8 @@ fn a_return_with_a_seqid_before_the_last_grant_is_refused() {
     let first = state.grant_layout(a, FILE, KIND, &open, segment(Iomode::Read, units(0, 2))).unwrap();
     let second = state.grant_layout(a, FILE, KIND, &first, segment(Iomode::Read, units(2, 4))).unwrap();
     assert_eq!(state.return_layout(a, FILE, KIND, &first, Filter::ALL), Err(NFS4ERR_OLD_STATEID));
-    // A client may return a layout with a sequence number from before a recall, because it need not have received the
-    // recall.
+    // A client may return a layout with a sequence number from before a recall, because the recall may not have reached
+    // the client yet.
     state.recall_layouts(FILE, Filter::ALL, None, at(0));
     assert_eq!(state.return_layout(a, FILE, KIND, &second, Filter::ALL).unwrap().pieces.len(), 1);
 }
@@ -186,7 +186,7 @@ fn a_recall_stops_new_layouts_and_ends_by_return_answer_or_revocation() {
     assert_eq!(state.grant_layout(b, FILE, KIND, &open_b, WHOLE), Err(NFS4ERR_RECALLCONFLICT));
     state.thaw_layouts(FILE);
     state.grant_layout(b, FILE, KIND, &open_b, WHOLE).unwrap();
-    // Client a renews its lease but does not return its layout.
+    // Client a renews its lease but does not return its layout, so the server revokes only the layout.
     state.take_effects();
     let session = state.client(a).unwrap().sessions[0];
     let renew = |state: &mut State, sequence, now| {
@@ -266,7 +266,8 @@ impl World {
         self.recalls.iter().any(|(w, r)| *w == who && Filter { iomode: r.iomode, range: r.range }.overlaps(asked))
     }
 
-    /// Removes from the model the recalls that match no held unit, and the stateids of clients that hold no unit.
+    /// Removes from the model the recalls that match no unit of a held layout, and the stateids of clients that hold no
+    /// unit.
     fn settle(&mut self) {
         let held = self.held.clone();
         self.recalls.retain(|(w, r)| {
@@ -359,7 +360,7 @@ impl World {
         let late: BTreeSet<_> = self.recalls.iter().map(|(w, _)| *w).collect();
         let session = |who: usize, state: &State| state.client(self.clients[who].0).unwrap().sessions[0];
         for who in 0..2 {
-            // The clients renew their leases, so that only the recalls expire.
+            // The clients renew their leases, so that only the deadlines of the recalls pass.
             let id = session(who, &self.state);
             let mut sequence = 1;
             while sequence_result(&mut self.state, id, sequence).is_err() {

@@ -253,7 +253,7 @@ proptest! {
                 left.remove(at);
             }
         }
-        // From here on, lock-owners only retry the lock that they wait for. A lock-owner that gets this lock then
+        // In this phase, lock-owners only retry the lock that they wait for. A lock-owner that gets this lock then
         // releases all its locks.
         for who in 0..3 {
             if !left.iter().any(|(w, _)| *w == who) {
@@ -337,17 +337,17 @@ fn a_waiter_that_does_not_ask_again_loses_its_turn() {
     ask(&mut state, c, ALL, true, 6).unwrap();
     state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
     state.take_effects();
-    // Client b retried after four seconds, so the server keeps its place in the queue for twelve seconds.
+    // Client b retried after four seconds, so the server keeps its position in the queue for twelve seconds.
     assert!(matches!(ask(&mut state, a, ALL, false, 17), Ok(Locked::Denied(by)) if by.client == b.0));
     assert!(matches!(ask(&mut state, a, ALL, false, 18), Ok(Locked::Granted(_))));
-    // The server has not notified client c, so it keeps the entry of client c for 40 s after its last request.
+    // The server has not notified client c, so it keeps the entry of client c for 40 s after the client's last request.
     state.expire(at(18));
     assert_eq!(state.counts().lock_waits, 1);
     state.expire(at(47));
     assert_eq!(state.counts().lock_waits, 0);
 }
 
-/// Returns the clients that the server has notified of a free lock since the last call.
+/// Returns the clients that the server has notified of a free lock since the previous call of this helper.
 fn told(state: &mut State) -> Vec<ClientId> {
     let told = |effect| match effect {
         Effect::LockFree { client, file, owner } => {

@@ -175,8 +175,8 @@ fn a_delegation_that_is_not_returned_is_revoked_after_a_lease() {
     assert!(state.is_delegated(DIR, Use::Change, Some(b)));
     state.expire(at(100));
     assert!(!state.is_delegated(DIR, Use::Change, Some(b)) && !state.is_recalled(&recalled(a, stateid)));
-    // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record. It is
-    // no open, so there is no last close.
+    // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record. The
+    // delegation does not count as an open, so there is no last close.
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!(renew_lease(&mut state, one, 3, at(101)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
@@ -197,12 +197,13 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     assert!(state.recall_delegations(DIR, Use::Change, Some(b), late).is_empty());
     assert!(!state.is_delegated(DIR, Use::Change, Some(b)) && !state.is_recalled(&recalls[0]));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
-    // With its first request, the silent client learns of the revocation, before it may rely on a directory delegation
-    // again.
+    // With the reply to its first request, the silent client learns of the revocation. Only then may it rely on a
+    // directory delegation again.
     assert_eq!(renew_lease(&mut state, one, 2, late), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
     assert_eq!(renew_lease(&mut state, one, 3, late), 0);
-    // A file delegation must be returned even if its holder is silent.
+    // Unlike a directory delegation, a file delegation of a silent client conflicts with other requests until the
+    // client returns it.
     let file = FileId(22);
     state.open(a, &Bytes::from_static(b"owner"), file, OPEN4_SHARE_ACCESS_READ, 0).unwrap();
     state.delegate(a, file, (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, late).unwrap();
@@ -246,7 +247,8 @@ fn after_a_restart_clients_may_rely_on_names_for_a_limited_time() {
     let relied_on = RELIED_ON.as_secs() as i64;
     assert!(state.may_rely_on_names(at(0)) && state.may_rely_on_names(at(relied_on - 1)));
     assert!(!state.may_rely_on_names(at(relied_on)));
-    // After the only client with a record has sent RECLAIM_COMPLETE, no client can rely on an old delegation.
+    // After the only client with a record has sent RECLAIM_COMPLETE, no client can rely on a delegation from before the
+    // restart.
     let (client, _) = connect(&mut state, "a", at(1));
     assert!(state.may_rely_on_names(at(1)));
     state.reclaim_complete(client, false).unwrap();
@@ -402,8 +404,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        // Each ended delegation wakes the waiting requests. A directory delegation is no open, so there is no last
-        // close.
+        // Each ended delegation wakes the waiting requests. A directory delegation does not count as an open, so there
+        // is no last close.
         assert_eq!(self.state.take_effects(), vec![Effect::DelegationGone(DIR); self.gone]);
         assert!(!self.state.is_open(DIR));
         let counts = self.state.counts();

@@ -1,6 +1,6 @@
 //! Model test of lock reclaims: restarts, silent clients and crashes of the server in every order.
 //!
-//! No client may reclaim or use a lock that another client has held meanwhile. These are the edge conditions of RFC
+//! No client may reclaim or use its lock after another client has held the lock. These are the edge conditions of RFC
 //! 8881 §8.4.3.
 
 use crate::helpers::*;
@@ -57,7 +57,7 @@ enum Call {
     CrashAfter(usize),
 }
 
-/// The error of a step in which the server crashed before it answered.
+/// The error of a step in which the server crashed before it replied.
 struct Crashed;
 
 impl World {
@@ -73,7 +73,7 @@ impl World {
         self.crash_after = None;
     }
 
-    /// Carries out the effects of the server that must precede its answer, until the planned crash.
+    /// Carries out the effects of the server that must precede the server's reply, until the planned crash.
     fn settle(&mut self) -> std::result::Result<(), Crashed> {
         let mut effects = VecDeque::from(self.state.take_effects());
         while let Some(effect) = effects.pop_front() {
@@ -126,7 +126,7 @@ impl World {
         let known = self.peers[who].session.is_some_and(|(client, ..)| client == id.client);
         self.peers[who].session = Some((id.client, session.csr_sessionid, 1));
         if !known {
-            // The server has dropped the client's state, so the client must reclaim the lock that it assumes to hold.
+            // The server no longer has the client's state, so the client must reclaim the lock that it assumes to hold.
             (self.peers[who].open, self.peers[who].lock) = (None, None);
         }
         Ok(id.client)
@@ -221,7 +221,8 @@ impl World {
         Ok(())
     }
 
-    /// Writes with the lock stateid. The write must succeed if and only if no other client has held the lock meanwhile.
+    /// Writes with the lock stateid. The write must succeed if and only if no other client has held the lock since this
+    /// client got it.
     fn use_lock(&mut self, who: usize) -> std::result::Result<(), Crashed> {
         let client = self.sequence_or_reconnect(who)?;
         let Some(lock) = self.peers[who].lock.filter(|_| self.peers[who].believes) else { return Ok(()) };
@@ -249,7 +250,8 @@ impl World {
     }
 }
 
-/// Checks every short history of two clients, after client 0 has locked the file and the calls `then` have happened.
+/// Checks every short history of two clients, after client 0 has locked the file and the test has executed the calls
+/// `then`.
 fn histories_after(then: &[Call]) {
     let mut world = World::new();
     let begin = [Call::Complete(0), Call::Complete(1), Call::Lock(0)];

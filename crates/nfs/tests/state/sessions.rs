@@ -193,8 +193,8 @@ fn the_backchannel_uses_the_connections_that_are_bound_to_it() {
     assert_eq!(flags(&mut state, session, 4), 0);
     assert_eq!(bind(&mut state, CDFC4_FORE_OR_BOTH, ConnectionId(4)), CDFS4_BOTH);
     assert_eq!(bind(&mut state, CDFC4_BACK, ConnectionId(5)), CDFS4_BACK);
-    // The callback on slot 0 got no reply. The server sends the next sequence number, and after SEQ_MISORDERED the
-    // previous one again.
+    // The callback on slot 0 got no reply. The next callback has the next sequence number. After SEQ_MISORDERED the
+    // server uses the previous sequence number again.
     let retry = state.backchannel(client).unwrap();
     assert_eq!((retry.sequence.csa_slotid, retry.sequence.csa_sequenceid, retry.connection), (0, 2, OTHER));
     state.callback_done(session, retry.slot, CallbackEnd::Misordered);
@@ -206,7 +206,7 @@ fn the_backchannel_uses_the_connections_that_are_bound_to_it() {
 
 #[test]
 fn bind_conn_to_session_binds_the_requested_channels() {
-    // Each case: the direction to which the connection is bound before, the requested direction, and the direction in
+    // Each case: the direction to which the connection is bound already, the requested direction, and the direction in
     // the reply (`None`: INVAL).
     let (fore, back, both) = (Some(CDFS4_FORE), Some(CDFS4_BACK), Some(CDFS4_BOTH));
     for (before, asked, after) in [

@@ -13,7 +13,7 @@ use types::{ByteRange, FileId, Status, Verifier};
 use wire::nfs4::*;
 
 /// Largest number of bytes that one COPY moves, holes not counted, because a COPY occupies a session slot. The client
-/// sends another COPY for the rest.
+/// sends another COPY for the remaining bytes.
 const MOVED_MAX: u64 = 32 << 20;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -54,7 +54,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     counters::add(&cx.server.counters.copied_bytes, copy.moved);
     let verifier = match copy.verifier {
         Some(verifier) => verifier,
-        // The range contains only holes, so no write returned a verifier. Use the verifier of COMMIT.
+        // The range contains only holes, so no write returned a verifier. Use the verifier that COMMIT returns.
         None => cx.fs().commit(&cx.ctx, to, ByteRange { offset: args.ca_dst_offset, len: done }).await?,
     };
     Ok(COPY4resok {
@@ -75,8 +75,8 @@ struct Copy {
     /// The target offset minus the source offset, modulo 2^64.
     shift: u64,
     moved: u64,
-    /// Whether the iods can copy the bytes without this server, as far as is known. It becomes false at the first
-    /// refusal.
+    /// Whether the iods can copy the bytes without this server, as far as the server knows. It becomes false when the
+    /// iods first refuse.
     direct: bool,
     /// The write verifier of the first write. If a later write has another verifier, the client notices the difference
     /// at COMMIT and copies again.
@@ -107,7 +107,7 @@ impl Copy {
             let before = at;
             at = self.data(cx, at, end).await?;
             if at == before {
-                // The source file has become shorter than the range.
+                // The source file has become shorter than the range, so the copy ends here.
                 break;
             }
         }

@@ -14,7 +14,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let stateid = cx.stateid(args.deleg_stateid)?;
     let client = cx.client();
     let (returned, effects) = cx.server.change(|state| state.return_delegation(client, file, &stateid));
-    // Learn the final file size before the effects of the return, which may free the file.
+    // Query the final file size before carrying out `effects`, because the last return for a file without a name frees
+    // the file.
     if returned == Ok(Power::Write)
         && let Err(error) = cx.fs().closed(&cx.ctx, file, true).await
     {

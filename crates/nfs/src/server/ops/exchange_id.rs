@@ -10,7 +10,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     args: EXCHANGE_ID4args,
 ) -> Answer<EXCHANGE_ID4resok> {
-    // Minor version 1 does not define the flag `EXCHGID4_FLAG_SUPP_FENCE_OPS` (RFC 7862 §14.1).
+    // Minor version 1 does not define the flag `EXCHGID4_FLAG_SUPP_FENCE_OPS` (RFC 7862 §14.1), so the flag is invalid.
     if cx.ctx.minor < 2 && args.eia_flags & EXCHGID4_FLAG_SUPP_FENCE_OPS != 0 {
         return Err(NFS4ERR_INVAL.into());
     }

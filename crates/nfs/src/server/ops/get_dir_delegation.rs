@@ -1,8 +1,8 @@
 //! GET_DIR_DELEGATION: grants a directory delegation, which covers the names in a directory (RFC 8881 §18.39).
 //!
 //! The server sends no notifications. A change of the directory by another client waits until the holder returns the
-//! delegation. The holder's own changes do not end its delegation. Clients do not expect this behaviour by the RFC, so
-//! only clients that declare [`OWN_CHANGES`] get a delegation.
+//! delegation. The holder's own changes do not end its delegation. RFC 8881 does not define this behaviour, so only
+//! clients that declare [`OWN_CHANGES`] get a delegation.
 
 use crate::attrs::Mask;
 use crate::fs::FileSystem;
@@ -21,17 +21,17 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         return Err(NFS4ERR_NOTDIR.into());
     }
     let (client, now) = (cx.client(), cx.ctx.now);
-    // Outside of exports, the visible names also change when the list of exports changes, so the server grants no
-    // delegation there.
+    // Outside of exports, the names that a client sees also change when the list of exports changes, so the server
+    // grants no delegation there.
     let knows = Mask::from_bitmap(&args.gdda_notification_types).0.has(OWN_CHANGES) && !cx.ctx.place.is_outside();
     let given = match knows {
         true => cx.change(|state| state.delegate_names(client, dir, now)).await?.ok(),
         false => None,
     };
-    // `false`: the server sends no callback when a delegation becomes available.
+    // `false` means that the server sends no callback when a delegation becomes available.
     let Some(gddr_stateid) = given else { return Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false)) };
-    // A removal of the directory after this check finds the delegation and drops it. A removal before this check makes
-    // the check fail.
+    // A removal of the directory after this check finds the delegation and removes it. A removal before this check
+    // makes the check fail.
     if let Err(gone) = cx.fs().getattr(&cx.ctx, dir).await {
         cx.change(|state| state.forget_names(dir)).await?;
         return Err(gone.into());

@@ -59,7 +59,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             layoutreturn_stateid::TRUE(stateid)
         }
         None => {
-            // The client holds no more layout of the file, so the current stateid is no longer valid (§18.44.3).
+            // The client holds no layout of the file any more, so the current stateid is no longer valid (§18.44.3).
             cx.set_stateid(ANONYMOUS);
             layoutreturn_stateid::FALSE
         }

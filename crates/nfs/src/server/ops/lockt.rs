@@ -10,7 +10,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>
     let file = cx.file()?;
     let span = lock_span(args.offset, args.length)?;
     let (kind, _) = lock_kind(args.locktype);
-    // During the grace period the server does not know all locks, because clients are still reclaiming theirs.
+    // During the grace period LOCKT fails, because clients may still reclaim locks that the server does not know.
     cx.check_grace()?;
     cx.regular(file).await?;
     let client = cx.client();

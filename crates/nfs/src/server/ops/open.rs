@@ -46,8 +46,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
     make_way_for_new(cx, here, &args).await?;
-    // While the guard `opening` exists, no removal frees a file that this OPEN finds or creates by name and has not
-    // recorded yet.
+    // While the guard `opening` exists, no removal frees the file that this OPEN finds or creates by name, even before
+    // its open is recorded.
     let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
@@ -61,7 +61,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let open = |state: &mut State| {
         server.check_fenced(file)?;
-        // Check again, because the grace period may have ended and other clients may have got delegations meanwhile.
+        // Check again: while OPEN waited, the grace period may have ended and other clients may have got delegations.
         state.check_grace(client, reclaim)?;
         let in_the_way = state.is_delegated(file, what, Some(client));
         match in_the_way {
@@ -90,7 +90,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             return Err(refusal);
         }
     };
-    // The flag promises CB_NOTIFY_LOCK to clients with a usable backchannel, which then retry denied locks rarely.
+    // The result flag promises CB_NOTIFY_LOCK to clients with a backchannel, so that they retry denied locks rarely.
     let notifies = if cx.state(|state| state.is_callable(client)) { OPEN4_RESULT_MAY_NOTIFY_LOCK } else { 0 };
     go_on_with(cx, file, opened.stateid, by_name.then_some(here));
     Ok(OPEN4resok {
@@ -114,8 +114,8 @@ async fn make_way_for_new<F: FileSystem, C: Callbacks>(
     }
 }
 
-/// Recalls conflicting delegations of the file, and waits for their return and for fences in progress. The wait ends
-/// with DELAY after one second (`PATIENCE`).
+/// Recalls conflicting delegations of the file, and waits for their return and for fences in progress. Fails with DELAY
+/// after one second (`PATIENCE`).
 async fn clear_way<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     file: FileId,
@@ -129,8 +129,8 @@ async fn clear_way<F: FileSystem, C: Callbacks>(
     cx.server.fenced(file).await
 }
 
-/// Makes the opened file the current filehandle, with the open's stateid. Records the directory if the OPEN was by
-/// name.
+/// Makes the opened file the current filehandle, with the open's stateid. If the OPEN was by name, records the
+/// directory of the name.
 fn go_on_with<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     file: FileId,
@@ -160,13 +160,13 @@ async fn find<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, here: FileId
             Ok(plain(cx.fs().getattr(&cx.ctx, here).await?, Change::default()))
         }
         (CLAIM_FH | CLAIM_PREVIOUS(_) | CLAIM_DELEGATE_CUR(_) | CLAIM_DELEG_CUR_FH(_), _) => Err(NFS4ERR_INVAL.into()),
-        // CLAIM_DELEGATE_PREV needs delegations that survive a restart of the client, which this server does not keep.
+        // This server keeps no delegations for CLAIM_DELEGATE_PREV: they end when the client restarts.
         (CLAIM_DELEGATE_PREV(_) | CLAIM_DELEG_PREV_FH, _) => Err(NFS4ERR_NOTSUPP.into()),
     }
 }
 
-/// For a claim under a delegation: checks that the client holds the delegation, and that it permits the access of the
-/// OPEN.
+/// For a claim under a delegation: checks that the client holds the delegation, and that the delegation permits the
+/// access bits of the OPEN.
 fn check_delegation<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     file: FileId,
@@ -275,8 +275,9 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
     if (reads && !may_read) || (writes && !may_write) { Err(NFS4ERR_ACCESS.into()) } else { Ok(()) }
 }
 
-/// Completes an OPEN after its open is recorded. Returns STALE if a removal has begun to free the file before, and
-/// truncates the file if requested. A removal that begins later does not free the open file.
+/// Completes an OPEN after its open is recorded. Returns STALE if a removal began to free the file before the open was
+/// recorded. Truncates the file if the OPEN requests this. A removal that begins after the open was recorded does not
+/// free the file.
 async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<Attrs> {
     let file = found.attrs.id;
     if cx.server.is_reaping(file) {
@@ -297,14 +298,14 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
     Ok(attrs)
 }
 
-/// Replaces STALE by DELAY if the OPEN found the file by name. A removal of the file is in progress, and a retry finds
-/// the name free or with another file.
+/// Replaces STALE by DELAY if the OPEN found the file by name. STALE shows that a removal of the file is in progress. A
+/// retry of the OPEN finds the name free, or finds another file of this name.
 fn look_again(refusal: Refusal, found: bool) -> Refusal {
     if found && refusal.status == NFS4ERR_STALE { NFS4ERR_DELAY.into() } else { refusal }
 }
 
-/// Returns the client's want for a delegation. If the client wants none, the error is the delegation part of the OPEN
-/// reply.
+/// Returns the client's want for a delegation. If the client wants no delegation, returns the delegation result of the
+/// OPEN reply as the error.
 fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
     let refused = |why| Err(open_delegation4::OPEN_DELEGATE_NONE_EXT(open_none_delegation4::Default(why)));
     match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {
@@ -344,10 +345,10 @@ fn check_reclaim(
     Ok(())
 }
 
-/// Grants a delegation with a recorded open, if possible and useful.
+/// Grants a delegation together with an open that is already recorded, if possible and useful.
 ///
 /// A client without a want gets no delegation of a new file. New files are usually written, closed and often removed,
-/// so the return of the delegation would cost more than the delegation saves.
+/// so the return of the delegation costs more than the delegation saves.
 async fn delegate<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     args: &OPEN4args,
@@ -370,22 +371,22 @@ async fn delegate<F: FileSystem, C: Callbacks>(
                 cx.change(|state| state.delegate(client, file, (args.share_access, wish), attrs.change, now)).await?
             }
         },
-        // A client that opens under a delegation is about to return the delegation. A reclaim without a delegation gets
-        // no new one.
+        // A client that opens under a delegation is about to return the delegation. A client that reclaims an open
+        // without a delegation gets no new delegation.
         _ => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
     };
     let why = match granted {
         Ok((stateid, power)) => return Ok(delegation(stateid, power, false)),
         Err(_) if wish(args.share_access) == Ok(Wish::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
-        // `false`: the server sends no callback when a delegation becomes available.
+        // `false` means that the server sends no callback when a delegation becomes available.
         Err(NotGiven::Contention) => open_none_delegation4::WND4_CONTENTION(false),
         Err(NotGiven::Resource | NotGiven::Unfit) => open_none_delegation4::WND4_RESOURCE(false),
     };
     Ok(open_delegation4::OPEN_DELEGATE_NONE_EXT(why))
 }
 
-/// Encodes a delegation for the reply. It contains no permissions, so the client asks with ACCESS. It promises no disk
-/// space, so the client writes dirty data back before it closes a file (RFC 8881 §10.4.1).
+/// Encodes a delegation for the reply. The delegation contains no permissions, so the client sends ACCESS. The
+/// delegation promises no disk space, so the client writes dirty data back before it closes a file (RFC 8881 §10.4.1).
 fn delegation(stateid: stateid4, power: Power, recall: bool) -> open_delegation4 {
     let permissions = nfsace4 { r#type: ACE4_ACCESS_ALLOWED_ACE_TYPE, flag: 0, access_mask: 0, who: Bytes::new() };
     match power {

@@ -34,7 +34,7 @@ impl Body for Entries {
     }
 }
 
-/// The entries encoded so far, with the limits `maxcount` and `dircount`.
+/// The entries that the call has already encoded, with the limits `maxcount` and `dircount`.
 struct Page {
     list: Writer,
     names: usize,
@@ -71,11 +71,11 @@ async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, ent
     }
 }
 
-/// Returns for each entry whether its size and times may be out of date because another client writes the file. Empty
-/// unless the client requested this.
+/// Returns for each entry whether its size and times may be out of date because another client writes the file. Returns
+/// an empty vector unless the client requested the attribute.
 ///
-/// Call it after the attributes were read. A writer that returned its delegation in between had stored its size before
-/// the read.
+/// Call it after reading the attributes of the entries. A writer that returned its delegation between this read and the
+/// call had stored its size before the read.
 fn written_elsewhere<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     mask: Mask,

@@ -31,7 +31,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         opened = cx.permit(file, args.stateid, Access::Write).await?;
     }
     if data {
-        // Recall the layouts of other clients, because a later LAYOUTCOMMIT would overwrite the new time or size.
+        // Recall the layouts of other clients, because a later LAYOUTCOMMIT of such a client overwrites the new time or
+        // size.
         cx.recall_others(file).await;
     }
     cx.fs().setattr(&cx.ctx, file, set, opened).await?;

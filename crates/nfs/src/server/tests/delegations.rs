@@ -14,7 +14,7 @@ use std::time::Duration;
 const READ: u32 = OPEN4_SHARE_ACCESS_READ;
 const BOTH: u32 = OPEN4_SHARE_ACCESS_BOTH;
 
-/// Polls a future once. A pending future waits for a later step of the test.
+/// Polls a future once. If the future stays pending, a later step of the test completes it.
 fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }
@@ -154,7 +154,7 @@ fn an_unreturned_delegation_is_revoked() {
         })
     };
     assert_eq!(waits(), Some(NFS4ERR_DELAY));
-    // The first callback gets no reply, the second gets BAD_STATEID, and the third succeeds.
+    // The first CB_RECALL gets no reply, the second gets BAD_STATEID, and the third succeeds.
     bench.server.callbacks().next(None);
     bench.server.callbacks().next(Some(NFS4ERR_BAD_STATEID));
     (0..9).for_each(|_| assert!(poll(teller.as_mut()).is_pending()));
@@ -196,7 +196,7 @@ fn the_holder_can_open_the_file_before_it_returns_a_delegation() {
     one.ok(give_back(&handle, held));
     let Poll::Ready(reply) = poll(waits) else { panic!("it is back") };
     assert_eq!(reply.status, NFS4_OK);
-    // The file has no name any more, and the client that reopened it can still read it.
+    // The file has no name any more, and the client that opened it again can still read it.
     one.ok(read(&handle, stateid4 { seqid: 0, ..reopened.stateid }, 0, 1));
     assert!(bench.server.fs().told().reaped.is_empty());
 }

@@ -120,7 +120,7 @@ fn layoutcommit_only_increases_the_size() {
     assert_eq!(peer.fails(vec![putfh(&handle), commit]), NFS4ERR_BADLAYOUT);
 }
 
-/// Polls a future once. A pending future waits for a later step of the test.
+/// Polls a future once. If the future stays pending, a later step of the test completes it.
 fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }
@@ -140,8 +140,8 @@ fn a_truncation_waits_for_layouts_of_other_clients() {
     let nfs_cb_argop4::OP_CB_LAYOUTRECALL(recall) = &call.argarray[1] else { panic!("{call:?}") };
     let layoutrecall4::LAYOUTRECALL4_FILE(which) = &recall.clora_recall else { panic!("{recall:?}") };
     assert_eq!((&which.lor_fh, which.lor_stateid.seqid), (&handle, held.logr_stateid.seqid + 1));
-    // While a truncation waits for a layout recall, the server grants no new layout of the file. It still answers
-    // requests of other clients.
+    // While a truncation waits for a layout recall, the server grants no new layout of the file. The server still
+    // replies to requests of other clients.
     let get = Arg::OP_LAYOUTGET(layoutget(held.logr_stateid, LAYOUTIOMODE4_RW));
     assert_eq!(one.fails(vec![putfh(&handle), get]), NFS4ERR_RECALLCONFLICT);
     assert!(poll(cut.as_mut()).is_pending());
@@ -175,7 +175,7 @@ fn a_recall_is_repeated_and_the_layout_finally_revoked() {
         assert!(poll(cut.as_mut()).is_pending());
     }
     assert_eq!(bench.server.callbacks().taken().len(), 3, "busy, lost, then it promised to return");
-    // The holder renews its lease but does not return the layout, so that only the recall expires.
+    // The holder renews its lease but does not return the layout, so that only the deadline of the recall passes.
     for _ in 0..4 {
         bench.pass(LEASE / 3);
         assert!(one.run(vec![Arg::OP_PUTROOTFH]).0 == NFS4_OK && two.bench.now.get().secs > 0);

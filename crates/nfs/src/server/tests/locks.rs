@@ -319,8 +319,8 @@ fn late_client_records_are_deleted_before_grace_ends() {
     let late = LOCK4args { reclaim: true, ..new_lock(stateid, "x", WRITE_LT, 0, 1) };
     assert_eq!(one.fails(on(&handle, late)), NFS4ERR_NO_GRACE);
     new.ok(vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_BOTH, PLAIN))]);
-    // The client keeps the open that it reclaimed during the grace period. After its RECLAIM_COMPLETE the server stores
-    // its record again, so that it may reclaim after the next restart.
+    // The client keeps the open that it reclaimed during the grace period. After the client's RECLAIM_COMPLETE the
+    // server stores the client record again, so that the client may reclaim after the next restart.
     one.ok(read(&handle, stateid, 0, 1));
     complete(&one);
     assert_eq!(bench.server.fs().owners().len(), 2);
@@ -387,8 +387,8 @@ fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }
 
-/// Client 1 is killed and comes back, while its earlier writes are still in flight to a data server that does not
-/// answer.
+/// Client 1 is killed and starts again, while its earlier writes are still in flight to a data server that does not
+/// reply.
 #[test]
 fn state_of_a_restarted_client_is_free_once_its_writes_are_fenced() {
     let bench = Bench::default();

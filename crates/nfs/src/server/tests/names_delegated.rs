@@ -1,5 +1,5 @@
-//! Tests of directory delegations on the server: changes by other clients wait for the return, changes by the holder do
-//! not.
+//! Tests of directory delegations on the server: changes by other clients wait until the holder returns the delegation,
+//! changes by the holder do not wait.
 
 use super::*;
 use crate::attrs::Mask;
@@ -314,7 +314,8 @@ fn an_unreturned_directory_delegation_is_revoked() {
         (0..9).find_map(|_| waits.as_mut().now_or_never()).map(|reply| reply.status)
     };
     assert_eq!(remove(), Some(NFS4ERR_DELAY));
-    // The holder renews its lease and keeps its other state, but does not return the delegation.
+    // The holder renews its lease and keeps its other state, but does not return the delegation, so the server revokes
+    // only the delegation.
     for time in [LEASE / 2, LEASE / 2 - Duration::from_secs(1)] {
         bench.pass(time);
         one.ok(vec![]);
@@ -351,7 +352,8 @@ fn only_clients_that_declare_own_changes_get_a_delegation() {
     let tree = Tree::new(&one);
     let none = GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false);
     let unavailable = Res::OP_GET_DIR_DELEGATION(GET_DIR_DELEGATION4res::NFS4_OK(none));
-    // Linux requests no notifications, other clients request some. Neither declares `OWN_CHANGES`.
+    // Linux requests no notifications, and other clients request some. No such client declares `OWN_CHANGES`, so none
+    // gets a delegation.
     for types in [Mask::NONE, Mask::of(&[0, 1, 2, 3, 4, 5]), Mask::of(&[OWN_CHANGES - 1])] {
         assert_eq!(one.ok(ask_for(&tree.dir, types))[1], unavailable);
     }

@@ -202,8 +202,8 @@ fn only_close_and_downgrade_check_the_seqid_of_the_current_stateid() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let open = || Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_BOTH, unchecked(0o644)));
-    // RESTOREFH restores the stateid of the first OPEN. The second OPEN of the same open-owner has incremented its
-    // sequence number.
+    // RESTOREFH restores the stateid of the first OPEN. The second OPEN of the same open-owner has incremented the
+    // sequence number of this stateid.
     let old =
         |last: Arg| vec![Arg::OP_PUTROOTFH, open(), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, open(), Arg::OP_RESTOREFH, last];
     peer.ok(old(Arg::OP_READ(READ4args { stateid: CURRENT, offset: 0, count: 1 })));
@@ -250,7 +250,7 @@ fn a_file_may_end_with_its_name_only_if_no_client_can_open_it() {
     drop(one);
     assert_eq!(peer.fails(again()), NFS4ERR_STALE, "the other removal is still under way");
     drop(other);
-    // Both REMOVE requests have completed, and the server has not freed the file. So a client can open the file again.
+    // Both REMOVE requests have completed without freeing the file, so a client can open the file again.
     peer.ok(again());
 }
 

@@ -131,7 +131,7 @@ fn operations_before_a_malformed_one_are_answered() {
     let cut = body.slice(..body.len() - 4);
     let reply = bench.server.compound(peer.raw(cut)).now_or_never().unwrap().unwrap();
     assert_eq!(COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap().status, NFS4ERR_BADXDR);
-    // Bytes without the header of a COMPOUND are an error of the whole RPC call.
+    // Bytes without the header of a COMPOUND fail the whole RPC call, not a single operation.
     for noise in [&b""[..], b"\0\0\0", b"\xff\xff\xff\xff\0\0\0\0"] {
         assert!(bench.server.compound(peer.raw(Bytes::from_static(noise))).now_or_never().unwrap().is_err());
     }

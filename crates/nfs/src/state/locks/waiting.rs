@@ -1,5 +1,5 @@
-//! The queue of lock-owners that wait for a lock on one file: they were denied and retry, in order of arrival (RFC 8881
-//! §9.6).
+//! The queue of lock-owners that wait for a lock on one file: the server denied their LOCKs and they retry, in order of
+//! their first LOCK (RFC 8881 §9.6).
 
 use super::Owner;
 use crate::spans::{LockKind, Span};
@@ -7,14 +7,14 @@ use crate::state::ClientId;
 use std::time::Duration;
 use types::{Timestamp, limits};
 
-/// The shortest time for which a waiter keeps its place in the queue without a retry. It applies to a waiter that has
-/// asked only once.
+/// The shortest time for which a waiter keeps its position in the queue without a retry. It applies to a waiter that
+/// has sent only one LOCK.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
-/// The longest time for which a waiter keeps its place in the queue without a retry.
+/// The longest time for which a waiter keeps its position in the queue without a retry.
 const PATIENCE_MAX: Duration = Duration::from_secs(90);
 
-/// The server notifies only waiters that have asked within this time when their lock becomes free. Clients that wait
-/// for a notification ask at least every 30 seconds.
+/// When a lock becomes free, the server notifies only the waiters that have sent LOCK within this time. Clients that
+/// wait for a notification retry at least every 30 seconds.
 const SLEEP_MAX: Duration = Duration::from_secs(40);
 
 /// A lock-owner that waits for a lock, with its byte range and lock kind.
@@ -25,9 +25,10 @@ pub(super) struct Waiter {
     pub(super) kind: LockKind,
     /// When the lock-owner last requested the lock.
     asked: Timestamp,
-    /// How long after `asked` the waiter keeps its priority: three times the interval between its last two requests.
+    /// How long after `asked` the waiter keeps its priority: three times the interval between the waiter's last two
+    /// requests, at least `PATIENCE_MIN` and at most `PATIENCE_MAX`.
     patience: Duration,
-    /// Whether the server has notified the lock-owner of a free lock since its last request.
+    /// Whether the server has notified the lock-owner of a free lock since the lock-owner's last request.
     told: bool,
 }
 
@@ -58,13 +59,13 @@ impl Waiting {
         self.0.iter().filter(|w| w.owner.0 == client).count()
     }
 
-    /// Returns the waiters that asked before `me` and have not lost their priority, in order.
+    /// Returns the waiters that requested their lock before `me` and have not lost their priority, in order.
     pub(super) fn before(&self, me: &Owner, now: Timestamp) -> impl Iterator<Item = &Waiter> {
         self.0.iter().take_while(move |w| w.owner != *me).filter(move |w| w.waits(now))
     }
 
-    /// Records that the server denied a lock to `me` and that `me` will retry. If the queue is full, `me` gets no
-    /// place, which costs fairness but not correctness.
+    /// Records that the server denied a lock to `me` and that `me` will retry. If the queue is full, `me` has no
+    /// priority, which costs fairness but not correctness.
     pub(super) fn asked(&mut self, me: Owner, span: Span, kind: LockKind, now: Timestamp, full: bool) {
         if let Some(waiter) = self.0.iter_mut().find(|w| w.owner == me && w.span == span) {
             let between = now.since(waiter.asked);
@@ -77,8 +78,8 @@ impl Waiting {
         }
     }
 
-    /// Returns the lock-owners to notify, in order of arrival: their locks are free and do not conflict with each
-    /// other.
+    /// Returns the lock-owners to notify, in order of arrival: they can get their locks now, and these locks do not
+    /// conflict with each other.
     pub(super) fn wake(&mut self, is_free: impl Fn(&Waiter) -> bool) -> Vec<Owner> {
         let mut first: Vec<(Owner, Span, LockKind)> = Vec::new();
         let mut woken = Vec::new();
@@ -102,8 +103,8 @@ impl Waiting {
         self.0.retain(|w| w.owner != *me || !w.span.overlaps(span));
     }
 
-    /// Removes the waiters of the client `gone`, and those that have not asked for too long. Calls `forgotten` for
-    /// each.
+    /// Removes the waiters of the client `gone`, and the waiters that have not retried for too long. Calls `forgotten`
+    /// for each removed waiter.
     pub(super) fn tidy(&mut self, gone: Option<ClientId>, now: Option<Timestamp>, mut forgotten: impl FnMut(ClientId)) {
         self.0.retain(|w| {
             let stays = gone != Some(w.owner.0) && now.is_none_or(|now| w.waits(now) || w.sleeps(now));

@@ -491,14 +491,14 @@ pub fn play(bytes: &[u8]) -> Counters {
     while !dice.0.is_empty() {
         let which = usize::from(dice.byte() & 1);
         let peer = &peers[which];
-        // Callbacks answer NOMATCHING_LAYOUT, so that no request waits for a recall.
+        // The clients reply NOMATCHING_LAYOUT to callbacks, so that no request waits for a recall.
         (0..4).for_each(|_| bench.server.callbacks().next(Some(NFS4ERR_NOMATCHING_LAYOUT)));
         // Compute the sequence number before the operations, which may contain another SEQUENCE.
         let number = peer.sequence.get().wrapping_add(1);
         let ops = request(peer, &mut dice, &seen);
         let mut body = peer.call(ops).body;
         if dice.byte() == 255 {
-            // Change one byte of the request, and perhaps truncate the request.
+            // Damage the request: change one byte, and perhaps truncate the request.
             let mut damaged = body.to_vec();
             let at = usize::from(dice.byte()) * 3 % damaged.len();
             damaged[at] ^= dice.byte();
