@@ -186,7 +186,7 @@ impl Iod {
             let pulls = Pulls::over_sockets();
             Volume { local, short_circuit: config.short_circuit, data_server, pulls, ..Volume::new(store, &key) }
         });
-        // `open_all` returns at least one store, because the configuration has a first store.
+        // This error cannot occur: the configuration has a first store, so `open_all` returns at least one store.
         let Some(first) = volumes.next() else { return Err(StoreError::Missing(config.dir).into()) };
         let others = volumes.collect();
         let shared = Arc::new(Shared {
@@ -293,8 +293,8 @@ impl Running {
     }
 
     /// Stops the iod: accepts no more connections, completes requests in progress, and closes all connections. The
-    /// stores are closed when this function returns, unless another service still refers to the daemon. Uncommitted
-    /// data are only in the page cache of the system.
+    /// stores are closed when this function returns, unless another service still refers to the daemon. The iod does
+    /// not sync when it stops, so uncommitted data may be only in the page cache of the kernel.
     pub fn stop(self) {
         drop(self);
     }
@@ -334,7 +334,8 @@ impl UnixSocket {
         let mut socket = UnixSocket { path: dir.join(SOCKET), folder: None };
         if socket.path.as_os_str().len() > SOCKET_PATH_MAX || socket.path.to_str().is_none() {
             let folder = std::env::temp_dir().join(format!("weir-iod-{}", uuid::Uuid::new_v4().simple()));
-            // `make_way` fails if the folder exists. An existing folder may belong to another user.
+            // `make_way` fails if the folder exists. So the iod does not use a folder of another user, who could
+            // replace the socket.
             net::files::make_way(&folder)?;
             socket = UnixSocket { path: folder.join(SOCKET), folder: Some(folder) };
         }

@@ -70,7 +70,7 @@ pub struct Store {
     claimed: Mutex<Claimed>,
     /// Whether the iod may serve clients; see [`Store::check_confirmed`].
     confirmed: AtomicBool,
-    /// Objects whose sync failed. The failure outlives the eviction of an object from the cache.
+    /// Objects whose sync failed. The store remembers the failure even after the cache has evicted the object.
     failed: Mutex<HashSet<ObjectId>>,
     all_failed: AtomicBool,
     /// The content of the `FORMAT` file, and its open file, which holds the lock of the store.
@@ -221,8 +221,8 @@ impl Store {
         Ok((total, free_space::spare((total, free))))
     }
 
-    /// Claims free space for `len` new bytes. Fails with `NoSpc` if the disk would have less free space than the iod's
-    /// reserve.
+    /// Checks that `len` new bytes fit on the disk without its reserve, and counts them as used. Fails with `NoSpc` if
+    /// the disk would have less free space than the iod's reserve.
     fn take_room(&self, len: u64) -> Result<(), Failure> {
         self.room.take(len, || self.disk.capacity()).map_err(|e| failure(&e, "write the object"))
     }

@@ -66,8 +66,8 @@ impl Disk for Local {
     fn prepare(&self) -> io::Result<()> {
         let existed = self.dir.exists();
         folders().create(&self.dir)?;
-        // Restrict only an empty directory. A directory with other files may belong to another program, and the store
-        // refuses to use it.
+        // Restrict the permissions only of an empty directory. A directory with other files may belong to another
+        // program, and the store refuses to use it.
         if self.list("")?.iter().all(|name| name == "lost+found") {
             self.narrow();
         }
@@ -142,8 +142,8 @@ struct LocalFile {
 }
 
 impl Drop for LocalFile {
-    /// Releases the lock explicitly. A child process between `fork` and `exec` shares every descriptor. So a mere
-    /// `close` here would leave the file locked by the child.
+    /// Release the lock explicitly. A child process between `fork` and `exec` shares every descriptor. If this process
+    /// only closed the file, the child would keep the lock.
     fn drop(&mut self) {
         if *self.locked.get_mut() {
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);

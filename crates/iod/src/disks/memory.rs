@@ -94,7 +94,8 @@ enum Change {
 }
 
 struct State {
-    /// Number of power cuts and kills so far. Handles that were opened before the last one return errors.
+    /// Number of power cuts and kills so far. Handles that were opened before the last power cut or kill return
+    /// errors.
     life: u64,
     capacity: u64,
     /// Number of pages that all files with a name or an open handle use.
@@ -108,7 +109,7 @@ struct State {
     changes: u64,
     dies_at: Option<u64>,
     dead: bool,
-    /// Copies of the disk, each from before one change; `None` until [`Memory::keep_copies`].
+    /// Copies of the disk, one from before each change; `None` until [`Memory::keep_copies`] is called.
     copies: Option<Vec<State>>,
 }
 
@@ -320,7 +321,7 @@ impl State {
         self.pending.push(Pending { folder: folder.to_owned(), change });
     }
 
-    /// Marks a file as one without a name; frees its pages if no handle is open.
+    /// Marks a file as one without a name; frees its pages if no handle of the file is open.
     fn unlink(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.linked = false;
@@ -517,7 +518,7 @@ impl MemoryFile {
     }
 }
 
-/// Number of pages in use, and the capacity of the disk in pages.
+/// The number of pages in use, and the capacity of the disk in pages.
 struct Budget {
     pages: u64,
     most: u64,
@@ -612,7 +613,8 @@ impl Drop for MemoryFile {
         let Some(node) = state.nodes.get_mut(&self.id).filter(|_| state.life == self.life) else { return };
         node.open -= 1;
         if node.open == 0 {
-            // Release the lock with the last handle: only the iod locks files, each through a single handle.
+            // Release the file's lock only with its last handle. This is exact, because only the iod locks files, and
+            // opens each of them once.
             node.locked = false;
             if !node.linked {
                 state.pages -= node.pages();

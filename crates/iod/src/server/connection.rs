@@ -37,7 +37,7 @@ const _: () = assert!(BEFORE_PAYLOAD + MARK < INPUT && STRANGER_MAX < INPUT);
 
 /// A request that the iod has received completely or in part.
 struct Record {
-    /// The beginning of the record, or the whole record if `rest` is 0.
+    /// The beginning of the record, or the whole record if no byte of it is still in the socket.
     head: Bytes,
     /// Number of bytes of the record that are still in the socket.
     rest: usize,
@@ -113,12 +113,12 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Returns the volume of the session; `NoSession` before PROVE.
+    /// Returns the volume of the session; fails with `NoSession` until PROVE has opened the session.
     pub(super) fn volume(&self) -> Result<&Arc<Volume>, Status> {
         self.session.as_ref().map(Session::volume).ok_or(Status::NoSession)
     }
 
-    /// Returns the store of the session; `NoSession` before PROVE.
+    /// Returns the store of the session; fails with `NoSession` until PROVE has opened the session.
     pub(super) fn store(&self) -> Result<&Store, Status> {
         self.volume().map(|volume| &volume.store)
     }
@@ -169,7 +169,7 @@ impl<C: Channel> Connection<C> {
         Ok(Some(mark))
     }
 
-    /// Frees the buffers of this connection, because the peer sends no request now.
+    /// Frees the buffers of this connection, because the peer is idle now.
     fn rest(&mut self) {
         self.input = BytesMut::new();
         self.output = Vec::new();
@@ -250,8 +250,8 @@ impl<C: Channel> Connection<C> {
             }
             _ if !small => Err(Broken::Protocol("a record too large for its procedure")),
             Ok(procedure) => {
-                // Return the permit for this record's memory before the procedure borrows a buffer. If threads waited
-                // for a second buffer while they hold one, they could deadlock.
+                // Return the permit for the memory of this record before the procedure borrows a buffer from the pool.
+                // If threads waited for a second buffer while they hold one, they could deadlock.
                 drop(permit);
                 self.counters().request(procedure);
                 let _change = if procedure.changes() { self.change()? } else { None };
@@ -261,8 +261,8 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Registers a change of an object in progress, until the result is dropped. Returns `None` before PROVE, when no
-    /// request can change an object.
+    /// Registers that a change of an object is in progress, until the returned value is dropped. Returns `None` before
+    /// PROVE, when no request can change an object.
     fn change(&self) -> Result<Option<Change>, Replaced> {
         self.session.as_ref().map(|session| session.membership.change()).transpose()
     }

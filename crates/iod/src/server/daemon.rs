@@ -54,8 +54,8 @@ impl Daemon {
     pub fn check_handle(&self, handle: &DataHandle) -> Result<&Arc<Volume>, Status> {
         let mut named = self.volumes().filter(|volume| volume_tag(volume.store.fsid()) == handle.volume);
         let found = named.find_map(|volume| match volume.check_handle(handle) {
-            // A handle names its file system only by a short tag. Two file systems may have the same tag, so try the
-            // next volume.
+            // A handle names its file system only by a short number (`volume_tag`), which two file systems may share.
+            // So if this volume refuses the handle, try the next volume.
             Err(Status::BadHandle) => None,
             checked => Some(checked.map(|()| volume)),
         });

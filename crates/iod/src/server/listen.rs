@@ -97,8 +97,8 @@ impl Live {
                         }
                     }
                     let span = socket.waiting_since().map_or(0, |since| now.saturating_sub(since));
-                    // `cut_off` returns true only once, so a slow connection is counted once. It stays in the table
-                    // until its thread has ended.
+                    // `cut_off` returns true only for its first call. So the iod counts a slow connection once,
+                    // although the connection stays in the table until its thread has ended.
                     if u128::from(span) > most.as_millis() && socket.cut_off() {
                         Counters::add(&shared.daemon.counters.connections_stalled, 1);
                         tracing::info!(?peer, pressed, "disconnected a peer that stalled inside a request or reply");
@@ -205,8 +205,8 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
             tracing::error!(?peer, "the work for a connection panicked");
         }
         shared.daemon.counters.connections_open.fetch_sub(1, Ordering::Relaxed);
-        // Drop the reference to the store before the entry in the table. When the table is empty, the thread in `stop`
-        // may open the store again.
+        // Drop this thread's reference to the store before its entry in the table of connections. When the table is
+        // empty, the thread that stops the iod may open the store again.
         drop(shared);
         drop(place);
     });

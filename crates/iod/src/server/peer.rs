@@ -37,8 +37,8 @@ impl Peer {
             return Err(Broken::Protocol("the connection was closed"));
         }
         let channel = &mut self.connection.socket;
-        // A mark can announce at most 2 GiB. A longer record exceeds the iod's limit anyway, so the truncated length
-        // has the same effect.
+        // A record mark can announce at most 2 GiB. A longer record exceeds the iod's limit anyway, so the iod also
+        // refuses it when its mark has a truncated length.
         let mark = (request.len().min(i32::MAX as usize) as u32 | 1 << 31).to_be_bytes();
         channel.input = Bytes::copy_from_slice(&mark).chain(request);
         channel.output.clear();
@@ -84,7 +84,7 @@ impl Channel for Memory {
     }
 
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static {
-        // Nothing to close: the caller gets the error when it passes the next record.
+        // There is no socket to close: the caller gets the error when it passes the next record.
         || {}
     }
 

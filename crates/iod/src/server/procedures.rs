@@ -77,8 +77,8 @@ impl<C: Channel> Connection<C> {
                 Ok(args) => self.read(xid, &args),
                 Err(error) => self.garbage(xid, error),
             },
-            // WRITE does not come here: `Connection::serve` executes it, because a part of its payload may still be in
-            // the socket.
+            // This function does not execute WRITE: `Connection::serve` executes it, because a part of its payload may
+            // still be in the socket.
             Procedure::Write => self.refuse(xid, AcceptStat::ProcUnavail),
             Procedure::Commit => self.with(xid, &mut input, Self::commit),
             Procedure::Size => self.with(xid, &mut input, Self::size),
@@ -174,8 +174,8 @@ impl<C: Channel> Connection<C> {
         if !ticket.is_proven(&said, &args) {
             return Err(Status::CapRefused.into());
         }
-        // Mark the peer as authenticated before `join`. `join` may wait for changes on older connections, and meanwhile
-        // the iod must not close this connection as unauthenticated.
+        // Mark the peer as authenticated before `join`. `join` may wait for changes on older connections, and the iod
+        // must not close this connection as unauthenticated during the wait.
         self.socket.is_known_now();
         let membership = volume.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
             status: Status::Delay,
@@ -275,7 +275,7 @@ impl<C: Channel> Connection<C> {
         result
     }
 
-    /// Sends the encoded head of a READ reply, followed by `data` with its XDR padding.
+    /// Sends the encoded head of a READ reply (size and pieces), followed by `data` with its XDR padding.
     fn send_head(&mut self, xid: u32, plan: &mut ReadPlan, data: &[u8]) -> Result<(), Broken> {
         self.encode_head(xid, plan);
         self.send_output(data)

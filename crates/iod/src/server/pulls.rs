@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The reason why a PULL ends early.
 enum Stop {
-    /// The source object cannot be read. The target object has all bytes that were copied before.
+    /// The source object cannot be read. The target object has all bytes that the iod copied before the error.
     Source(String),
     /// The target object cannot be written.
     Target(Failure),
@@ -45,7 +45,7 @@ impl From<Failure> for Stop {
 impl<C: Channel> Connection<C> {
     /// Executes PULL and returns its result; the caller sends the reply.
     pub(super) fn pull(&mut self, args: PullArgs) -> Result<PullReply, Failure> {
-        // Only the mgr may request a PULL. Other clients could make this host connect to arbitrary addresses.
+        // Only the mgr may request a PULL. Otherwise any client could make this host connect to arbitrary addresses.
         if self.session.as_ref().is_none_or(|session| session.number() != MGR_SESSION) {
             return Err(Status::CapRefused.into());
         }

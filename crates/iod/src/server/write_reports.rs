@@ -36,7 +36,8 @@ struct State {
     known: u64,
     /// Reports that the mgr has not confirmed, by report number.
     waiting: BTreeMap<u64, (ObjectId, Written)>,
-    /// The last confirmed report of each object, and whether the object was written again since without a new report.
+    /// The last confirmed report of each object. Also whether a client has written to the object after this report and
+    /// without a new report.
     remembered: HashMap<ObjectId, (Written, bool)>,
     closing: bool,
 }
@@ -73,7 +74,8 @@ impl WriteReports {
         while state.known < number && !state.closing {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // The writer gives up, but the report stays in the queue, because the write has happened.
+                // The wait has timed out. Keep the report in the queue: the write has happened, so the mgr must still
+                // learn of it.
                 break;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -87,7 +89,8 @@ impl WriteReports {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if known == 0 {
-            // A mgr sends 0 in its first NEWS, so this mgr has restarted or is a new one.
+            // A mgr sends 0 in its first NEWS. So this mgr has started after the confirmed reports and does not know
+            // them: forget them.
             state.remembered.clear();
         } else if known <= state.told && known > state.known {
             state.learn(known);
@@ -103,12 +106,13 @@ impl WriteReports {
         state.hand_out()
     }
 
-    /// Returns whether an object was written without a report since its last report, and clears this flag.
+    /// Returns whether a client has written to an object without a report since the object's last report, and clears
+    /// this flag.
     pub(super) fn take_changed(&self, object: ObjectId) -> bool {
         lock(&self.state).remembered.get_mut(&object).is_some_and(|(_, changed)| std::mem::take(changed))
     }
 
-    /// Ends the waits of all writers and of the mgr's call, because the iod stops.
+    /// Ends the waits of all writers and of the mgr's NEWS call, because the iod stops.
     pub(super) fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
@@ -172,7 +176,7 @@ mod tests {
             assert_eq!(news.next(first.number, NOW).written, []);
             assert!(writer.join().unwrap());
         });
-        // A write needs no report if it uses the layout of the last reported write and does not extend the object.
+        // A write needs no report if its layout is that of the last reported write and it does not extend the object.
         assert!(news.tell(object_id(7), written(1, 100), NOW) && news.tell(object_id(7), written(1, 50), NOW));
         assert!(
             news.take_changed(object_id(7)) && !news.take_changed(object_id(7)) && !news.take_changed(object_id(8))

@@ -31,7 +31,7 @@ pub(crate) struct Object {
 }
 
 enum State {
-    /// No request has looked for the file of the object yet.
+    /// No request has tried to open the file of the object yet.
     Unopened,
     /// The object has no file, so it does not exist.
     Absent,
@@ -52,7 +52,7 @@ pub(crate) enum Presence {
 }
 
 impl Object {
-    /// Makes an object whose file no request has looked for yet.
+    /// Makes an object whose file no request has tried to open yet.
     pub(crate) fn new(id: ObjectId) -> Self {
         Object { id, state: RwLock::new(State::Unopened) }
     }
@@ -66,7 +66,7 @@ impl Object {
         }
     }
 
-    /// Opens the object file if no request has looked for it yet, and takes the lock shared.
+    /// Opens the object file if no request has tried that yet, and takes the lock of the object shared.
     fn shared(&self, store: &Store) -> Result<RwLockReadGuard<'_, State>, Failure> {
         loop {
             let state = read(&self.state);
@@ -78,7 +78,7 @@ impl Object {
         }
     }
 
-    /// Takes the lock exclusively, and opens the object file if no request has looked for it yet.
+    /// Takes the lock of the object exclusively, and opens the object file if no request has tried that yet.
     fn exclusive(&self, store: &Store) -> Result<RwLockWriteGuard<'_, State>, Failure> {
         let mut state = write(&self.state);
         if matches!(*state, State::Unopened) {
@@ -171,7 +171,8 @@ impl Object {
             let end = extent.offset.checked_add(u64::from(extent.len)).ok_or(Status::Inval)?;
             let inside = end.min(plan.size).max(extent.offset);
             if let Some(open) = open {
-                // Keep two array entries free for each remaining extent: an extent can split one entry into at most three.
+                // Keep two pieces of the reply free for each remaining extent, because an extent can need up to three
+                // pieces.
                 let spare = PIECES_MAX - 2 * (extents.len() - index - 1);
                 open.plan(plan, extent.offset, inside, spare, store.counters())?;
             }
@@ -226,7 +227,7 @@ impl Object {
         Ok(())
     }
 
-    /// Makes all earlier writes durable. Returns the durable size of the object in bytes.
+    /// Makes all earlier writes to the object durable. Returns the durable size of the object in bytes.
     pub(crate) fn commit(&self, store: &Store, generation: Generation) -> Result<u64, Failure> {
         let open = self.shared(store)?.checked(generation)?.cloned();
         let Some(open) = open else { return Ok(0) };
@@ -245,7 +246,7 @@ impl Object {
         open.sync(store)
     }
 
-    /// Returns whether the object exists and is usable.
+    /// Returns whether the object exists and its file is undamaged.
     pub(crate) fn presence(&self, store: &Store) -> Result<Presence, Failure> {
         Ok(match &*self.shared(store)? {
             State::Unopened | State::Absent => Presence::Absent,
@@ -298,8 +299,8 @@ impl Object {
         }
         let size = open.size();
         drop(state);
-        // Sync even if the object already has this size: an earlier request may have changed the size and failed to
-        // sync.
+        // Sync even if the object already has this size: an earlier request may have changed the size and then failed
+        // to sync the file.
         open.sync(store)?;
         Ok(size)
     }
@@ -330,7 +331,8 @@ impl Object {
             Counters::add(&store.counters().objects_removed, 1);
             store.sync_leaf(&leaf, leaf.changed())
         } else if store.disk().is_folder(leaf.path()) {
-            // An earlier request may have removed the file and failed before it synced the folder.
+            // An earlier request may have removed the file and failed before it synced the folder, so sync the folder
+            // now.
             store.sync_leaf(&leaf, Leaf::FOUND)
         } else {
             Ok(())
@@ -435,7 +437,7 @@ impl Object {
         }
     }
 
-    /// Refuses, durably, all capabilities of a generation before `fence` from now on.
+    /// Makes the object refuse, durably, all capabilities of a generation before `fence` from now on.
     pub(crate) fn fence(&self, store: &Store, generation: Generation, fence: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         let open = match state.checked(generation)? {
@@ -463,7 +465,7 @@ impl Object {
 
 impl State {
     /// Returns the open object; `None` if the object does not exist. Refuses damaged objects, and capabilities of a
-    /// generation before the object's.
+    /// generation before that of the object.
     fn checked(&self, generation: Generation) -> Result<Option<&Arc<Open>>, Failure> {
         match self {
             State::Open(open) if generation < open.generation() => Err(Status::Fenced.into()),

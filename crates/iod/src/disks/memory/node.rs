@@ -13,11 +13,12 @@ const VERSIONS: usize = 4;
 
 type Page = Arc<[u8; PAGE as usize]>;
 
-/// The earlier versions of a page since the last sync; `None` is a hole.
+/// The versions of a page that the file keeps from before the current one, since the last sync; `None` is a hole.
 #[derive(Clone, Default)]
 struct Past {
     versions: Vec<Option<Page>>,
-    /// A sync of the page failed and the page has not changed again, so a later sync does not write the page.
+    /// A sync of the page failed, and no write has changed the page since then, so a later sync does not write the
+    /// page.
     lost: bool,
 }
 
@@ -25,8 +26,8 @@ struct Past {
 #[derive(Clone, Default)]
 pub(super) struct Node {
     pages: BTreeMap<u64, Page>,
-    /// Pages for which `reserve` allocated storage, with or without content. The value says whether the allocation is
-    /// durable.
+    /// Pages for which `reserve` allocated storage, with or without content. The value of an entry says whether the
+    /// allocation is durable.
     reserved: BTreeMap<u64, bool>,
     len: u64,
     /// Earlier versions of each page that changed since the last sync.
@@ -110,7 +111,8 @@ impl Node {
         if done > 0 && end > self.len {
             self.change_len(end);
         }
-        // If this write reached the end of the file, the next sync writes the last bytes and the length again.
+        // A failed sync may have lost the last bytes of the file. After a write up to the end of the file, the next
+        // sync writes these bytes and the length again.
         self.lens_lost &= done == 0 || end < self.len;
         done
     }

@@ -29,19 +29,20 @@ pub(crate) struct Open {
     pub(super) generation: AtomicU32,
     /// Size of the object in bytes. Grows under the shared lock of the object, shrinks under the exclusive lock.
     pub(super) size: AtomicU64,
-    /// Length of the dense prefix: the object has no hole before this offset. May exceed `size` for a moment.
+    /// Length of the dense prefix: the object has no hole before this offset. May exceed `size` for a moment, while a
+    /// request truncates the object.
     pub(super) dense: AtomicU64,
-    /// Number of finished changes. Starts at [`FOUND`], because the content that an earlier run left may not be
-    /// durable.
+    /// Number of finished changes of the object. Starts at [`FOUND`], because the content that an earlier run left may
+    /// not be durable.
     written: AtomicU64,
-    /// Number of changes that are durable.
+    /// Number of changes of the object that are durable.
     durable: AtomicU64,
-    /// Held during a sync. Threads that wait for this lock then share one sync.
+    /// Held during a sync of the object. Threads that wait for this lock then share the next sync.
     syncing: Mutex<()>,
-    /// A sync failed, so the iod reports nothing about this object as durable until the object is removed or the iod
-    /// restarts.
+    /// A sync of the object failed, so the iod reports nothing about this object as durable until the object is
+    /// removed or the iod restarts.
     pub(super) failed: AtomicBool,
-    /// `sendfile` failed in the middle of a reply, where the iod cannot report an error. READs now copy the bytes
+    /// `sendfile` failed in the middle of a reply, where the iod cannot report an error. So later READs copy the bytes
     /// through memory.
     pub(crate) read_by_copy: AtomicBool,
     leaf: Arc<Leaf>,
@@ -112,7 +113,7 @@ impl Open {
         }
     }
 
-    /// Returns the head of the object with its current generation.
+    /// Returns the head of the object file, with the current generation of the object.
     pub(super) fn head(&self) -> Head {
         Head { generation: self.generation(), ..self.head }
     }
@@ -141,7 +142,8 @@ impl Open {
         self.durable.load(Ordering::Acquire) < FOUND
     }
 
-    /// Counts a finished change. The caller must have finished the change, because a later sync counts it as durable.
+    /// Counts a finished change. The caller must have finished the change before this call, because the next sync
+    /// counts the change as durable.
     pub(in crate::store) fn changed(&self) {
         self.written.fetch_add(1, Ordering::AcqRel);
     }
@@ -153,8 +155,8 @@ impl Open {
         Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })
     }
 
-    /// Adds the pieces between `offset` and `end` to the plan, in at most `spare` pieces in all. Both offsets must not
-    /// exceed the size of the object.
+    /// Adds the pieces between `offset` and `end` to the plan, in at most `spare` pieces. Neither offset may exceed
+    /// the size of the object.
     pub(super) fn plan(
         &self,
         plan: &mut ReadPlan,
@@ -167,7 +169,8 @@ impl Open {
         while at < end {
             let mut dense = self.dense();
             if at >= dense {
-                // A write may have filled the hole behind the dense prefix since the last check.
+                // A write may have filled the hole behind the dense prefix since the last check, so look for the first
+                // hole again.
                 dense = self.next_hole(dense, counters)?;
                 self.dense.fetch_max(dense, Ordering::AcqRel);
             }
@@ -180,7 +183,8 @@ impl Open {
                     None => (PieceKind::Hole, end),
                 }
             };
-            // If the plan has no more free pieces, return the rest as one data piece. Its holes read as zeros.
+            // If the reply can have no more pieces, plan the rest of the range as one data piece. Holes in it are sent
+            // as zeros.
             let full = plan.pieces.len() + 2 >= spare;
             let (kind, until) = if full { (PieceKind::Data, end) } else { (kind, until.min(end)) };
             if let Some(sums) = self.sums.as_ref().filter(|_| kind == PieceKind::Hole) {
@@ -251,8 +255,8 @@ impl Open {
         Ok(())
     }
 
-    /// Allocates disk space from `offset` up to `end`, and extends the object to `end`. No byte changes, so the
-    /// checksums stay valid.
+    /// Allocates disk space from `offset` up to `end`, and extends the object to `end`. No byte of the object changes,
+    /// so its block checksums stay valid.
     pub(super) fn reserve(&self, store: &Store, offset: u64, end: u64) -> Result<(), Failure> {
         let more = end.saturating_sub(self.dense().min(self.size()).max(offset));
         let room = store.take_room(more);
@@ -342,7 +346,7 @@ impl Open {
             }
             let left = len - done;
             match self.file.copy_from(&*source.file, HEAD_LEN + from + done, HEAD_LEN + to + done, left) {
-                // The source ended early, because another request truncated it.
+                // The source object ended before the range, because another request has truncated it.
                 Ok(0) => break Ok(false),
                 Ok(n) => done += n,
                 Err(error) => break Err(error),
@@ -371,8 +375,8 @@ impl Open {
         Ok(())
     }
 
-    /// Makes all finished changes and the name of the file durable. Threads that wait for a running sync share the next
-    /// one.
+    /// Makes all finished changes and the name of the file durable. Threads that wait while a sync runs share the next
+    /// sync.
     pub(in crate::store) fn sync(&self, store: &Store) -> Result<(), Failure> {
         let counters = store.counters();
         let target = self.written.load(Ordering::Acquire);
