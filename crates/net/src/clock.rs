@@ -1,6 +1,6 @@
 //! The wall clock of all code that does I/O; a simulator can replace it.
 //!
-//! To measure durations, the code uses [`tokio::time::Instant`], which a simulator controls.
+//! To measure durations, all code uses [`tokio::time::Instant`] instead, which a simulator controls.
 
 use std::cell::Cell;
 use std::time::SystemTime;

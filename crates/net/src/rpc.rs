@@ -109,16 +109,16 @@ pub struct Limits {
     pub total_bytes: usize,
     /// Time limit for the first record of an accepted connection to begin to arrive.
     pub first_request: Duration,
-    /// Time limit for the rest of a record to arrive, and for the peer to accept the first part of the send queue. A
+    /// Time limit for the rest of a record to arrive, and for the peer to accept the oldest data in the send queue. A
     /// peer that exceeds the limit is disconnected.
     pub stall: Duration,
-    /// The time limit that replaces `stall` while the server is short of memory.
+    /// The time limit that replaces [`Limits::stall`] while the server is short of memory.
     pub stall_under_pressure: Duration,
-    /// How long a server that shuts down waits for the end of calls in progress.
+    /// How long a server that shuts down waits for calls in progress to complete.
     pub shutdown_grace: Duration,
-    /// Whether this client connects to other machines from a port below 1024. Only the superuser may use such ports, so
-    /// a server can trust the credentials in calls from them. Without permission for such a port, the client uses
-    /// another port.
+    /// Whether this client connects to other machines from a port below 1024. Only the superuser may use such ports,
+    /// so a server can trust the credentials in calls from such a port. Without permission for such a port, the client
+    /// uses another port.
     pub reserved_port: bool,
 }
 

@@ -19,7 +19,7 @@ const ECHO: u32 = 1;
 /// Procedure of the test service: waits until a test calls the procedure RELEASE.
 const HOLD: u32 = 2;
 const RELEASE: u32 = 3;
-/// Procedure of the test service: sends the call ECHO back to the caller, and returns its result.
+/// Procedure of the test service: calls ECHO of the caller, and returns the result of ECHO.
 const CALL_BACK: u32 = 4;
 const WHO: u32 = 5;
 /// Procedure of the test service: returns 1 MiB of data.
@@ -256,7 +256,8 @@ async fn callbacks_share_the_connection(by: By) {
     for (answer, body) in futures_util::future::join_all(calls).await.into_iter().zip(&bodies) {
         assert_eq!(&answer.unwrap(), body);
     }
-    // The client serves no program, so it refuses the callback. The service receives this refusal as an error.
+    // The client serves no program, so it refuses the callback. The service receives this refusal as the error of its
+    // call.
     let (limits, counters, nobody) = (Limits::default(), Counters::default(), Arc::new(NoService));
     let bare = match by {
         By::Socket => Connection::connect(&server.addresses()[0], nobody, limits, counters, LONG).await,
@@ -365,7 +366,7 @@ async fn a_disconnect_notifies_the_service_and_running_calls_finish(by: By) {
     while service.gate.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
-    // Dropping the last handle also closes the connection.
+    // Dropping the last handle of a connection also closes the connection.
     drop(join(&server, by).await);
     service.gone.acquire().await.unwrap().forget();
     assert_eq!(counters.traffic().connections_open, 0);
@@ -429,8 +430,8 @@ async fn replies_for_a_client_that_does_not_read_are_bounded() {
         slow.write_all(&one_fragment(raw_call(xid, BIG, b""))).await.unwrap();
     }
     service.wait_entered(4).await;
-    // The calls of another client still work. During these calls, a server without a limit would execute more calls of
-    // the slow client.
+    // The calls of another client still succeed. They also take some time, in which a server without a limit executes
+    // more calls of the slow client.
     let other = connect(&server).await;
     for _ in 0..300 {
         call(&other, ECHO, &Bytes::from_static(b"x")).await.unwrap();
@@ -479,8 +480,8 @@ async fn connections_are_limited() {
     assert_eq!(counters.traffic().connections_refused, 1);
     drop(first);
     service.gone.acquire().await.unwrap().forget();
-    // The server notifies the service first and frees the connection's place a moment later, so try again until it
-    // accepts.
+    // The server notifies the service of the end of a connection first. It frees the slot of the connection a moment
+    // later, so try again until it accepts a connection.
     loop {
         let next = connect(&server).await;
         if call(&next, ECHO, &Bytes::new()).await.is_ok() {
@@ -673,7 +674,8 @@ async fn in_process_connections_and_memory_are_limited() {
         tokio::task::yield_now().await;
     }
     drop(first);
-    // The server may free the connection's place a moment after the client has dropped the connection, so try again.
+    // The server may free the slot of the connection a moment after the client has dropped the connection, so try
+    // again.
     while join_with(&server, By::Door, Limits::default()).await.is_err() {
         tokio::task::yield_now().await;
     }

@@ -14,8 +14,8 @@ use crate::disks::{Disk, read_full};
 impl Store {
     /// Returns at most `max` objects after `after`, ordered by folder number and then by object id.
     ///
-    /// The list includes object files without a usable head, and marks these files as damaged or foreign. An object
-    /// that is created or removed during a walk of several calls may be listed or not.
+    /// The list includes object files without a usable head, and returns the states of their heads. An object that is
+    /// created or removed during a walk of several calls may be listed or not.
     pub(crate) fn list(&self, after: Option<ObjectId>, max: u32) -> Result<ListReply, Failure> {
         let max = (max as usize).clamp(1, LIST_MAX);
         let mut reply = ListReply { entries: Vec::new(), eof: true };

@@ -171,8 +171,8 @@ impl Object {
             let end = extent.offset.checked_add(u64::from(extent.len)).ok_or(Status::Inval)?;
             let inside = end.min(plan.size).max(extent.offset);
             if let Some(open) = open {
-                // Keep two pieces of the reply free for each remaining extent, because an extent can need up to three
-                // pieces.
+                // Keep two pieces of the reply free for each remaining extent: one for its bytes inside the object,
+                // one for its bytes past the end.
                 let spare = PIECES_MAX - 2 * (extents.len() - index - 1);
                 open.plan(plan, extent.offset, inside, spare, store.counters())?;
             }

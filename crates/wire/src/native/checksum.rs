@@ -22,7 +22,7 @@ impl Crc32c {
         self.0.update(part);
     }
 
-    /// Returns the CRC-32C of all parts so far.
+    /// Returns the CRC-32C of all parts that were added.
     pub fn finish(self) -> u32 {
         self.0.finalize() as u32
     }

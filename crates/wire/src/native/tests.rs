@@ -377,7 +377,8 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
             );
         }
     }
-    // Each of these tickets differs in one property: the iod, the session, the expiry, or the file system.
+    // Each ticket in the list differs from the right ticket in one property: the iod, the session, the expiry, or the
+    // file system.
     let others = [
         Key::new([7; 32]).of_iod(IodId([3; 16])).ticket(fsid(), 42, 1000),
         key().ticket(fsid(), 43, 1000),
@@ -389,7 +390,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
         assert!(!other.is_proven(&said, &shown));
         assert_eq!(other.check_told(&args, &reply, &told), Err(Status::CapRefused));
     }
-    // The proof of the iod covers both messages of HELLO, so the client detects each changed bit.
+    // The proof of the iod covers the request and the reply of HELLO, so the client detects each changed bit.
     for bit in 0..args.to_bytes().len() * 8 {
         let mut bytes = args.to_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);

@@ -30,7 +30,7 @@ pub(crate) struct Open {
     /// Size of the object in bytes. Grows under the shared lock of the object, shrinks under the exclusive lock.
     pub(super) size: AtomicU64,
     /// Length of the dense prefix: the object has no hole before this offset. May exceed `size` for a moment, while a
-    /// request truncates the object.
+    /// request changes the size.
     pub(super) dense: AtomicU64,
     /// Number of finished changes of the object. Starts at [`FOUND`], because the content that an earlier run left may
     /// not be durable.
@@ -155,8 +155,8 @@ impl Open {
         Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })
     }
 
-    /// Adds the pieces between `offset` and `end` to the plan, in at most `spare` pieces. Neither offset may exceed
-    /// the size of the object.
+    /// Adds the pieces between `offset` and `end` to the plan, so that the plan has at most `spare` pieces afterwards.
+    /// Neither offset may exceed the size of the object.
     pub(super) fn plan(
         &self,
         plan: &mut ReadPlan,
