@@ -190,7 +190,7 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| sender.send(pool.borrow(ONE).len()).unwrap());
-            // The spawned thread waits, because its machine has its full share of buffers. A connection of the other
+            // The spawned thread waits, because its machine has its full share of buffers. A connection of another
             // machine gets a buffer at once.
             held.push(pool.borrow(OTHER));
             assert!(receiver.try_recv().is_err());

@@ -315,7 +315,7 @@ impl Store {
     }
 
     /// Opens the sum file of the object that was created with this nonce; creates the sum file if it is missing. Also
-    /// returns whether it was missing. If the object is `new`, removes the checksums of an earlier object.
+    /// returns whether the sum file was missing. If the object is `new`, removes the checksums of an earlier object.
     fn open_sums(&self, id: ObjectId, nonce: u64, new: bool) -> io::Result<(BlockChecksums, bool)> {
         let path = Shards::sums_path(id);
         let (file, made) = match self.disk.open(&path) {

@@ -361,7 +361,8 @@ async fn a_disconnect_notifies_the_service_and_running_calls_finish(by: By) {
     connection.close();
     assert!(matches!(held.await.unwrap(), Err(Error::Broken(_))));
     service.gone.acquire().await.unwrap().forget();
-    // The service still executes the call, and takes the permit, although no caller waits for the reply.
+    // The service still executes the call, and takes the permit from the semaphore, although no caller waits for the
+    // reply.
     service.gate.add_permits(1);
     while service.gate.available_permits() > 0 {
         tokio::task::yield_now().await;

@@ -27,7 +27,7 @@ pub const VERSION: u32 = 1;
 
 /// Procedure NULL: does nothing (RFC 5531 §12.1).
 pub const NULL: u32 = 0;
-/// Procedure STATUS: returns the configuration and the counters of the daemon, as named values. No arguments; the
+/// Procedure STATUS: returns named values that describe the daemon, for instance its counters. No arguments; the
 /// result is a [`Status`].
 pub const STATUS: u32 = 1;
 /// Procedure CHECK: the mgr looks for damage in its metadata and on the iods, and repairs it on request ([`CheckArgs`]

@@ -225,8 +225,8 @@ impl DiskFile for LocalFile {
 
     fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool> {
         match extents::cover(&self.file, offset, len) {
-            // The file system does not support FIEMAP. If the file has at least as many allocated bytes as its length,
-            // assume that it has no holes.
+            // The file system does not support FIEMAP. So estimate: if the file has at least as many allocated bytes
+            // as its length, assume that it has no holes.
             Err(Errno::OPNOTSUPP | Errno::NOTTY) => {
                 let Measure { len: end, allocated } = self.measure()?;
                 Ok(offset.saturating_add(len) <= end && allocated >= end)
@@ -237,7 +237,8 @@ impl DiskFile for LocalFile {
 
     fn forget(&self, offset: u64, len: u64) {
         if let Some(len) = NonZeroU64::new(len) {
-            // `posix_fadvise` is only advice: a system that ignores it serves the next read from the page cache.
+            // `posix_fadvise` is only advice, so ignore errors: a system that ignores it serves the next read from the
+            // page cache.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
         }
     }

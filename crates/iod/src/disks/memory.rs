@@ -25,7 +25,7 @@ use super::{Disk, DiskFile, Measure};
 use crate::lock::lock;
 use node::{Node, PAGE};
 
-/// An operation on a disk, as the argument of an injected fault.
+/// An operation on a disk, for which an injected fault decides whether it fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Reading bytes of a file.

@@ -65,8 +65,8 @@ impl Daemon {
     /// Registers the counters of another service for the same objects. STATS then returns these counters for every
     /// volume. Only the first call has an effect.
     pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
-        // Only the first call of `count_also` succeeds. The counters of a later call are missing in STATS, which is
-        // harmless.
+        // Only the first call of `count_also` succeeds. Ignore the failure of a later call: STATS then lacks its
+        // counters, which is harmless.
         let _ = self.doors.set(Box::new(counters));
     }
 

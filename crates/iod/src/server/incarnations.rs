@@ -32,7 +32,8 @@ struct Entry {
     gate: Arc<Gate>,
 }
 
-/// The gate of a connection: each change of the connection must pass it, and a newer connection closes it.
+/// The gate of a connection: each change of an object over the connection must pass the gate, and a newer connection
+/// closes the gate.
 struct Gate {
     replaced: AtomicBool,
     changing: Mutex<bool>,
@@ -82,8 +83,8 @@ impl Incarnations {
             older
         };
         let membership = Membership { lines: self.clone(), origin, gate };
-        // Mark all older connections as replaced before waking any of them. An older connection may itself be waiting
-        // in `join` for another connection.
+        // Mark all older connections as replaced before waking any of them. An older connection may itself wait in
+        // `join`, and must see that it is replaced when it wakes up.
         for gate in &older {
             gate.replaced.store(true, Ordering::SeqCst);
         }

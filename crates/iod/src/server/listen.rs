@@ -117,7 +117,8 @@ impl Listener {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix(listener) => listener.as_fd(),
         };
-        // On Linux, `shutdown(2)` of a listening socket makes `accept` return EINVAL.
+        // On Linux, `shutdown(2)` of a listening socket makes `accept` return EINVAL, so the accepting thread wakes
+        // up.
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
     }
 
@@ -199,7 +200,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     let (thread_shared, thread_socket) = (shared.clone(), socket);
     let spawned = thread::Builder::new().name(format!("iod-{number}")).spawn(move || {
         let shared = thread_shared;
-        // A panic in the thread of a connection ends this connection only, not the iod.
+        // Catch a panic in the thread of a connection, so that it ends this connection only, not the iod.
         if panic::catch_unwind(AssertUnwindSafe(|| serve((peer, machine), &shared, thread_socket))).is_err() {
             Counters::add(&shared.daemon.counters.panics, 1);
             tracing::error!(?peer, "the work for a connection panicked");

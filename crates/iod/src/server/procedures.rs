@@ -139,7 +139,8 @@ impl<C: Channel> Connection<C> {
             );
             return Err(Failure { status: Status::BadVersion, detail: Some(detail) });
         }
-        // For a file system that this iod does not serve, return the same error as for a forged ticket.
+        // A ticket for a file system that this iod does not serve cannot be valid, so return the same error as for a
+        // forged ticket.
         let volume = self.daemon.volume(args.fsid).ok_or(Status::CapRefused)?.clone();
         let ticket = volume.judge.ticket(&args)?;
         if args.max_payload < PAYLOAD_MIN {

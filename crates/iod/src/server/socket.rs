@@ -106,7 +106,7 @@ impl Socket {
 
     /// Makes a [`Socket`] from a connected Unix socket.
     pub(super) fn unix(fd: OwnedFd, stall: Duration) -> io::Result<Self> {
-        // The kernel silently reduces these sizes to the system's maximum.
+        // The kernel reduces too large sizes to the system's maximum without an error.
         sockopt::set_socket_send_buffer_size(&fd, UNIX_BUFFER)?;
         sockopt::set_socket_recv_buffer_size(&fd, UNIX_BUFFER)?;
         Self::new(fd, stall, true)

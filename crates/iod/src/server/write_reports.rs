@@ -170,7 +170,8 @@ mod tests {
             let writer = scope.spawn(|| news.tell(object_id(7), written(1, 100), LONG));
             let first = news.next(0, LONG);
             assert_eq!(first.written, [object_id(7)]);
-            // If a NEWS reply is lost, the next reply repeats the reports.
+            // The mgr has not confirmed the first NEWS reply, as if the reply were lost. So the next reply repeats its
+            // reports.
             assert_eq!(news.next(0, LONG), first);
             assert!(!writer.is_finished());
             assert_eq!(news.next(first.number, NOW).written, []);

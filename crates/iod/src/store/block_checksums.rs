@@ -27,8 +27,8 @@ use record::{BLOCKS, RECORD, REGION, Record};
 /// changed regions.
 pub(crate) const CHANGED_MAX: usize = 4096;
 
-/// The checksums of one open object. Reads take the lock shared and writes take it exclusively, so that bytes and
-/// checksums change together.
+/// The checksums of one open object. Reads of the object take the lock shared, and writes take it exclusively, so that
+/// bytes and checksums change together.
 pub(crate) struct BlockChecksums {
     file: Box<dyn DiskFile>,
     nonce: u64,

@@ -88,8 +88,8 @@ fn decode(bytes: &[u8]) -> Result<Claim, &'static str> {
 fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     match disk.remove(STORE_NEW) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        // A failed attempt left a `STORE.new` file. Make its removal durable before the name is used again. Otherwise a
-        // power cut could keep the later rename, but give the name `STORE` to the old file.
+        // An earlier CLAIM failed and left a `STORE.new` file. Make its removal durable before this CLAIM uses the
+        // name. Otherwise, after a power cut, the later rename could give the name `STORE` to the old file.
         removed => removed.and_then(|()| disk.sync_folder(""))?,
     }
     let file = disk.create_new(STORE_NEW)?;
@@ -112,7 +112,8 @@ impl Store {
     /// Executes CLAIM: accepts `claiming` if that is allowed, and returns the claim that the iod has recorded
     /// afterwards. With `want_highest`, also returns the highest object number.
     pub(crate) fn claim(&self, claiming: Option<&Claiming>, want_highest: bool) -> Result<ClaimReply, Failure> {
-        // Hold the lock for the whole call, so that a concurrent CLAIM sees the claim that this one records.
+        // Hold the lock of the recorded claim for the whole call, so that a concurrent CLAIM sees the claim that this
+        // CLAIM records.
         let mut claimed = lock(&self.claimed);
         if claimed.remembered.is_none() && claimed.highest.is_none() {
             claimed.highest = Some(self.highest()?);

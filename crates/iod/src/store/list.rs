@@ -20,7 +20,7 @@ impl Store {
         let max = (max as usize).clamp(1, LIST_MAX);
         let mut reply = ListReply { entries: Vec::new(), eof: true };
         self.walk(after, |object| {
-            // The last object that the previous call returned.
+            // The previous LIST call has already returned this object, so skip the object.
             if after == Some(object) {
                 return Ok(true);
             }

@@ -231,7 +231,8 @@ impl Object {
     pub(crate) fn commit(&self, store: &Store, generation: Generation) -> Result<u64, Failure> {
         let open = self.shared(store)?.checked(generation)?.cloned();
         let Some(open) = open else { return Ok(0) };
-        // Read the size before the sync: the sync may not cover a concurrent write that extends the object.
+        // Read the size before the sync. The sync may not cover a concurrent write that extends the object, so a size
+        // from after the sync may not be durable.
         let size = open.size();
         open.sync(store)?;
         Ok(size.min(open.size()))
@@ -449,7 +450,7 @@ impl Object {
         *state = State::Open(open.clone());
         open.check_failed()?;
         // Write the head again if an earlier run wrote it. A sync that failed before the restart may have lost the
-        // head, and a later sync would not write it.
+        // head, and later syncs write only pages that have changed since then.
         if open.generation() < fence || open.is_unproven() {
             let fence = fence.max(open.generation());
             let bytes = Head { generation: fence, ..open.head() }.encode();

@@ -62,8 +62,8 @@ impl Leaf {
         let result = self.sync_chain(disk, counters);
         match result {
             Ok(()) => self.durable.store(covered, Ordering::Release),
-            // After a failed sync, Linux marks the lost pages as clean. So a later sync may succeed without having
-            // written them.
+            // Remember the failure. After a failed sync, Linux marks the lost pages as clean, so a later sync may
+            // succeed without writing them.
             Err(_) => {
                 self.failed.store(true, Ordering::Release);
                 Counters::add(&counters.syncs_failed, 1);

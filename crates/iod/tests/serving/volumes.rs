@@ -125,8 +125,8 @@ fn capabilities_and_tickets_of_one_volume_are_refused_by_the_other() {
         let renamed = Capability { fsid, ..cap.clone() };
         assert_eq!(user.read(renamed).unwrap_err().status(), Status::CapRefused);
     }
-    // The iod refuses a ticket for one file system that is signed with the iod secret of the other. It also refuses a
-    // ticket for a file system that no volume serves.
+    // The iod refuses a ticket for one file system if it is signed with the iod secret of the other file system. It
+    // also refuses a ticket for a file system that no volume serves.
     let [one, two] = [cluster_key().of_iod(IOD), other_key().of_iod(OTHER_IOD)];
     for (fsid, key) in [(OTHER, one.clone()), (FSID, two.clone())] {
         let mut stranger = Client::new(server.tcp());

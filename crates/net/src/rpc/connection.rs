@@ -385,7 +385,8 @@ impl Connection {
     /// connection ends.
     pub(super) async fn drained(&self) {
         let all = u32::try_from(self.link.limits.in_flight).unwrap_or(u32::MAX);
-        // `acquire_many` fails only if the connection is closed. Then there are no replies to wait for.
+        // All slots are free when all replies are sent. `acquire_many` fails only if the connection is closed; then
+        // there are no replies to wait for.
         if let Ok(places) = self.link.incoming.acquire_many(all).await {
             places.forget();
         }
@@ -586,7 +587,7 @@ impl Link {
             // The call has freed the memory of its arguments, so reduce the charge to the memory of the reply.
             charge.resize(message.len());
         }
-        // The send fails if the connection has ended. Then no peer waits for the reply.
+        // The send fails if the connection has ended. Ignore the error, because then no peer waits for the reply.
         let _ = self.way.send(message, hold);
     }
 }

@@ -31,8 +31,8 @@ pub struct CheckArgs {
 /// Result of CHECK: one page of findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReply {
-    /// Why the mgr refused the request; `None` if it did not. For instance, the check has ended, too many checks are
-    /// running, or the user lacks rights. All other fields are then empty.
+    /// Why the mgr refused the request; `None` if it accepted the request. For instance, the check has ended, too many
+    /// checks are running, or the user lacks rights. After a refusal, all other fields are empty.
     pub refused: Option<String>,
     /// The number of the check, for the next call.
     pub run: u64,

@@ -23,7 +23,8 @@ pub struct DumpArgs {
 /// Result of DUMP: one page of the dump file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpReply {
-    /// Why the mgr refused the request; `None` if it did not. All other fields are empty after a refusal.
+    /// Why the mgr refused the request; `None` if it accepted the request. After a refusal, all other fields are
+    /// empty.
     pub refused: Option<String>,
     /// The number of the dump, for the next call.
     pub run: u64,

@@ -63,7 +63,7 @@ impl Key {
     }
 
     /// Derives an id from the bytes `of`. Equal bytes give equal ids, and only holders of the secret can compute the
-    /// id. Callers derive the ids of connection owners ([`Origin`]) and of pNFS devices in this way.
+    /// id. Callers derive, for instance, the ids of connection owners ([`Origin`]) and of pNFS devices.
     pub fn derived_id(&self, of: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_ID]).update(of);

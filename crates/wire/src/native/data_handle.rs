@@ -143,7 +143,7 @@ impl DataHandle {
     /// `CapExpired` for a genuine handle that has expired, `BadHandle` in all other cases.
     pub fn verify(&self, key: &IodKey, fsid: Fsid, now: u64) -> Result<(), Status> {
         let genuine = key.data_handle_mac(&self.signed(fsid));
-        // Compare in constant time, so that the duration reveals nothing about the right MAC.
+        // Compare the MACs in constant time, so that the duration reveals nothing about the right MAC.
         if genuine.iter().zip(&self.mac).fold(0, |wrong, (a, b)| wrong | (a ^ b)) != 0 {
             return Err(Status::BadHandle);
         }

@@ -30,7 +30,7 @@ impl Source {
     pub(super) fn connect(at: &PullSource, fsid: Fsid, until: Instant) -> Result<Self, String> {
         let mut problem = "it has no address to be reached at".to_owned();
         for text in &at.addresses {
-            // An address must be numeric: a lookup of a host name has no time limit.
+            // Skip addresses that are not numeric, because a lookup of a host name has no time limit.
             let Ok(address) = text.parse::<SocketAddr>() else { continue };
             match Self::greet(address, at, fsid, until) {
                 Ok(source) => return Ok(source),

@@ -262,7 +262,8 @@ impl Open {
         let room = store.take_room(more);
         room.or_else(|refused| self.unless_stored(refused, std::iter::once((offset, end - offset))))?;
         let mut at = offset;
-        // Allocate piece by piece and check the free space before each piece. Other stores may use the same disk.
+        // Allocate the range in steps, and check the free space before each step, because other stores may use the
+        // same disk.
         while at < end {
             let len = store.piece().min(end - at);
             if at > offset {
@@ -402,8 +403,8 @@ impl Open {
         }
         Counters::add(&counters.syncs_object, 1);
         if let Err(error) = self.file.sync() {
-            // After a failed sync, Linux marks the lost pages as clean. So a later sync may succeed without having
-            // written them.
+            // Remember the failure. After a failed sync, Linux marks the lost pages as clean, so a later sync may
+            // succeed without writing them.
             self.failed.store(true, Ordering::Release);
             self.note_failed_sync(store);
             return Err(failure(&error, "sync the object"));
