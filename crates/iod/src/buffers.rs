@@ -17,8 +17,8 @@ pub(crate) const BUFFER_LEN: usize = PAYLOAD_MAX + PAGE;
 /// when their borrowers return them.
 const KEPT: usize = 64;
 
-/// A pool that lends buffers to connections. A caller waits while all buffers are lent. While at least half of the
-/// buffers are lent, the iod disconnects a peer that stalls for two seconds inside a request or reply.
+/// A pool that lends buffers to connections. The pool makes a caller wait while all buffers are lent. While at least
+/// half of the buffers are lent, the iod disconnects a peer that stalls for two seconds inside a request or reply.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Shared>);
 

@@ -40,7 +40,7 @@ counters! {
     bytes_pulled = "bytes.pulled",
     /// Bytes that PULL copied from one object of this iod to another.
     bytes_copied = "bytes.copied",
-    /// PULLs that ended early because this iod could not read from the other iod.
+    /// PULLs that ended early because this iod could not read from the source iod.
     pulls_stopped = "pulls.stopped",
     /// PULLs that the iod refused because it was already executing the largest allowed number of PULLs.
     pulls_refused = "pulls.refused",

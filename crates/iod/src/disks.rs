@@ -86,8 +86,8 @@ pub trait Disk: Send + Sync {
     /// The errors of the operating system.
     fn capacity(&self) -> io::Result<(u64, u64)>;
 
-    /// Returns the device number of the disk, if there is one. Stores of one host with the same device number share its
-    /// capacity.
+    /// Returns the device number of the disk; `None` if the disk has no device number. Stores of one host with the
+    /// same device number share its capacity.
     fn device(&self) -> Option<u64>;
 
     /// Returns the largest number of object files that a store should keep open.
@@ -121,8 +121,8 @@ pub trait DiskFile: Send + Sync {
     /// copied, 0 at the end of the source file.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` and other errors of the operating system. Some of them only mean that the file system cannot copy
-    /// this way; the caller then reads and writes the bytes.
+    /// `EOPNOTSUPP` and other errors of the operating system. Some of these errors only mean that the file system
+    /// cannot copy this way. The caller must then read and write the bytes.
     fn copy_from(&self, source: &dyn DiskFile, from: u64, to: u64, len: u64) -> io::Result<u64>;
 
     /// Returns the length of the file and the bytes that it occupies on disk.

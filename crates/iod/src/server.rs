@@ -73,8 +73,8 @@ pub struct Config {
     pub more: Vec<StoreConfig>,
     /// TCP addresses on which the iod listens. For port 0 the system chooses a free port.
     pub listen: Vec<SocketAddr>,
-    /// Addresses at which the NFS service (`ds`) serves the same objects. The mgr passes these addresses to clients of
-    /// the files layout.
+    /// Addresses at which the NFS service (`ds`) serves the objects of the iod. The mgr passes these addresses to
+    /// clients of the files layout.
     pub data_server: Vec<String>,
     /// Whether clients of the same host may connect to the iod over a Unix socket.
     pub unix: bool,
@@ -168,7 +168,8 @@ impl Iod {
     /// Opens the store and serves it in new threads.
     ///
     /// # Errors
-    /// When the store cannot be used or the iod cannot listen on an address. No thread is left running then.
+    /// When the store cannot be used or the iod cannot listen on an address. After an error, no thread of the iod is
+    /// left running.
     pub fn start(config: Config) -> Result<Running, StartError> {
         raise_file_limit();
         let first = StoreConfig { dir: config.dir.clone(), fsid: config.fsid, key: config.key.clone() };
@@ -256,7 +257,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual port in place of port 0.
+    /// Returns the TCP addresses on which the iod listens, in the order of [`Config::listen`], with the actual port in
+    /// place of port 0.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
@@ -271,8 +273,8 @@ impl Running {
         self.volume().store().iod()
     }
 
-    /// Returns the daemon behind the sockets, for other services of the same objects. Dropping the last reference
-    /// closes the stores.
+    /// Returns the daemon behind the sockets, for other services that serve the same objects. Dropping the last
+    /// reference to the daemon closes the stores.
     pub fn daemon(&self) -> Arc<Daemon> {
         self.shared.daemon.clone()
     }

@@ -211,8 +211,8 @@ impl Store {
         all
     }
 
-    /// Returns the capacity of the underlying file system in bytes: the total, and the free bytes that the iod may use.
-    /// The iod does not use its reserve.
+    /// Returns the capacity of the underlying file system in bytes: the total, and the free bytes that the iod may
+    /// use. The free bytes do not include the reserve of the iod.
     ///
     /// # Errors
     /// When the operating system cannot report the capacity.

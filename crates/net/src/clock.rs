@@ -24,8 +24,8 @@ pub fn unix_now() -> u64 {
     now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Sets the wall clock of this thread to `start`. From then on it advances with the clock of the tokio runtime, which a
-/// simulator can pause. `None` restores the operating system's clock.
+/// Sets the wall clock of this thread to `start`. From then on the wall clock advances with the clock of the tokio
+/// runtime, which a simulator can pause. `None` restores the operating system's clock.
 pub fn simulate(start: Option<SystemTime>) {
     SIMULATED.set(start.map(|start| (start, Instant::now())));
 }

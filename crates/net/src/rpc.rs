@@ -94,7 +94,7 @@ impl Refusal {
 pub struct Limits {
     /// Maximum length of a record in bytes, sent or received. A peer that sends a longer record is disconnected.
     pub record_max: usize,
-    /// Maximum number of calls in progress on one connection in each direction. Further calls wait.
+    /// Maximum number of calls in progress on one connection in each direction. Further calls wait for a slot.
     pub in_flight: usize,
     /// Maximum number of connections of a server. The server closes further connections at once.
     pub connections_max: usize,
@@ -102,7 +102,8 @@ pub struct Limits {
     /// machine.
     pub connections_per_peer: usize,
     /// Maximum number of bytes that the requests in progress and the unsent replies of one connection may use. At this
-    /// limit the server stops reading from the connection. Must be a little more than twice `record_max`.
+    /// limit the server stops reading from the connection. Must be a little more than twice [`Limits::record_max`], so
+    /// that one large call and its reply fit.
     pub connection_bytes: usize,
     /// Maximum number of bytes that the requests in progress and the unsent replies of all connections of a server may
     /// use.

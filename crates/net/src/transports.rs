@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// Returns the address of this end; `None` for a connection that does not use TCP.
+    /// Returns the address of this end of the connection; `None` if the connection does not use TCP.
     pub(crate) fn local(&self) -> Option<Address> {
         match self {
             Stream::Tcp(s) => s.local_addr().ok().map(Address::from),

@@ -21,7 +21,7 @@ const WRITE: u32 = 2;
 const HOLD: u32 = 3;
 const PANIC: u32 = 4;
 const MIB: usize = 1 << 20;
-/// A timeout that is longer than any of these tests takes.
+/// A timeout that is longer than any test of this file takes.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Store {

@@ -28,7 +28,7 @@ const GARBAGE: u32 = 7;
 /// Procedure of the test service: returns more bytes than a record may have.
 const TOO_BIG: u32 = 8;
 const PANIC: u32 = 9;
-/// A timeout that is longer than any of these tests takes.
+/// A timeout that is longer than any test of this file takes.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Tester {
@@ -135,7 +135,8 @@ async fn join_with(server: &Server, by: By, limits: Limits) -> Result<Connection
     }
 }
 
-/// Makes two tests from each function: the first one connects over a socket, the second one within the process.
+/// Makes two tests from each function: in the first test the client connects over a socket, in the second test within
+/// the process.
 macro_rules! either_way {
     ($($name:ident),* $(,)?) => {
         mod by_socket {
@@ -583,7 +584,7 @@ async fn sockets_named_by_a_peer_must_belong_to_root_or_this_user() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
-    /// The server receives the same messages, whatever fragments and writes the client splits them into.
+    /// The server receives the same messages, however the client splits them into fragments and writes.
     #[test]
     fn any_fragmentation_delivers_the_same_messages(
         messages in proptest::collection::vec((0usize..30_000, 1usize..20_000), 1..12),
@@ -644,7 +645,7 @@ async fn in_process_calls_that_need_not_wait_complete_at_once() {
     assert_eq!(answer.unwrap(), body);
     assert!(call(&connection, CALL_BACK, &body).now_or_never().is_none(), "a callback is a task of its own");
     assert_eq!(call(&connection, CALL_BACK, &body).await.unwrap(), body);
-    // A call runs to its end after its caller has stopped waiting.
+    // A call runs to completion although its caller has stopped waiting.
     assert!(call(&connection, HOLD, &body).now_or_never().is_none());
     service.gate.add_permits(1);
     while service.gate.available_permits() > 0 {

@@ -162,8 +162,8 @@ impl Procedure {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Returns whether the procedure changes an object. The iod must not execute such a request after requests of a
-    /// newer connection of the same client.
+    /// Returns whether the procedure changes an object. After a client has replaced its connection, the iod must not
+    /// execute such a request of the old connection.
     pub fn changes(self) -> bool {
         matches!(
             self,

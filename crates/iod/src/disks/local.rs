@@ -128,8 +128,8 @@ impl Disk for Local {
         fs::metadata(&self.dir).ok().map(|meta| meta.dev())
     }
 
-    /// Returns one eighth of the process's limit on open files. Connections, and other stores of the same iod, need the
-    /// rest.
+    /// Returns one eighth of the process's limit on open files. Connections, and other stores of the same iod, need
+    /// the other descriptors.
     fn open_files(&self) -> usize {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         limit.map_or(OPEN_OBJECTS_MAX, |limit| usize::try_from(limit / 8).unwrap_or(usize::MAX))

@@ -175,14 +175,13 @@ impl Memory {
         self.state().copies.get_or_insert_default();
     }
 
-    /// Returns a copy of this disk, in the state that a death now would leave. Call [`Memory::power_cut`] on the copy
-    /// before use.
+    /// Returns a copy of this disk, as if the disk had died now. Call [`Memory::power_cut`] on the copy before use.
     pub fn copy(&self) -> Memory {
         Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
     }
 
-    /// Returns the copies that the disk has made since the last call, each in the state that a death before one change
-    /// would leave. Call [`Memory::power_cut`] on each copy before use.
+    /// Returns the copies that the disk has made since the last call, each as if the disk had died before one of the
+    /// changes. Call [`Memory::power_cut`] on each copy before use.
     pub fn copies(&self) -> Vec<Memory> {
         let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
         let disk = |state| Memory { path: self.path.clone(), state: Arc::new(Mutex::new(state)) };
@@ -205,9 +204,9 @@ impl Memory {
         self.state().capacity = capacity;
     }
 
-    /// Cuts the power and turns it on again. Synced data survive. For each other change, the disk calls `choose` with a
-    /// bound; `choose` returns a number below the bound. Handles that were open return `EIO` from now on, and their
-    /// locks are released. Injected faults stay.
+    /// Cuts the power and turns it on again. Synced data survive. For each change that is not synced, the disk calls
+    /// `choose` with a bound to determine what survives. `choose` returns a number below the bound. Handles that were
+    /// open return `EIO` from now on, and their locks are released. Injected faults stay.
     pub fn power_cut(&self, choose: &mut dyn FnMut(u64) -> u64) {
         let mut state = self.state();
         let state = &mut *state;
@@ -330,7 +329,8 @@ impl State {
         }
     }
 
-    /// Drops every file that has no name and no open handle, unless a power cut could restore a name of the file.
+    /// Removes every file that has no name and no open handle from the disk, unless a power cut could restore a name
+    /// of the file.
     fn sweep(&mut self) {
         let (durable, pending) = (&self.durable, &self.pending);
         let named = |id: u64| {

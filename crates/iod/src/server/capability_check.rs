@@ -87,7 +87,7 @@ impl CapabilityCheck {
     ///
     /// # Errors
     /// `BadHandle` for a handle that is forged or belongs to another iod. `Fenced` for a handle that has expired or is
-    /// of an invalid epoch; the client then asks the mgr for a new handle.
+    /// of an invalid epoch; the client then requests a new handle from the mgr.
     pub(super) fn data_handle(&self, handle: &DataHandle) -> Result<(), Status> {
         let in_force = handle.verify(&self.key, self.fsid, self.now());
         in_force.map_err(|e| if e == Status::CapExpired { Status::Fenced } else { e })?;

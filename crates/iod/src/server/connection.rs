@@ -45,7 +45,7 @@ struct Record {
     permit: Option<Permit>,
 }
 
-/// The state of one connection.
+/// One connection of the iod: its socket, its session, and its buffers.
 pub(super) struct Connection<C> {
     pub(super) daemon: Arc<Daemon>,
     pub(super) socket: C,
@@ -148,8 +148,8 @@ impl<C: Channel> Connection<C> {
         Ok(Some(Record { rest: mark.len - head.len(), head, permit: None }))
     }
 
-    /// Waits for the next record mark and leaves it in the input. If `patient` is true, the peer may wait without limit
-    /// before it sends the first byte of the mark.
+    /// Waits for the next record mark and leaves it in the input buffer. If `patient` is true, the peer may wait
+    /// without limit before it sends the first byte of the mark.
     fn receive_mark(&mut self, progress: &mut Progress, patient: bool) -> Result<Option<Mark>, Broken> {
         while self.input.len() < MARK {
             self.make_room(MARK);
@@ -196,8 +196,8 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Grows the input buffer to a capacity of at least `len` bytes. Also makes sure that a `recv` call can return many
-    /// bytes at once.
+    /// Grows the input buffer to a capacity of at least `len` bytes. Also keeps so much free capacity that one `recv`
+    /// call can return many bytes.
     fn make_room(&mut self, len: usize) {
         if self.input.capacity() < len || self.input.capacity() - self.input.len() < STRANGER_MAX {
             let whole = len.max(INPUT);

@@ -17,7 +17,8 @@ pub struct Daemon {
     pub(super) counters: Counters,
     first: Arc<Volume>,
     others: Vec<Arc<Volume>>,
-    /// Returns the counters of the NFS service (`ds`) for the same objects, if that service runs.
+    /// Returns the counters of the NFS service (`ds`) that serves the same objects. Unset if that service does not
+    /// run.
     doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
 }
 
@@ -62,8 +63,8 @@ impl Daemon {
         found.unwrap_or(Err(Status::BadHandle))
     }
 
-    /// Registers the counters of another service for the same objects. STATS then returns these counters for every
-    /// volume. Only the first call has an effect.
+    /// Registers the counters of another service that serves the same objects. STATS then returns these counters for
+    /// every volume. Only the first call of this function has an effect.
     pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
         // Only the first call of `count_also` succeeds. Ignore the failure of a later call: STATS then lacks its
         // counters, which is harmless.

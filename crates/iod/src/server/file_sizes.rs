@@ -49,9 +49,9 @@ struct Question {
 }
 
 impl Questions {
-    /// Adds a question and returns its number, or `None` if too many questions are open. Readers share a question until
-    /// the iod has sent it to the mgr. A later reader needs a question of its own, because the answer may be older than
-    /// its read.
+    /// Adds a question and returns its number, or `None` if too many questions are open. Readers share a question
+    /// until the iod has sent it to the mgr. A later reader needs a question of its own, because the answer to the
+    /// sent question may be older than the later read.
     fn ask(&mut self, object: ObjectId) -> Option<u64> {
         let shared = self.open.iter_mut().find(|(_, question)| question.object == object && !question.handed_out);
         if let Some((number, question)) = shared {
@@ -79,7 +79,7 @@ impl Questions {
         self.open.values().any(|question| question.answer.is_none())
     }
 
-    /// Returns all questions without an answer. A question in a lost reply is thus sent again.
+    /// Returns all questions without an answer. So if a reply is lost, the next reply repeats its questions.
     fn hand_out(&mut self) -> Vec<LengthQuestion> {
         let unanswered = self.open.iter_mut().filter(|(_, question)| question.answer.is_none());
         unanswered

@@ -18,7 +18,7 @@ use crate::lock::lock;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Replaced;
 
-/// The authenticated connections of a volume, by owner.
+/// The authenticated connections to a volume, by owner.
 #[derive(Default)]
 pub(super) struct Incarnations {
     /// Connections by owner, in the order of their PROVEs. An owner without open connections has no entry, so the iod
@@ -114,7 +114,8 @@ impl Gate {
 }
 
 impl Membership {
-    /// Returns whether a newer connection has replaced this one, so that no client needs its remaining work.
+    /// Returns whether a newer connection has replaced this connection, so that no client waits for the requests of
+    /// this connection.
     pub(super) fn is_replaced(&self) -> bool {
         self.gate.is_replaced()
     }

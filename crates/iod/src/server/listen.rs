@@ -65,7 +65,7 @@ impl Live {
         }
     }
 
-    /// Makes the accepting threads and the watch thread end; later connections are refused.
+    /// Makes the accepting threads and the watch thread return. The iod refuses later connections.
     pub(super) fn refuse(&self) {
         let _sockets = lock(&self.sockets);
         self.stopping.store(true, Ordering::Release);

@@ -14,7 +14,7 @@ use super::socket::{Channel, Received, SendFile};
 
 /// A connection to a [`Daemon`] for callers that deliver records themselves: simulated networks and tests.
 ///
-/// The iod runs the same code for this connection as for one over a socket, except that it reads and writes memory.
+/// The iod runs the same code for this connection as for one over a socket, except that the messages are in memory.
 pub struct Peer {
     connection: Connection<Memory>,
     broken: bool,
@@ -30,8 +30,8 @@ impl Peer {
     /// a mark.
     ///
     /// # Errors
-    /// When the iod closes the connection at this request, or has closed it at an earlier one. In either case no reply
-    /// is returned.
+    /// When the iod closes the connection at this request, or has closed it at an earlier request. In both cases there
+    /// is no reply.
     pub fn record(&mut self, request: Bytes) -> Result<Bytes, Broken> {
         if self.broken {
             return Err(Broken::Protocol("the connection was closed"));

@@ -29,7 +29,7 @@ use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 const SENDFILE_MIN: u64 = 32 << 10;
 /// Smallest limit on payloads, in bytes, that a client may request in HELLO.
 const PAYLOAD_MIN: u32 = 512;
-/// Time after which the iod replies to NEWS or LENGTHS although it has nothing to report.
+/// Time after which the iod replies to NEWS or LENGTHS although it has no write report and no question.
 const NEWS_WAIT: Duration = Duration::from_secs(5);
 
 /// The session that HELLO named, until PROVE opens it.
@@ -302,9 +302,9 @@ impl<C: Channel> Connection<C> {
                 Ok(()) => {}
                 Err(SendFile::Socket(error)) => return Err(error.into()),
                 Err(SendFile::File(error)) => {
-                    // The iod has already sent the beginning of the reply, so it cannot report the error. It closes the
-                    // connection. The next READ of this object copies the bytes through memory, and can report an
-                    // error.
+                    // The iod has already sent the beginning of the reply, so it cannot return the error in the reply.
+                    // It closes the connection. The next READ of this object copies the bytes through memory, and can
+                    // return an error.
                     open.read_by_copy.store(true, Ordering::Relaxed);
                     return Err(error.into());
                 }

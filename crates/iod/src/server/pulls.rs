@@ -99,12 +99,12 @@ impl<C: Channel> Connection<C> {
     }
 }
 
-/// The state of one running PULL.
+/// The arguments and the target object of one running PULL.
 struct Work<'a> {
     volume: &'a Volume,
     args: &'a PullArgs,
     target: Arc<Object>,
-    /// Returns whether a newer connection has replaced the one that requested this PULL. Then the PULL must end.
+    /// Returns whether a newer connection has replaced the one that requested this PULL. Then the PULL must stop.
     replaced: &'a dyn Fn() -> bool,
 }
 
@@ -172,8 +172,8 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Writes the bytes of the source into the target. Writes zeros for holes of the source and past its end, because
-    /// this iod does not know where the file ends.
+    /// Writes the bytes of the source into the target. Writes zeros for holes of the source object and past its end,
+    /// because this iod does not know where the file of the object ends.
     fn put(
         &self,
         part: &[PullExtent],

@@ -137,7 +137,8 @@ impl Socket {
         Some(self.stranger.load(Ordering::Relaxed)).filter(|since| *since > 0 && !self.is_cut_off())
     }
 
-    /// Closes the connection of a slow peer in both directions; returns whether this call was the first.
+    /// Closes the connection of a slow peer in both directions; returns whether this was the first call for the
+    /// connection.
     pub(super) fn cut_off(&self) -> bool {
         self.shutdown();
         !self.cut_off.swap(true, Ordering::Relaxed)

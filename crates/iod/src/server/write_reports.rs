@@ -15,8 +15,8 @@ use wire::native::{NEWS_MAX, NewsReply};
 
 use crate::lock::lock;
 
-/// Maximum number of objects of which the iod remembers the last confirmed report. Writes to other objects are reported
-/// again.
+/// Maximum number of objects of which the iod remembers the last confirmed report. The iod reports the next write to
+/// any other object again.
 const REMEMBERED_MAX: usize = 1 << 16;
 
 /// The write reports that the mgr has not confirmed, and the writers that wait for confirmations.
@@ -28,13 +28,13 @@ pub(super) struct WriteReports {
 
 #[derive(Default)]
 struct State {
-    /// Number of the newest report.
+    /// Number of the newest write report.
     last: u64,
-    /// Number of the newest report that the iod has sent to the mgr.
+    /// Number of the newest write report that the iod has sent to the mgr.
     told: u64,
-    /// Number of the newest report that the mgr has confirmed. A confirmation covers all earlier reports.
+    /// Number of the newest write report that the mgr has confirmed. A confirmation covers all earlier reports.
     known: u64,
-    /// Reports that the mgr has not confirmed, by report number.
+    /// Write reports that the mgr has not confirmed, by report number.
     waiting: BTreeMap<u64, (ObjectId, Written)>,
     /// The last confirmed report of each object. Also whether a client has written to the object after this report and
     /// without a new report.
@@ -42,7 +42,7 @@ struct State {
     closing: bool,
 }
 
-/// The content of a write report.
+/// The content of a write report to the mgr.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Written {
     /// Number of the layout under which the client wrote.

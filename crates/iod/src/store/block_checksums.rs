@@ -23,8 +23,8 @@ use crate::lock::{read, write};
 pub(crate) use record::BLOCK;
 use record::{BLOCKS, RECORD, REGION, Record};
 
-/// Number of changed regions of one object at which the iod syncs the object by itself. This bounds the memory for
-/// changed regions.
+/// Number of changed regions of one object at which the iod syncs the object without a request. This bounds the memory
+/// for changed regions.
 pub(crate) const CHANGED_MAX: usize = 4096;
 
 /// The checksums of one open object. Reads of the object take the lock shared, and writes take it exclusively, so that

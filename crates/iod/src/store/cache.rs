@@ -26,7 +26,7 @@ struct Shard {
 
 struct Slot {
     object: Arc<Object>,
-    /// Whether a lookup has returned the object since eviction last visited it.
+    /// Whether a lookup has returned the object after eviction last considered it.
     used: bool,
 }
 

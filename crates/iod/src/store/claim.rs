@@ -1,5 +1,5 @@
-//! The `STORE` file: a record of the metadata store that uses the objects, by which an iod refuses other metadata
-//! stores and outdated copies.
+//! The `STORE` file: a record of the metadata store that uses the objects of an iod. By this record, the iod refuses
+//! other metadata stores and outdated copies.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,9 +24,9 @@ const STORE_NEW: &str = "STORE.new";
 #[derive(Default)]
 pub(super) struct Claimed {
     remembered: Option<Claim>,
-    /// The highest object number in a store without a claim, determined once. Clients of an mgr without claims may
-    /// create objects afterwards. This does no harm, because that mgr uses the metadata store that is about to claim
-    /// the iod.
+    /// The highest object number in a store without a claim, determined once. Clients of an older mgr, which sends no
+    /// claims, may create objects afterwards. This does no harm, because that mgr uses the metadata store that will
+    /// claim the iod.
     highest: Option<u64>,
 }
 
@@ -140,8 +140,9 @@ impl Store {
         Ok(ClaimReply { taken, remembered: claimed.remembered, highest })
     }
 
-    /// Checks that the iod may serve clients: no metadata store has ever claimed the iod, or one has claimed it since
-    /// the iod started. So an iod that runs on an outdated copy of its disk serves no client, because no mgr claims it.
+    /// Checks that the iod may serve clients: no metadata store has ever claimed the iod, or a metadata store has
+    /// claimed it after the iod started. So an iod that runs on an outdated copy of its disk serves no client, because
+    /// no mgr claims it.
     pub(crate) fn check_confirmed(&self) -> Result<(), Failure> {
         match self.confirmed.load(Ordering::Acquire) {
             true => Ok(()),

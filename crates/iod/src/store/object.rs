@@ -41,7 +41,7 @@ enum State {
     Damaged(BadHead),
 }
 
-/// The state of an object, for scrubs.
+/// The file of an object, as a scrub sees it.
 pub(crate) enum Presence {
     /// The object does not exist.
     Absent,
@@ -267,7 +267,7 @@ impl Object {
 
     /// Truncates or extends the object to `size`, durably; returns its size afterwards.
     ///
-    /// An object that is shorter than `size` is extended. So an object that later is shorter than expected has lost
+    /// An object that is shorter than `size` is extended. So if the object is shorter than expected later, it has lost
     /// bytes. If the local file system does not support such a large file, the object keeps its size. The range up to
     /// `size` then reads as a hole.
     pub(crate) fn truncate(&self, store: &Store, generation: Generation, size: u64) -> Result<u64, Failure> {
@@ -443,7 +443,7 @@ impl Object {
         let mut state = self.exclusive(store)?;
         let open = match state.checked(generation)? {
             Some(open) => open.clone(),
-            // The object has a tombstone: no capability can create it again, so nothing needs a fence.
+            // The object has a tombstone: no capability can create it again, so no capability needs a fence.
             None if store.gone.is(self.id) => return Ok(()),
             None => self.create(store, fence)?,
         };
@@ -477,8 +477,8 @@ impl State {
     }
 }
 
-/// Refuses a write to an object that is shorter than its durable size, and so has lost bytes. A write beyond the loss
-/// would make the lost bytes read as zeros.
+/// Refuses a write to an object that is shorter than its durable size, and so has lost bytes. After a write beyond the
+/// lost bytes, they would read as zeros without an error.
 fn is_long_enough(size: u64, least: u64) -> Result<(), Failure> {
     if size >= least {
         return Ok(());

@@ -17,7 +17,8 @@ const BUDGET_MAX: u64 = 16 << 20;
 const OBJECT_COST: u64 = 4096;
 /// Number of bytes of an object that a scrub reads at once.
 const CHUNK: u64 = PAYLOAD_MAX as u64 / 2;
-/// Number of findings after which a call ends, so that the findings in one more chunk still fit into the reply.
+/// Number of findings after which a call of [`Store::scrub`] reads no further chunk. The findings of one more chunk
+/// still fit into the reply.
 const FINDINGS_ENOUGH: usize = SCRUB_FINDINGS_MAX - (CHUNK / BLOCK) as usize / 2 - 1;
 
 /// The progress and the results of one call of [`Store::scrub`].

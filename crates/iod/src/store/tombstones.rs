@@ -23,7 +23,7 @@ struct Inner {
 }
 
 impl Tombstones {
-    /// Adds a tombstone for an object; drops the oldest tombstone if there are too many.
+    /// Adds a tombstone for an object; removes the oldest tombstone if there are too many.
     pub(super) fn remember(&self, id: ObjectId) {
         let mut inner = lock(&self.0);
         if !inner.ids.insert(id) {

@@ -105,7 +105,7 @@ pub(super) struct Link {
     pub(super) counters: Counters,
 }
 
-/// How messages reach the other end: over a socket, or within the process.
+/// How messages reach the other end of the connection: over a socket, or within the process.
 #[derive(Debug)]
 enum Way {
     Stream(Outbox),
@@ -345,7 +345,7 @@ impl Connection {
         &self.link.peer
     }
 
-    /// Returns the address of this end; `None` for a connection that does not use TCP.
+    /// Returns the address of this end of the connection; `None` if the connection does not use TCP.
     pub fn local(&self) -> Option<&Address> {
         self.link.local.as_ref()
     }
@@ -620,8 +620,8 @@ pub(super) async fn attend<S: Service>(mut end: Attended<S>) {
     end.reason = end.link.ended().await;
 }
 
-/// Receives messages until the connection ends. Passes replies to the tasks that wait for them, and calls to the
-/// service.
+/// Receives messages until the connection ends. Passes each reply to the task that waits for the reply, and each call
+/// to the service.
 async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: Arc<S>) {
     let mut end = Attended::new(link.clone(), service.clone());
     end.reason = loop {

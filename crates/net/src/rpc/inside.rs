@@ -87,7 +87,7 @@ pub(super) struct Inside(Mutex<State>);
 
 #[derive(Debug, Default)]
 enum State {
-    /// The two ends are not connected yet.
+    /// The two ends of the connection are not connected with each other yet.
     #[default]
     New,
     Open(Arc<End>),
@@ -100,7 +100,7 @@ enum State {
 struct End {
     link: Arc<Link>,
     service: Arc<Any>,
-    /// Whether a call to this end starts on the caller's thread.
+    /// Whether a call that the other end makes starts on the caller's thread.
     at_once: bool,
     runtime: Handle,
 }

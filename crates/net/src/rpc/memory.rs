@@ -20,9 +20,9 @@ use types::Machine;
 /// of other calls, for instance LAYOUTRETURN or the reply to a callback. Such a message must not wait behind the calls
 /// that it unblocks.
 const SMALL: usize = 64 << 10;
-/// Small charges may exceed the total limit by this fraction: one part in eight.
+/// Small charges may exceed the memory limit of the server by this fraction of the limit: one eighth.
 const HEADROOM: usize = 8;
-/// A connection that already holds memory may hold at most this fraction of the free memory: one part in eight.
+/// A connection that already holds memory may hold at most this fraction of the server's free memory: one eighth.
 const SHARE: usize = 8;
 /// Interval at which calls that wait for memory look for stalled connections.
 const LOOK: Duration = Duration::from_millis(250);

@@ -19,7 +19,7 @@ use xdr::Segments;
 
 /// Maximum number of segments in one vectored write.
 const SLICES_MAX: usize = 64;
-/// Maximum number of writes by one caller, before it leaves the rest of the queue to the task.
+/// Maximum number of writes by one caller, before it leaves the rest of the queue to the writing task.
 const TURNS_MAX: usize = 16;
 
 /// The slot of a call in progress, and the memory reserved for the call.
@@ -218,8 +218,8 @@ impl Outbox {
         Ok(Turn::More)
     }
 
-    /// Closes the queue with the reason `error`: refuses further messages, drops queued messages, and shuts down the
-    /// socket in both directions.
+    /// Closes the queue with the reason `error`: refuses further messages, discards queued messages, and shuts down
+    /// the socket in both directions.
     ///
     /// Only the first call has an effect.
     pub(crate) fn close(&self, error: Error) {

@@ -141,12 +141,12 @@ impl Shared {
         })
     }
 
-    /// Adds a connection to the open connections.
+    /// Adds a connection to the table of open connections.
     pub(super) fn admit(&self, connection: &Connection) {
         self.connections().add(connection);
     }
 
-    /// Removes a connection that has ended from the open connections.
+    /// Removes a connection that has ended from the table of open connections.
     pub(super) fn ended(&self, connection: &Connection) {
         self.memory.forget(connection.id());
         self.connections().remove(connection);

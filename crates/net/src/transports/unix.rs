@@ -44,8 +44,9 @@ pub(super) fn peer(stream: &UnixStream) -> Address {
     Address::Unix(path.unwrap_or_default())
 }
 
-/// The receiving half of a Unix socket, registered with epoll for readability only. The kernel also signals writability
-/// each time the peer has received data. This would wake the reader twice for each request.
+/// The receiving half of a Unix socket, registered with epoll for readability only. The kernel also signals
+/// writability each time the peer has received data. If the reader waited for both, it would wake up twice for each
+/// request.
 #[derive(Debug)]
 pub(crate) struct Receiving(AsyncFd<Arc<OwnedFd>>);
 

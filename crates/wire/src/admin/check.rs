@@ -42,7 +42,7 @@ pub struct CheckReply {
     pub findings: Vec<Finding>,
     /// The phase that the check is in: a word or two for people.
     pub phase: String,
-    /// Number of records, files or objects checked in this phase so far.
+    /// Number of records, files or objects that the check has examined in this phase.
     pub done: u64,
     /// Approximate number of records, files or objects that this phase checks; 0 if the mgr does not know.
     pub total: u64,

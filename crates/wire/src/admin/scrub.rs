@@ -23,7 +23,7 @@ const _: () = assert!(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ScrubAction {
-    /// Do nothing; only reply with the state.
+    /// Do nothing; only reply with the state of the scrub.
     Status = 0,
     /// Start a scrub. The mgr refuses this while a scrub is running.
     Start = 1,
@@ -43,11 +43,11 @@ pub struct ScrubArgs {
     pub findings_from: Option<u32>,
 }
 
-/// The state of the scrub that was started last.
+/// Whether the scrub that was started last is running, or how it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 pub enum ScrubState {
-    /// No scrub was started since the file system was formatted.
+    /// No scrub was ever started in this file system.
     #[default]
     Never = 0,
     /// The scrub is running.

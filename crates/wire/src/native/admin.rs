@@ -28,7 +28,7 @@ impl Xdr for ListArgs {
     }
 }
 
-/// The state of the head of an object file.
+/// Whether the head of an object file is intact, and names the right object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum HeadState {

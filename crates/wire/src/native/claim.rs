@@ -91,7 +91,7 @@ impl Xdr for ClaimArgs {
 pub struct ClaimReply {
     /// Whether the iod accepted the claim. After acceptance, it replies only when the claim is durable.
     pub taken: bool,
-    /// The claim that the iod has recorded now; `None` if it has recorded none.
+    /// The claim that the iod has recorded after this request; `None` if it has recorded none.
     pub remembered: Option<Claim>,
     /// The highest object number on the iod; 0 if the iod has no object. Present if the mgr requested it, or if the iod
     /// has recorded no claim.

@@ -159,7 +159,7 @@ pub struct HelloReply {
     /// The write verifier of the iod, which changes at each start of the iod, because unstable writes may then be
     /// lost.
     pub verifier: Verifier,
-    /// The revision of the protocol that client and iod use from now on.
+    /// The revision of the protocol that client and iod use on this connection.
     pub version: u32,
     /// Whether payloads on this connection carry checksums.
     pub checksums: bool,
@@ -206,9 +206,9 @@ impl Xdr for HelloReply {
 pub struct ProveReply {
     /// The iod's Unix socket for clients on the same host; `None` if the iod has no Unix socket.
     pub local: Option<Local>,
-    /// Addresses at which clients of the files layout reach the same objects by NFS, as `host:port` or `[host]:port`,
-    /// in order of preference. The host `0.0.0.0` or `[::]` stands for the host under which the mgr reaches the iod.
-    /// Empty if the iod serves no NFS.
+    /// Addresses at which clients of the files layout reach the objects of the iod by NFS, as `host:port` or
+    /// `[host]:port`, in order of preference. The host `0.0.0.0` or `[::]` stands for the host under which the mgr
+    /// reaches the iod. Empty if the iod serves no NFS.
     pub data_server: Vec<String>,
     /// Name and version of the iod's software, for people.
     pub software: String,

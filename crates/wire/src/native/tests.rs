@@ -335,7 +335,7 @@ fn hello_has_its_golden_bytes() {
 const ORIGIN: Origin = Origin { owner: [9; 16], incarnation: 7 };
 
 /// A HELLO of revision 1 has the MAC of the ticket where later revisions have the nonce, and an `Origin` at the end.
-/// The iod must still decode it, so that it can reply which revisions it speaks.
+/// The iod must still decode such a HELLO, so that it can reply which revisions it speaks.
 #[test]
 fn the_hello_of_revision_1_is_read() {
     let mut old = hello().0;

@@ -176,8 +176,8 @@ pub fn cb_opnum(number: u32) -> Option<nfs_cb_opnum4> {
 /// them.
 const ROOM: usize = 512;
 
-/// An encoder for COMPOUNDs and their replies. It appends operations (or results), and at the end prepends the header
-/// with their number.
+/// An encoder for COMPOUNDs and their replies. It appends operations (or results), and finally prepends the header,
+/// which contains the number of operations.
 #[derive(Debug, Default)]
 pub struct OpsWriter {
     count: u32,
@@ -281,7 +281,7 @@ mod tests {
                 let number = ops.next_number().unwrap().unwrap();
                 assert_eq!(opnum(number), Some(op.discriminant()));
                 // Decode the operation a second time with the generated type, to find where its body ends. The encoder
-                // must produce the same bytes.
+                // must produce the same bytes for this operation.
                 let mut skipped = before.clone();
                 nfs_argop4::decode(&mut skipped).unwrap();
                 let len = before.remaining() - skipped.remaining();

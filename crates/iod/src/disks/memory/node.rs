@@ -59,8 +59,8 @@ impl Node {
         (self.pages.len() + empty) as u64
     }
 
-    /// Allocates storage for the pages of a range, and calls `take` for each new page. Returns false at the first page
-    /// for which `take` finds no free space.
+    /// Allocates storage for the pages of a range, and calls `take` for each new page to count it. Returns false at
+    /// the first page for which `take` finds no free space.
     pub(super) fn reserve(&mut self, offset: u64, len: u64, take: &mut dyn FnMut() -> bool) -> bool {
         let end = offset.saturating_add(len);
         for page in offset / PAGE..end.div_ceil(PAGE) {
@@ -94,8 +94,8 @@ impl Node {
         len
     }
 
-    /// Writes `data`, and calls `take` for each new page. Stops at the first page for which `take` finds no free space;
-    /// returns the number of bytes written.
+    /// Writes `data`, and calls `take` for each new page to count it. Stops at the first page for which `take` finds
+    /// no free space; returns the number of bytes written.
     pub(super) fn write(&mut self, data: &[u8], offset: u64, take: &mut dyn FnMut() -> bool) -> usize {
         let mut done = 0;
         for (page, within, at, n) in parts(offset, data.len()) {
@@ -170,9 +170,9 @@ impl Node {
         }
     }
 
-    /// Applies a failed sync. Later syncs do not write the pages that this sync should have written, unless they change
-    /// again. The same holds for a length that grew. Truncations survive, because they are in the log of the file
-    /// system.
+    /// Applies a failed sync. Later syncs do not write the pages that this sync should have written, unless a write
+    /// changes them again. In the same way, later syncs do not make a length durable that grew before the failed sync.
+    /// Truncations survive, because they are in the log of the file system.
     pub(super) fn lose(&mut self) {
         self.past.values_mut().for_each(|past| past.lost = true);
         self.lens_lost |= self.lens.iter().any(|len| *len < self.len);

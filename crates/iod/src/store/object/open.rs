@@ -15,8 +15,9 @@ use crate::store::head::{HEAD_LEN, Head};
 use crate::store::shards::Leaf;
 use crate::store::{Store, failure};
 
-/// The change number that stands for the content that a file has when the iod opens it. An earlier run may have died
-/// before it synced this content. So the iod must sync once before it reports anything about the object as durable.
+/// The change number that stands for the content that a file has when the iod opens it. An earlier run of the iod may
+/// have died before it synced this content. So the iod must sync once before it reports anything about the object as
+/// durable.
 const FOUND: u64 = 1;
 
 /// An open object file. Only the iod changes the file, so the iod knows its size without a system call.
@@ -244,7 +245,7 @@ impl Open {
         store.take_room(self.growth(extents)).or_else(|refused| self.unless_stored(refused, extents.iter().map(range)))
     }
 
-    /// Returns the failure `refused`, unless the file system has allocated space for all these ranges.
+    /// Returns the failure `refused`, unless the file system has allocated space for all ranges of the write.
     fn unless_stored(&self, refused: Failure, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
         for (offset, len) in ranges {
             let stored = self.file.is_stored(HEAD_LEN + offset, len);
@@ -427,7 +428,7 @@ impl Open {
         }
     }
 
-    /// Returns whether so many regions have unsynced checksums that the iod should sync the object by itself.
+    /// Returns whether so many regions have unsynced checksums that the iod should sync the object without a request.
     pub(super) fn wants_sync(&self) -> bool {
         self.sums.as_ref().is_some_and(|sums| sums.changed() >= CHANGED_MAX)
     }
