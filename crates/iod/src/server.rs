@@ -94,8 +94,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the default configuration for a store in `dir` on TCP address `listen`: with a Unix socket and
-    /// short-circuit reads, congestion control `cubic`, and a time limit of 30 seconds for stalled peers.
+    /// Returns the default configuration for a store in `dir` on TCP address `listen`: with a Unix socket,
+    /// short-circuit reads, and congestion control `cubic`. The time limit for stalled peers is 30 seconds.
     pub fn new(dir: impl Into<PathBuf>, fsid: Fsid, key: Key, listen: Vec<SocketAddr>) -> Self {
         Config {
             dir: dir.into(),

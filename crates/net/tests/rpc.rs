@@ -438,8 +438,8 @@ async fn replies_for_a_client_that_does_not_read_are_bounded() {
     for _ in 0..300 {
         call(&other, ECHO, &Bytes::from_static(b"x")).await.unwrap();
     }
-    // The server has executed far fewer than 100 calls of the slow client: four in progress, and a few whose replies
-    // fit into the socket buffers.
+    // The server has executed far fewer than 100 calls of the slow client. Four calls are in progress, and a few
+    // replies fit into the socket buffers.
     let executed = service.entered.load(SeqCst) - 300;
     assert!(executed < 100, "{executed} answers were made for a peer that reads none");
     for xid in 0..count {

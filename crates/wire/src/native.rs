@@ -142,7 +142,7 @@ procedures! {
     /// PULL: copies bytes from an object of another iod, or of the same iod, into an object ([`PullArgs`] to
     /// [`PullReply`]). Only the mgr may use PULL.
     Pull = 16,
-    /// LENGTHS: passes the mgr's answers about file lengths to the iod, and returns the iod's next questions; blocks
+    /// LENGTHS: passes the mgr's answers about file lengths to the iod, and returns the iod's next questions. Blocks
     /// while the iod has no question ([`LengthsArgs`] to [`LengthsReply`]).
     Lengths = 17,
     /// LEND: passes a descriptor of the file of an object to the client, over Unix sockets only ([`ObjectArgs`] to

@@ -205,7 +205,7 @@ impl Work<'_> {
     }
 }
 
-/// Splits the extents, in order, into groups that one READ each can return.
+/// Splits the extents of a PULL, in order, into groups, each of which one READ can return.
 fn parts(extents: &[PullExtent]) -> impl Iterator<Item = Vec<PullExtent>> + use<'_> {
     let mut rest = extents.iter().copied().filter(|extent| extent.len > 0);
     let mut left: Option<PullExtent> = None;

@@ -158,8 +158,8 @@ impl Socket {
 
     /// Waits until bytes arrive or the stream ends; returns false if the time limit for a stalled peer passes first.
     ///
-    /// A thread that blocks in recv(2) on a Unix socket wakes up twice for each request: the kernel also wakes it when
-    /// the peer has received the reply. poll(2) wakes a thread only for the events that it waits for.
+    /// A thread that blocks in recv(2) on a Unix socket wakes up twice for each request. The kernel also wakes the
+    /// thread when the peer has received the reply. poll(2) wakes a thread only for the events that it waits for.
     fn wait(&self) -> io::Result<bool> {
         loop {
             match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&self.stall)) {

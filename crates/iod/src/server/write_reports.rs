@@ -1,7 +1,7 @@
 //! Write reports (NEWS), by which the mgr learns of stable writes by NFS clients before the iod replies to these
 //! clients.
 //!
-//! A client of the files layout does not report a FILE_SYNC write to the mgr, not even the new length of the file (RFC
+//! A client of the files layout does not report a FILE_SYNC write to the mgr, even if the write extends the file (RFC
 //! 8881 §18.32.3). So the iod reports the write to the mgr, and replies to the client after the mgr has confirmed the
 //! report. The mgr fetches reports with NEWS, which blocks until a report exists. One NEWS reply may carry the reports
 //! of a thousand writes.

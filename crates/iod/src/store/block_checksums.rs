@@ -391,7 +391,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Verifies a range that the disk reports as a hole: each block must have no checksum, or the checksum of zeros.
+    /// Verifies a range of the object that the disk reports as a hole: each block must have no checksum, or the
+    /// checksum of zeros.
     pub(crate) fn check_hole(&self, data: &dyn DiskFile, offset: u64, end: u64) -> Result<(), Unverified> {
         let table = read(&self.table);
         let fail = |e: io::Error| Unverified::Failed(failure(&e, "read the checksums of the object"));

@@ -140,9 +140,9 @@ impl Store {
         Ok(ClaimReply { taken, remembered: claimed.remembered, highest })
     }
 
-    /// Checks that the iod may serve clients: no metadata store has ever claimed the iod, or a metadata store has
-    /// claimed it after the iod started. So an iod that runs on an outdated copy of its disk serves no client, because
-    /// no mgr claims it.
+    /// Checks that the iod may serve clients. That is, no metadata store has ever claimed the iod, or a metadata store
+    /// has claimed it after the iod started. So an iod that runs on an outdated copy of its disk serves no client,
+    /// because no mgr claims it.
     pub(crate) fn check_confirmed(&self) -> Result<(), Failure> {
         match self.confirmed.load(Ordering::Acquire) {
             true => Ok(()),

@@ -42,8 +42,8 @@ impl FreeSpace {
         if spare < len {
             return Err(rustix::io::Errno::NOSPC.into());
         }
-        // Allow only a part of the free space before the next check: other stores use the same disk, and a file system
-        // needs space for metadata too.
+        // Before the next check, allow only a part of the free space. Other stores use the same disk, and the file
+        // system needs space for metadata too.
         self.left.store(((spare - len) / 8).min(IOD_ROOM_BYTES), Ordering::Relaxed);
         Ok(())
     }

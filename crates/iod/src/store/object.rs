@@ -340,7 +340,7 @@ impl Object {
         }
     }
 
-    /// Punches a hole durably; the size of the object does not change.
+    /// Punches a hole into the object durably; the size of the object does not change.
     pub(crate) fn punch(&self, store: &Store, generation: Generation, offset: u64, len: u64) -> Result<(), Failure> {
         let end = offset.checked_add(len).ok_or(Status::Inval)?;
         let state = self.exclusive(store)?;
@@ -368,10 +368,10 @@ impl Object {
         open.sync(store)
     }
 
-    /// Allocates disk space for a range durably, so that later writes to the range do not fail with `NoSpc`. Extends
-    /// the object to the end of the range.
+    /// Allocates disk space for a range of the object durably, so that later writes to the range do not fail with
+    /// `NoSpc`. Extends the object to the end of the range.
     ///
-    /// After an error, a part of the range may be allocated, and the object may be longer.
+    /// After an error, a part of the space may be allocated, and the object may be longer.
     pub(crate) fn reserve(&self, store: &Store, generation: Generation, offset: u64, len: u64) -> Result<(), Failure> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Status::FBig)?;
         let open = loop {

@@ -115,8 +115,8 @@ impl Shards {
         Self::path(object) + SUMS_SUFFIX
     }
 
-    /// Returns the object that a file with this name in folder number `folder` belongs to; `None` if the name is not
-    /// that of an object file.
+    /// Returns the object of the file with this name in folder number `folder`. Returns `None` if the name is not that
+    /// of an object file.
     pub(crate) fn object_of(folder: u16, name: &str) -> Option<ObjectId> {
         let (file, stream) = match name.split_once('-') {
             // Refuse a name with stream number 0: each object has only one valid name, and for stream 0 the name has no

@@ -306,7 +306,7 @@ impl Client {
         self.call(Procedure::Write, &args)
     }
 
-    /// Reads a list of ranges with one READ, and checks that the reply is valid by the protocol.
+    /// Reads a list of ranges of an object with one READ, and checks that the reply is valid by the protocol.
     pub fn read_list(&mut self, object: u64, extents: &[(u64, u32)]) -> Result<ReadReply, Fault> {
         let list = extents.iter().map(|(offset, len)| Extent { offset: *offset, len: *len }).collect();
         let reply: ReadReply =
@@ -315,7 +315,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// Reads one range. Returns its bytes up to the end of the object, with zeros for holes.
+    /// Reads one range of an object. Returns the bytes of the range up to the end of the object, with zeros for holes.
     pub fn read(&mut self, object: u64, offset: u64, len: u32) -> Result<Vec<u8>, Fault> {
         Ok(flat(&self.read_list(object, &[(offset, len)])?))
     }

@@ -1,7 +1,7 @@
 //! The table of calls that wait for replies, with one timer for all calls of a connection.
 //!
-//! A timer of its own for each call would be expensive: nearly every reply arrives long before the timeout, and each
-//! timer may wake the timer thread. So the table sets one alarm, for the earliest deadline. When the alarm fires, the
+//! One timer for each call is expensive, because each timer may wake the timer thread, although nearly every reply
+//! arrives long before the timeout. So the table sets one alarm, for the earliest deadline. When the alarm fires, the
 //! table sets it to the earliest deadline of the calls that still wait. If the peer always replies, the alarm fires
 //! once in each timeout period.
 
@@ -57,8 +57,8 @@ impl Pending {
     }
 
     /// Handles the alarm that was set for the time `at`. Removes and returns the calls whose deadline has passed. Also
-    /// returns the time for which the caller must set this alarm again; `None` if no call waits or an earlier alarm
-    /// has replaced this one.
+    /// returns the time for which the caller must set this alarm again. This is `None` if no call waits or an earlier
+    /// alarm has replaced this alarm.
     pub(crate) fn ring(&mut self, at: Instant, now: Instant) -> (Vec<Call>, Option<Instant>) {
         let late = self.calls.extract_if(|_, call| call.until <= now).map(|(_, call)| call).collect();
         if self.alarm != Some(at) {

@@ -136,8 +136,8 @@ impl DataHandle {
         out.u64(self.expires);
     }
 
-    /// Checks that the MAC was made with the secret of this iod, that the handle belongs to this file system, and that
-    /// the handle has not expired at `now` (Unix time in seconds).
+    /// Checks that the MAC was made with the secret of this iod, and that the handle belongs to this file system. Also
+    /// checks that the handle has not expired at `now` (Unix time in seconds).
     ///
     /// # Errors
     /// `CapExpired` for a genuine handle that has expired, `BadHandle` in all other cases.

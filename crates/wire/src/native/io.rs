@@ -84,8 +84,7 @@ pub enum PieceKind {
     Beyond = 2,
 }
 
-/// A piece of a READ reply: consecutive bytes of the object that are all data, all a hole, or all past the end of the
-/// object.
+/// A piece of a READ reply: consecutive bytes of the object that are all data, all a hole, or all past its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// Whether the piece is data, a hole, or past the end of the object.

@@ -59,8 +59,8 @@ impl Node {
         (self.pages.len() + empty) as u64
     }
 
-    /// Allocates storage for the pages of a range, and calls `take` for each new page to count it. Returns false at
-    /// the first page for which `take` finds no free space.
+    /// Allocates storage for the pages of a file range, and calls `take` for each new page to count it. Returns false
+    /// at the first page for which `take` finds no free space.
     pub(super) fn reserve(&mut self, offset: u64, len: u64, take: &mut dyn FnMut() -> bool) -> bool {
         let end = offset.saturating_add(len);
         for page in offset / PAGE..end.div_ceil(PAGE) {
@@ -94,8 +94,8 @@ impl Node {
         len
     }
 
-    /// Writes `data`, and calls `take` for each new page to count it. Stops at the first page for which `take` finds
-    /// no free space; returns the number of bytes written.
+    /// Writes `data` to the file, and calls `take` for each new page to count it. Stops at the first page for which
+    /// `take` finds no free space; returns the number of bytes written.
     pub(super) fn write(&mut self, data: &[u8], offset: u64, take: &mut dyn FnMut() -> bool) -> usize {
         let mut done = 0;
         for (page, within, at, n) in parts(offset, data.len()) {
@@ -130,7 +130,7 @@ impl Node {
         self.clear(offset, offset.saturating_add(len).min(self.len));
     }
 
-    /// Zeroes the bytes from `start` to `end`. Pages that lie wholly in this range become holes.
+    /// Zeroes the bytes of the file from `start` to `end`. Pages that lie wholly in this range become holes.
     fn clear(&mut self, start: u64, end: u64) {
         let whole = start.div_ceil(PAGE)..end / PAGE;
         self.reserved.retain(|page, _| !whole.contains(page));

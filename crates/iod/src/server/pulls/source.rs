@@ -67,7 +67,8 @@ impl Source {
         Ok(source)
     }
 
-    /// Reads extents that together fit into one payload. The pieces of the reply cover exactly these extents.
+    /// Reads extents of the source object that together fit into one payload. The pieces of the reply cover exactly
+    /// these extents.
     pub(super) fn read(&mut self, cap: Capability, extents: Vec<Extent>, until: Instant) -> Result<ReadReply, String> {
         let asked: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
         let reply: ReadReply = self.call(Procedure::Read, &ReadArgs { cap, extents }, until)?;

@@ -256,8 +256,8 @@ impl Open {
         Ok(())
     }
 
-    /// Allocates disk space from `offset` up to `end`, and extends the object to `end`. No byte of the object changes,
-    /// so its block checksums stay valid.
+    /// Allocates disk space for the object from `offset` up to `end`, and extends the object to `end`. No byte of the
+    /// object changes, so its block checksums stay valid.
     pub(super) fn reserve(&self, store: &Store, offset: u64, end: u64) -> Result<(), Failure> {
         let more = end.saturating_sub(self.dense().min(self.size()).max(offset));
         let room = store.take_room(more);

@@ -72,7 +72,7 @@ fn history(len: usize) -> Vec<(u64, Op)> {
     (0..len).map(&mut step).collect()
 }
 
-/// Returns ranges that do not overlap, some of them at high offsets.
+/// Returns random byte ranges for one write. The ranges do not overlap, and some are at high offsets.
 fn extents(random: &mut Random, far: bool) -> Vec<(u64, usize)> {
     let mut at = if far && random.below(2) == 0 { 250_000 } else { 0 };
     (0..1 + random.below(3))
