@@ -63,7 +63,7 @@ impl Group {
     /// Kills all tasks of the group at their current await point. Tasks that are started while these tasks are dropped
     /// are killed too.
     ///
-    /// The tasks are gone after the runtime has polled once more.
+    /// The runtime drops the tasks when it polls the next time.
     pub fn kill(&self) {
         self.0.dead.store(true, Relaxed);
         let live = std::mem::take(&mut self.tasks().live);

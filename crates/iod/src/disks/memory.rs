@@ -2,14 +2,14 @@
 //! clusters.
 //!
 //! A power cut loses the same changes that a real file system may lose. Each 512-byte sector that changed since the
-//! last sync of its file keeps its old content, its new content, or a version in between. The same holds for the length
-//! of the file. Of the names created and removed in a folder since its last sync, any subset survives. The caller of
-//! [`Memory::power_cut`] makes all these choices, in a fixed order.
+//! last sync of its file keeps its old content, its new content, or a version in between. The same holds for the
+//! length of the file. Of the names created and removed in a folder since its last sync, any subset survives. The
+//! caller of [`Memory::power_cut`] chooses what survives, in a fixed order.
 //!
 //! After a failed sync the disk behaves as Linux does. The page cache still shows the pages that the sync should have
 //! written, but later syncs do not write them unless they change again. Names are in the log of the file system. If a
-//! write to this log fails, every operation fails until the file system is mounted again. Here a power cut stands for
-//! that mount.
+//! write to this log fails, every operation fails until the file system is mounted again. In this simulation, a power
+//! cut also mounts the file system again.
 
 mod node;
 
@@ -130,7 +130,7 @@ impl State {
 }
 
 impl Memory {
-    /// Makes an empty disk of `capacity` bytes; messages call it `name`.
+    /// Makes an empty disk of `capacity` bytes, whose name in messages is `name`.
     pub fn new(name: impl Into<PathBuf>, capacity: u64) -> Self {
         let state = State {
             life: 0,

@@ -106,8 +106,8 @@ impl WriteReports {
         state.hand_out()
     }
 
-    /// Returns whether a client has written to an object without a report since the object's last report, and clears
-    /// this flag.
+    /// Returns whether a client has written to an object without a report after the object's last report. Later calls
+    /// return false until the next such write.
     pub(super) fn take_changed(&self, object: ObjectId) -> bool {
         lock(&self.state).remembered.get_mut(&object).is_some_and(|(_, changed)| std::mem::take(changed))
     }

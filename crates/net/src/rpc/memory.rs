@@ -128,8 +128,8 @@ impl Memory {
         taken
     }
 
-    /// If memory is short, closes each connection whose peer has stalled for too long. In each interval only one of the
-    /// waiting calls does this.
+    /// If memory is short, closes each connection whose peer has stalled for too long. In each interval, only one of
+    /// the calls that wait for memory does this.
     fn relieve(&self) {
         let now = Instant::now();
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);

@@ -34,7 +34,7 @@ pub struct CheckReply {
     /// Why the mgr refused the request; `None` if it accepted the request. For instance, the check has ended, too many
     /// checks are running, or the user lacks rights. After a refusal, all other fields are empty.
     pub refused: Option<String>,
-    /// The number of the check, for the next call.
+    /// The number of the check, which the client sends in its next CHECK call.
     pub run: u64,
     /// The number of this page, counted from 0.
     pub page: u32,

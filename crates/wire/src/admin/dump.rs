@@ -26,7 +26,7 @@ pub struct DumpReply {
     /// Why the mgr refused the request; `None` if it accepted the request. After a refusal, all other fields are
     /// empty.
     pub refused: Option<String>,
-    /// The number of the dump, for the next call.
+    /// The number of the dump, which the client sends in its next DUMP call.
     pub run: u64,
     /// The number of this page, counted from 0.
     pub page: u32,

@@ -1,5 +1,5 @@
-//! HELLO and PROVE: the first two requests of a connection to an iod. HELLO names the session and agrees on options,
-//! PROVE authenticates the client and opens the session.
+//! HELLO and PROVE: the first two requests of a connection to an iod. HELLO names the session and negotiates the
+//! options of the connection. PROVE authenticates the client and opens the session.
 
 use types::limits::PAYLOAD_MAX;
 use types::{Fsid, IodId, Verifier};

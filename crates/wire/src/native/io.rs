@@ -228,7 +228,7 @@ impl WriteHead {
 pub struct WriteArgs {
     /// The capability, the stability, and the byte ranges of the write.
     pub head: WriteHead,
-    /// The bytes of all byte ranges, one after the other. A decoded request has them in one segment.
+    /// The data of all byte ranges of the write, one after the other. A decoded request has the data in one segment.
     pub data: Segments,
 }
 

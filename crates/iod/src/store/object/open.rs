@@ -57,7 +57,7 @@ pub(crate) struct Open {
 pub(crate) struct ReadPlan {
     pub(crate) size: u64,
     pub(crate) pieces: Vec<Piece>,
-    /// Offset and length of each byte range with data; adjacent ranges are merged.
+    /// Offset and length of each byte range of the object with data; adjacent ranges are joined.
     pub(crate) runs: Vec<(u64, u64)>,
     pub(crate) data_len: u64,
 }
