@@ -241,8 +241,9 @@ impl Store {
                     Counters::add(&self.counters.objects_evicted, u64::from(dropped));
                     return object;
                 }
-                // If a sync failed for good, the store remembers the failure by object id, so the object can be
-                // evicted. After a temporary failure, the object still has unsynced data and stays in the cache.
+                // If the sync of an object has failed for good, the store remembers the failure by object id, so the
+                // cache can evict the object. After a temporary failure, the object still has unsynced data and stays
+                // in the cache.
                 Lookup::SyncFirst(victim) => beyond = victim.sync(self).is_err() && victim.is_dirty(),
             }
         }
@@ -300,7 +301,7 @@ impl Store {
         }
         let mut format = lock(&self.format);
         // Write the flag even if the `FORMAT` file already has it: an earlier run may have written the flag and died
-        // before its sync.
+        // before it synced the file.
         let with_streams = Format { streams: true, ..format.0 };
         with_streams.write(&*format.1)?;
         format.0 = with_streams;

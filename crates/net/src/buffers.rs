@@ -30,7 +30,8 @@ impl Buffer {
         &mut self.data
     }
 
-    /// Returns the content as a shared slice. The memory returns to the pool when the last slice of it is dropped.
+    /// Returns the content as a shared slice. The memory returns to the pool when the last slice of the buffer is
+    /// dropped.
     pub(crate) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }

@@ -41,7 +41,7 @@ struct Gate {
     hang_up: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The entry of a connection in the list of its owner; removed when dropped.
+/// The entry of a connection in the list of its owner's connections; removed when dropped.
 pub(super) struct Membership {
     lines: Arc<Incarnations>,
     origin: Origin,

@@ -217,10 +217,10 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     }
 }
 
-/// Chooses an unauthenticated connection to close when a connection from `newcomer` arrives, or `None` if all may stay.
-/// If `newcomer` has its maximum of unauthenticated connections, closes its oldest one. Otherwise, if the total maximum
-/// is reached, closes the oldest connection of the machine with the most. Each item of `strangers` is (time of connect,
-/// connection number, machine).
+/// Chooses an unauthenticated connection to close when a connection from `newcomer` arrives, or `None` if all may
+/// stay. If `newcomer` has its maximum of unauthenticated connections, chooses the oldest of them. Otherwise, if the
+/// total maximum is reached, chooses the oldest connection of the machine that has the most of them. Each item of
+/// `strangers` is (time of connect, connection number, machine).
 fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Machine) -> Option<u64> {
     let strangers: Vec<_> = strangers.collect();
     if strangers.len() < STRANGERS_PER_MACHINE_MAX {

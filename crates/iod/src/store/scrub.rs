@@ -1,4 +1,5 @@
-//! Scrubbing: a call checks the heads and block checksums of some objects, and reads all their bytes from disk.
+//! Scrubbing: each call of `Store::scrub` checks the heads and block checksums of some objects, and reads all their
+//! bytes from disk.
 
 use types::limits::PAYLOAD_MAX;
 use types::{ObjectId, Status};

@@ -32,7 +32,7 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// The change number that stands for the names that existed before this run.
+    /// The change number that stands for all names that existed when the iod opened the store.
     pub(crate) const FOUND: u64 = 1;
 
     /// Returns the path of the folder, relative to the store's directory.

@@ -222,9 +222,9 @@ fn without_the_ticket_secret_neither_client_nor_iod_can_authenticate() {
     let server = Server::new();
     let good = key().ticket(FSID, SESSION, now() + 1000);
     let args = HelloArgs::new(&good, [8; 32], false);
-    // A peer without the secret of a ticket can send the public fields of HELLO, but no valid proof. The iod refuses an
-    // invented proof, its own proof, and the proof of another connection. The client refuses replies to HELLO that do
-    // not match its ticket.
+    // A peer without the secret of a ticket can send the public fields of HELLO, but no valid proof. The iod refuses
+    // an invented proof, a copy of the iod's proof, and the proof of another connection. The client refuses replies to
+    // HELLO that do not match its ticket.
     let mut other = Client::new(server.tcp());
     let reply: HelloReply = other.call(Procedure::Hello, &args).unwrap();
     let of_other = good.check(&args, &reply, ORIGIN).unwrap();

@@ -39,7 +39,8 @@ impl Key {
         Key(bytes)
     }
 
-    /// Derives the secret of one iod. What this secret signs is valid on this iod only.
+    /// Derives the secret of one iod. Tickets and capabilities that are signed with this secret are valid on this iod
+    /// only.
     pub fn of_iod(&self, iod: IodId) -> IodKey {
         let mut of = [DOMAIN_IOD; 17];
         of[1..].copy_from_slice(&iod.0);

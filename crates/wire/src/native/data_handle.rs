@@ -44,7 +44,7 @@ pub struct DataHandle {
     pub stripe_index: u32,
     /// Number of the layout that carried the handle. No other layout of the file has this number.
     pub grant: u64,
-    /// Session number by which the mgr identifies the client that it made the handle for.
+    /// Session number of the client for which the mgr made the handle.
     pub session: u64,
     /// Unix time in seconds from which the iod refuses the handle.
     pub expires: u64,

@@ -1,4 +1,4 @@
-//! A blocking connection from a PULL to the iod that it reads from, with a deadline for each call.
+//! A blocking connection to the source iod of a PULL, with a deadline for each call.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -47,8 +47,8 @@ pub(crate) struct Open {
     /// through memory.
     pub(crate) read_by_copy: AtomicBool,
     leaf: Arc<Leaf>,
-    /// The change number of the folder with which the file got its name. The file survives a power cut once this change
-    /// is durable.
+    /// The number of the folder change that gave the file its name. The file survives a power cut once this change is
+    /// durable.
     entry: u64,
 }
 
@@ -87,8 +87,7 @@ impl ReadPlan {
 }
 
 impl Open {
-    /// Makes the state of an object of `size` bytes. The file got its name in folder `leaf` with the folder's change
-    /// number `entry`.
+    /// Makes the state of an object of `size` bytes. Change number `entry` of folder `leaf` gave the file its name.
     pub(super) fn new(
         file: Box<dyn DiskFile>,
         sums: Option<BlockChecksums>,
@@ -238,8 +237,8 @@ impl Open {
         failure
     }
 
-    /// Claims free space for a write. A write that only overwrites allocated space succeeds even when the disk has no
-    /// more free space than the reserve.
+    /// Checks that the disk has free space for a write, and counts the space as used. A write that only overwrites
+    /// allocated space succeeds even when the disk has no more free space than the reserve.
     pub(super) fn take_room(&self, store: &Store, extents: &[WriteExtent]) -> Result<(), Failure> {
         let range = |extent: &WriteExtent| (extent.offset, u64::from(extent.len));
         store.take_room(self.growth(extents)).or_else(|refused| self.unless_stored(refused, extents.iter().map(range)))
