@@ -244,7 +244,7 @@ impl Open {
         store.take_room(self.growth(extents)).or_else(|refused| self.unless_stored(refused, extents.iter().map(range)))
     }
 
-    /// Returns the failure `refused`, unless the file system has allocated space for all ranges of the write.
+    /// Returns the failure `refused`, unless the file system has allocated space for every range in `ranges`.
     fn unless_stored(&self, refused: Failure, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
         for (offset, len) in ranges {
             let stored = self.file.is_stored(HEAD_LEN + offset, len);
