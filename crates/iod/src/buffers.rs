@@ -11,14 +11,14 @@ use types::machine::is_share_full;
 use crate::lock::lock;
 
 const PAGE: usize = 4096;
-/// Length of a buffer: a payload and its XDR padding.
+/// Length of a buffer in bytes: the largest payload and its XDR padding.
 pub(crate) const BUFFER_LEN: usize = PAYLOAD_MAX + PAGE;
 /// Number of free buffers that the pool keeps for reuse. Under load the pool allocates more buffers, and frees them
-/// when they return.
+/// when their borrowers return them.
 const KEPT: usize = 64;
 
-/// A pool that lends buffers to connections. A caller waits while all buffers are lent. While at least half of the
-/// buffers are lent, the iod disconnects a peer that stalls for two seconds inside a request or reply.
+/// A pool that lends buffers to connections. The pool makes a caller wait while all buffers are lent. While at least
+/// half of the buffers are lent, the iod disconnects a peer that stalls for two seconds inside a request or reply.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Shared>);
 
@@ -44,7 +44,8 @@ impl State {
     }
 }
 
-/// Decrements the count of `machine` in a table of counts by machine; removes the entry at zero.
+/// Subtracts one from the number that `counts` has for `machine`, for instance its lent buffers. Removes the entry
+/// when the number is zero.
 fn take_one(counts: &mut HashMap<Machine, usize>, machine: Machine) {
     if let Some(count) = counts.get_mut(&machine) {
         *count -= 1;
@@ -66,8 +67,8 @@ impl Pool {
         Pool(Arc::new(Shared { state: Mutex::default(), returned: Condvar::new(), most }))
     }
 
-    /// Waits for a permit to allocate as much memory as one buffer, for a request from this machine. No machine gets
-    /// more than its share (`is_share_full`).
+    /// Waits for a permit to allocate memory of the size of one buffer, for a request from this machine. No machine
+    /// gets more than its share of the buffers (`is_share_full`).
     pub(crate) fn permit(&self, machine: Machine) -> Permit {
         let mut state = lock(&self.0.state);
         while state.is_full(machine, self.0.most) {
@@ -105,16 +106,16 @@ impl Drop for Permit {
         let mut state = lock(&self.pool.0.state);
         state.lent -= 1;
         take_one(&mut state.by_machine, self.machine);
-        // `notify_all` wakes every waiting thread. So call it only if a waiting machine is below its share of the
-        // buffers. Otherwise a machine with hundreds of stalled requests would slow down the requests of other
-        // machines.
+        // `notify_all` wakes every thread that waits for a buffer. So call it only if one of these threads serves a
+        // machine below its share of the buffers. Otherwise a machine with hundreds of stalled requests would slow
+        // down the requests of other machines.
         if state.waiting.keys().any(|machine| !state.is_full(*machine, self.pool.0.most)) {
             self.pool.0.returned.notify_all();
         }
     }
 }
 
-/// Memory that begins on a page boundary somewhere inside a larger allocation.
+/// Memory of a buffer, which begins on a page boundary inside a larger allocation.
 struct Memory {
     bytes: Vec<u8>,
     start: usize,
@@ -189,7 +190,7 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| sender.send(pool.borrow(ONE).len()).unwrap());
-            // The spawned thread waits, because its machine has its full share of buffers. A connection of the other
+            // The spawned thread waits, because its machine has its full share of buffers. A connection of another
             // machine gets a buffer at once.
             held.push(pool.borrow(OTHER));
             assert!(receiver.try_recv().is_err());

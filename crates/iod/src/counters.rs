@@ -40,7 +40,7 @@ counters! {
     bytes_pulled = "bytes.pulled",
     /// Bytes that PULL copied from one object of this iod to another.
     bytes_copied = "bytes.copied",
-    /// PULLs that ended early because this iod could not read from the other iod.
+    /// PULLs that ended early because this iod could not read from the source iod.
     pulls_stopped = "pulls.stopped",
     /// PULLs that the iod refused because it was already executing the largest allowed number of PULLs.
     pulls_refused = "pulls.refused",
@@ -50,7 +50,8 @@ counters! {
     syncs_directory = "syncs.directory",
     /// `fdatasync` calls on sum files, which hold the block checksums of objects.
     syncs_sums = "syncs.sums",
-    /// Syncs that a request needed and that an earlier or concurrent sync had already done.
+    /// Syncs that a request did not make itself, because an earlier or concurrent sync had already made its changes
+    /// durable.
     syncs_shared = "syncs.shared",
     /// `fdatasync` and `fsync` calls that failed.
     syncs_failed = "syncs.failed",
@@ -84,7 +85,7 @@ counters! {
     refused_capability = "refused.capability",
     /// Capabilities and tickets that the iod refused because they had expired.
     refused_expired = "refused.expired",
-    /// Capabilities that the iod refused because the mgr had fenced their generation.
+    /// Capabilities that the iod refused because a FENCE of the object had made their generation invalid.
     refused_fenced = "refused.fenced",
     /// Requests that the iod refused because they arrived on a connection without a session.
     refused_no_session = "refused.no_session",
@@ -112,7 +113,7 @@ impl Counters {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Increments the number of requests of this procedure.
+    /// Increments the counter of requests of this procedure.
     pub(crate) fn request(&self, procedure: Procedure) {
         Self::add(&self.requests[procedure as usize], 1);
     }

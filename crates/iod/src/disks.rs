@@ -86,8 +86,8 @@ pub trait Disk: Send + Sync {
     /// The errors of the operating system.
     fn capacity(&self) -> io::Result<(u64, u64)>;
 
-    /// Returns the device number of the disk, if there is one. Stores of one host with the same device number share its
-    /// capacity.
+    /// Returns the device number of the disk; `None` if the disk has no device number. Stores of one host with the
+    /// same device number share its capacity.
     fn device(&self) -> Option<u64>;
 
     /// Returns the largest number of object files that a store should keep open.
@@ -121,8 +121,8 @@ pub trait DiskFile: Send + Sync {
     /// copied, 0 at the end of the source file.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` and other errors of the operating system. Some of them only mean that the file system cannot copy
-    /// this way; the caller then reads and writes the bytes.
+    /// `EOPNOTSUPP` and other errors of the operating system. Some of these errors only mean that the file system
+    /// cannot copy this way. The caller must then read and write the bytes.
     fn copy_from(&self, source: &dyn DiskFile, from: u64, to: u64, len: u64) -> io::Result<u64>;
 
     /// Returns the length of the file and the bytes that it occupies on disk.
@@ -156,28 +156,28 @@ pub trait DiskFile: Send + Sync {
     /// The errors of the operating system.
     fn next_hole(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// Punches a hole; the length of the file does not change.
+    /// Punches a hole into the file; the length of the file does not change.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the disk does not support holes, and the errors of the operating system.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Allocates storage for a range; newly allocated bytes read as zeros. Extends the file if the range ends beyond
-    /// the end of the file.
+    /// Allocates storage for a range of the file; newly allocated bytes read as zeros. Extends the file if the range
+    /// ends beyond the end of the file.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the disk cannot allocate in advance, `ENOSPC` if the disk is full, and the errors of the
     /// operating system. After an error the file may be longer, and the disk may have allocated a part of the range.
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Returns whether the disk has allocated storage for every byte of a range, so that overwriting the range needs no
-    /// free space. May return false for a fully allocated range.
+    /// Returns whether the disk has allocated storage for every byte of a file range, so that overwriting the range
+    /// needs no free space. May return false for a fully allocated range.
     ///
     /// # Errors
     /// The errors of the operating system.
     fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool>;
 
-    /// Drops the cached pages of a range, if the disk supports it, so that the next read comes from the disk.
+    /// Drops the cached pages of a file range, if the disk supports that, so that the next read comes from the disk.
     fn forget(&self, offset: u64, len: u64);
 
     /// Locks the file against every other open handle, until this handle is dropped. Returns whether the file was

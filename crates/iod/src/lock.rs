@@ -1,5 +1,5 @@
-//! Lock helpers that ignore poisoning of the standard library's locks: a panic leaves no state of this crate
-//! half-changed.
+//! Lock helpers that ignore poisoning of the standard library's locks. This is safe, because a panic leaves no state
+//! of this crate half-changed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -73,8 +73,8 @@ pub struct Config {
     pub more: Vec<StoreConfig>,
     /// TCP addresses on which the iod listens. For port 0 the system chooses a free port.
     pub listen: Vec<SocketAddr>,
-    /// Addresses at which the NFS service (`ds`) serves the same objects. The mgr passes these addresses to clients of
-    /// the files layout.
+    /// Addresses at which the NFS service (`ds`) serves the objects of the iod. The mgr passes these addresses to
+    /// clients of the files layout.
     pub data_server: Vec<String>,
     /// Whether clients of the same host may connect to the iod over a Unix socket.
     pub unix: bool,
@@ -94,8 +94,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the default configuration for a store in `dir` on TCP address `listen`: with a Unix socket and
-    /// short-circuit reads, congestion control `cubic`, and a time limit of 30 seconds for stalled peers.
+    /// Returns the default configuration for a store in `dir` on TCP address `listen`: with a Unix socket,
+    /// short-circuit reads, and congestion control `cubic`. The time limit for stalled peers is 30 seconds.
     pub fn new(dir: impl Into<PathBuf>, fsid: Fsid, key: Key, listen: Vec<SocketAddr>) -> Self {
         Config {
             dir: dir.into(),
@@ -168,7 +168,8 @@ impl Iod {
     /// Opens the store and serves it in new threads.
     ///
     /// # Errors
-    /// When the store cannot be used or the iod cannot listen on an address. No thread is left running then.
+    /// When the store cannot be used or the iod cannot listen on an address. After an error, no thread of the iod is
+    /// left running.
     pub fn start(config: Config) -> Result<Running, StartError> {
         raise_file_limit();
         let first = StoreConfig { dir: config.dir.clone(), fsid: config.fsid, key: config.key.clone() };
@@ -186,7 +187,7 @@ impl Iod {
             let pulls = Pulls::over_sockets();
             Volume { local, short_circuit: config.short_circuit, data_server, pulls, ..Volume::new(store, &key) }
         });
-        // `open_all` returns at least one store, because the configuration has a first store.
+        // This error cannot occur: the configuration has a first store, so `open_all` returns at least one store.
         let Some(first) = volumes.next() else { return Err(StoreError::Missing(config.dir).into()) };
         let others = volumes.collect();
         let shared = Arc::new(Shared {
@@ -256,7 +257,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual port in place of port 0.
+    /// Returns the TCP addresses on which the iod listens, in the order of [`Config::listen`], with the actual port in
+    /// place of port 0.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
@@ -271,8 +273,8 @@ impl Running {
         self.volume().store().iod()
     }
 
-    /// Returns the daemon behind the sockets, for other services of the same objects. Dropping the last reference
-    /// closes the stores.
+    /// Returns the daemon behind the sockets, for other services that serve the same objects. Dropping the last
+    /// reference to the daemon closes the stores.
     pub fn daemon(&self) -> Arc<Daemon> {
         self.shared.daemon.clone()
     }
@@ -293,8 +295,8 @@ impl Running {
     }
 
     /// Stops the iod: accepts no more connections, completes requests in progress, and closes all connections. The
-    /// stores are closed when this function returns, unless another service still refers to the daemon. Uncommitted
-    /// data are only in the page cache of the system.
+    /// stores are closed when this function returns, unless another service still refers to the daemon. The iod does
+    /// not sync when it stops, so uncommitted data may be only in the page cache of the kernel.
     pub fn stop(self) {
         drop(self);
     }
@@ -334,7 +336,8 @@ impl UnixSocket {
         let mut socket = UnixSocket { path: dir.join(SOCKET), folder: None };
         if socket.path.as_os_str().len() > SOCKET_PATH_MAX || socket.path.to_str().is_none() {
             let folder = std::env::temp_dir().join(format!("weir-iod-{}", uuid::Uuid::new_v4().simple()));
-            // `make_way` fails if the folder exists. An existing folder may belong to another user.
+            // `make_way` fails if the folder exists. So the iod does not use a folder of another user, who could
+            // replace the socket.
             net::files::make_way(&folder)?;
             socket = UnixSocket { path: folder.join(SOCKET), folder: Some(folder) };
         }

@@ -70,7 +70,7 @@ pub struct Store {
     claimed: Mutex<Claimed>,
     /// Whether the iod may serve clients; see [`Store::check_confirmed`].
     confirmed: AtomicBool,
-    /// Objects whose sync failed. The failure outlives the eviction of an object from the cache.
+    /// Objects whose sync failed. The store remembers the failure even after the cache has evicted the object.
     failed: Mutex<HashSet<ObjectId>>,
     all_failed: AtomicBool,
     /// The content of the `FORMAT` file, and its open file, which holds the lock of the store.
@@ -211,8 +211,8 @@ impl Store {
         all
     }
 
-    /// Returns the capacity of the underlying file system in bytes: the total, and the free bytes that the iod may use.
-    /// The iod does not use its reserve.
+    /// Returns the capacity of the underlying file system in bytes: the total, and the free bytes that the iod may
+    /// use. The free bytes do not include the reserve of the iod.
     ///
     /// # Errors
     /// When the operating system cannot report the capacity.
@@ -221,8 +221,8 @@ impl Store {
         Ok((total, free_space::spare((total, free))))
     }
 
-    /// Claims free space for `len` new bytes. Fails with `NoSpc` if the disk would have less free space than the iod's
-    /// reserve.
+    /// Checks that `len` new bytes fit on the disk without its reserve, and counts them as used. Fails with `NoSpc` if
+    /// the disk would have less free space than the iod's reserve.
     fn take_room(&self, len: u64) -> Result<(), Failure> {
         self.room.take(len, || self.disk.capacity()).map_err(|e| failure(&e, "write the object"))
     }
@@ -241,8 +241,9 @@ impl Store {
                     Counters::add(&self.counters.objects_evicted, u64::from(dropped));
                     return object;
                 }
-                // If a sync failed for good, the store remembers the failure by object id, so the object can be
-                // evicted. After a temporary failure, the object still has unsynced data and stays in the cache.
+                // If the sync of an object has failed for good, the store remembers the failure by object id, so the
+                // cache can evict the object. After a temporary failure, the object still has unsynced data and stays
+                // in the cache.
                 Lookup::SyncFirst(victim) => beyond = victim.sync(self).is_err() && victim.is_dirty(),
             }
         }
@@ -300,7 +301,7 @@ impl Store {
         }
         let mut format = lock(&self.format);
         // Write the flag even if the `FORMAT` file already has it: an earlier run may have written the flag and died
-        // before its sync.
+        // before it synced the file.
         let with_streams = Format { streams: true, ..format.0 };
         with_streams.write(&*format.1)?;
         format.0 = with_streams;
@@ -315,7 +316,7 @@ impl Store {
     }
 
     /// Opens the sum file of the object that was created with this nonce; creates the sum file if it is missing. Also
-    /// returns whether it was missing. If the object is `new`, removes the checksums of an earlier object.
+    /// returns whether the sum file was missing. If the object is `new`, removes the checksums of an earlier object.
     fn open_sums(&self, id: ObjectId, nonce: u64, new: bool) -> io::Result<(BlockChecksums, bool)> {
         let path = Shards::sums_path(id);
         let (file, made) = match self.disk.open(&path) {

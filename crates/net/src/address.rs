@@ -48,7 +48,7 @@ impl Address {
     }
 
     /// Parses an address: `host:port`, `host`, `[ipv6]:port`, an IPv6 address without brackets, or the path of a Unix
-    /// socket. An address without a port gets `default_port`; with `None` the port is required.
+    /// socket. An address without a port gets `default_port`; if `default_port` is `None`, the port is required.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, BadAddress> {
         let bad = |why| BadAddress { text: text.chars().take(300).collect(), why };
         if let Some(path) = text.strip_prefix("unix:").or_else(|| text.starts_with('/').then_some(text)) {

@@ -25,12 +25,13 @@ impl Buffer {
         Buffer { data: idle.unwrap_or_else(|| Vec::with_capacity(capacity)) }
     }
 
-    /// Returns the content of the buffer, so that the caller can append bytes.
+    /// Returns the content of the buffer for changes, so that the caller can append bytes.
     pub(crate) fn data(&mut self) -> &mut Vec<u8> {
         &mut self.data
     }
 
-    /// Returns the content as a shared slice. The memory returns to the pool when the last slice of it is dropped.
+    /// Returns the content as a shared slice. The memory returns to the pool when the last slice of the buffer is
+    /// dropped.
     pub(crate) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -61,7 +62,8 @@ mod tests {
 
     #[test]
     fn memory_returns_when_the_last_slice_is_dropped() {
-        // This is the only test in this process that uses buffers of this class, so the pool is empty.
+        // This is the only test in this process that uses buffers of this class, so the pool has no idle buffer of the
+        // class.
         let (room, _) = CLASSES[1];
         let mut buffer = Buffer::with_room(room - 1);
         let start = buffer.data().as_ptr();

@@ -1,6 +1,6 @@
 //! The wall clock of all code that does I/O; a simulator can replace it.
 //!
-//! To measure durations, the code uses [`tokio::time::Instant`], which a simulator controls.
+//! To measure durations, all code uses [`tokio::time::Instant`] instead, which a simulator controls.
 
 use std::cell::Cell;
 use std::time::SystemTime;
@@ -24,8 +24,8 @@ pub fn unix_now() -> u64 {
     now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Sets the wall clock of this thread to `start`. From then on it advances with the clock of the tokio runtime, which a
-/// simulator can pause. `None` restores the operating system's clock.
+/// Sets the wall clock of this thread to `start`. From then on the wall clock advances with the clock of the tokio
+/// runtime, which a simulator can pause. `None` restores the operating system's clock.
 pub fn simulate(start: Option<SystemTime>) {
     SIMULATED.set(start.map(|start| (start, Instant::now())));
 }

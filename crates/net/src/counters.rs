@@ -68,7 +68,7 @@ pub struct CallCount {
     pub program: u32,
     /// RPC procedure number.
     pub procedure: u32,
-    /// Number of calls since the process started.
+    /// Number of calls of this procedure since the process started.
     pub count: u64,
 }
 

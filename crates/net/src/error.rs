@@ -49,7 +49,7 @@ impl Error {
         Error::Broken(reason.to_string().into())
     }
 
-    /// Returns whether it is certain that the peer did not execute the call.
+    /// Returns whether this error proves that the peer did not execute the call.
     pub fn not_executed(&self) -> bool {
         matches!(self, Error::Connect { .. } | Error::TooBig { .. } | Error::Refused(_))
     }

@@ -27,7 +27,7 @@ pub fn make_way(dir: &Path) -> io::Result<()> {
 /// Removes permission bits that the modes in `most` do not contain, from the directory `dir` and from names in it. The
 /// empty name stands for `dir` itself. Skips names that do not exist. Logs each change and each failure.
 ///
-/// Stores need this for two reasons: earlier versions of Weir created files with modes that depended on the umask, and
+/// Stores need this for two reasons. Earlier versions of Weir created files with modes that depended on the umask. And
 /// copying a store may change the modes of its files.
 pub fn narrow(dir: &Path, most: &[(&str, u32)]) {
     let (mut narrowed, mut failed) = (Vec::new(), Vec::new());

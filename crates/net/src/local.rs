@@ -1,9 +1,9 @@
 //! A check whether a Unix socket belongs to a trusted user, for sockets whose path a peer has sent.
 //!
 //! A malicious peer could send the path of any socket on this machine. The client would then trust the process behind
-//! that socket as it trusts the peer. Even a connect without data may start a service (socket activation). So both the
-//! socket and the listening process must belong to root or to the user of this process. For other sockets, callers use
-//! the TCP address of the peer.
+//! that socket as it trusts the peer. Even a connect that sends no data may start a service (socket activation). So
+//! both the socket and the listening process must belong to root or to the user of this process. For other sockets,
+//! callers use the TCP address of the peer.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(kind(&file), io::ErrorKind::InvalidInput);
         assert_eq!(kind(&link), io::ErrorKind::InvalidInput);
         assert_eq!(kind(&dir.path().join("none")), io::ErrorKind::NotFound);
-        // Skip this check without root: only root can give a socket to another user.
+        // Without root, skip the check of a socket of another user: only root can give a socket to another user.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
             assert_eq!(kind(&path), io::ErrorKind::PermissionDenied);

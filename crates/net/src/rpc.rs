@@ -94,7 +94,7 @@ impl Refusal {
 pub struct Limits {
     /// Maximum length of a record in bytes, sent or received. A peer that sends a longer record is disconnected.
     pub record_max: usize,
-    /// Maximum number of calls in progress on one connection in each direction. Further calls wait.
+    /// Maximum number of calls in progress on one connection in each direction. Further calls wait for a slot.
     pub in_flight: usize,
     /// Maximum number of connections of a server. The server closes further connections at once.
     pub connections_max: usize,
@@ -102,23 +102,24 @@ pub struct Limits {
     /// machine.
     pub connections_per_peer: usize,
     /// Maximum number of bytes that the requests in progress and the unsent replies of one connection may use. At this
-    /// limit the server stops reading from the connection. Must be a little more than twice `record_max`.
+    /// limit the server stops reading from the connection. Must be a little more than twice [`Limits::record_max`], so
+    /// that one large call and its reply fit.
     pub connection_bytes: usize,
     /// Maximum number of bytes that the requests in progress and the unsent replies of all connections of a server may
     /// use.
     pub total_bytes: usize,
     /// Time limit for the first record of an accepted connection to begin to arrive.
     pub first_request: Duration,
-    /// Time limit for the rest of a record to arrive, and for the peer to accept the first part of the send queue. A
+    /// Time limit for the rest of a record to arrive, and for the peer to accept the oldest data in the send queue. A
     /// peer that exceeds the limit is disconnected.
     pub stall: Duration,
-    /// The time limit that replaces `stall` while the server is short of memory.
+    /// The time limit that replaces [`Limits::stall`] while the server is short of memory.
     pub stall_under_pressure: Duration,
-    /// How long a server that shuts down waits for the end of calls in progress.
+    /// How long a server that shuts down waits for calls in progress to complete.
     pub shutdown_grace: Duration,
-    /// Whether this client connects to other machines from a port below 1024. Only the superuser may use such ports, so
-    /// a server can trust the credentials in calls from them. Without permission for such a port, the client uses
-    /// another port.
+    /// Whether this client connects to other machines from a port below 1024. Only the superuser may use such ports,
+    /// so a server can trust the credentials in calls from such a port. Without permission for such a port, the client
+    /// uses another port.
     pub reserved_port: bool,
 }
 

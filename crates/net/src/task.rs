@@ -60,10 +60,10 @@ impl Group {
         handle
     }
 
-    /// Kills all tasks of the group at their current await point. Tasks that they start from their destructors are
-    /// killed too.
+    /// Kills all tasks of the group at their current await point. Tasks that are started while these tasks are dropped
+    /// are killed too.
     ///
-    /// The tasks are gone after the runtime has polled once more.
+    /// The runtime drops the tasks when it polls the next time.
     pub fn kill(&self) {
         self.0.dead.store(true, Relaxed);
         let live = std::mem::take(&mut self.tasks().live);
@@ -160,8 +160,8 @@ where
     }
 }
 
-/// Starts a task as [`spawn_on`] does, but polls it first on the current thread. A task that does not wait thus needs
-/// no thread switch.
+/// Starts a task as [`spawn_on`] does, but polls it first on the current thread. So a task that does not wait needs no
+/// thread switch.
 ///
 /// The caller must not hold a lock that the task needs.
 pub fn begin_on<F>(handle: &Handle, future: F)
@@ -201,8 +201,8 @@ impl Begun {
 
 impl Wake for Begun {
     fn wake(self: Arc<Self>) {
-        // After the move into the runtime, the runtime polls the task with a waker of its own. So later wakeups of this
-        // waker have no effect.
+        // After the move into the runtime, the runtime polls the task with a waker of its own. So later wakeups of the
+        // first waker have no effect.
         if !self.moved.swap(true, Relaxed) {
             self.handle.clone().spawn(std::future::poll_fn(move |context| self.poll(context)));
         }

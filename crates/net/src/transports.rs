@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// Returns the address of this end; `None` for a connection that does not use TCP.
+    /// Returns the address of this end of the connection; `None` if the connection does not use TCP.
     pub(crate) fn local(&self) -> Option<Address> {
         match self {
             Stream::Tcp(s) => s.local_addr().ok().map(Address::from),
@@ -113,7 +113,8 @@ impl ReadHalf {
             ReadHalf::Tcp(half) => half.read_buf(buf).await,
             ReadHalf::Unix(half) => half.read(buf).await,
             ReadHalf::Memory(pipe) => {
-                // Read at most what the current chunk of the buffer can hold, as a read from a real socket does.
+                // Read at most as many bytes as the current chunk of the buffer can hold, as a read from a real socket
+                // does.
                 let max = buf.chunk_mut().len();
                 let bytes = poll_fn(|cx| pipe.poll_read(cx, max)).await?;
                 let len = bytes.len();
@@ -144,7 +145,7 @@ impl WriteHalf {
     /// Closes the connection in both directions, so that blocked reads and writes return.
     pub(crate) fn shutdown(&self) {
         let both = rustix::net::Shutdown::Both;
-        // `shutdown` fails only if the peer has already closed the connection.
+        // `shutdown` fails only if the peer has already closed the connection, so ignore the error.
         let _ = match self {
             WriteHalf::Tcp(half) => rustix::net::shutdown(half.as_ref(), both),
             WriteHalf::Unix(half) => rustix::net::shutdown(half, both),

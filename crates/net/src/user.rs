@@ -30,8 +30,8 @@ impl User {
     }
 }
 
-/// Returns the supplementary groups of a process; `None` if it does not run as user `uid`. If another process has taken
-/// over the process id, that process belongs to the same user, so its groups are acceptable.
+/// Returns the supplementary groups of a process; `None` if it does not run as user `uid`. If another process has
+/// reused the process id, that process also runs as user `uid`, so its groups are acceptable.
 fn groups_of(process: u32, uid: u32) -> Option<Vec<u32>> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     parse(&status, uid)
@@ -39,7 +39,8 @@ fn groups_of(process: u32, uid: u32) -> Option<Vec<u32>> {
 
 fn parse(status: &str, uid: u32) -> Option<Vec<u32>> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // `Uid:` is followed by the real, effective, saved and file system uid.
+    // In `/proc/PID/status`, the real, effective, saved and file system uid follow `Uid:`, so the second number is the
+    // effective uid.
     let effective: u32 = field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?;
     let groups = field("Groups:")?.split_whitespace().map(|group| group.parse().ok()).collect::<Option<_>>()?;
     (effective == uid).then_some(groups)

@@ -21,7 +21,7 @@ const WRITE: u32 = 2;
 const HOLD: u32 = 3;
 const PANIC: u32 = 4;
 const MIB: usize = 1 << 20;
-/// A timeout that is longer than any of these tests takes.
+/// A timeout that is longer than any test of this file takes.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Store {
@@ -78,7 +78,7 @@ fn message(procedure: u32, body: &[u8]) -> Bytes {
     record::mark(out.finish()).to_bytes()
 }
 
-/// Waits until the server's counters reach a state; panics after [`LONG`].
+/// Waits until `reached` returns true for the server's counters; panics after [`LONG`].
 async fn until(what: &str, counters: &Counters, reached: impl Fn(&net::Traffic) -> bool) {
     let waits = async {
         while !reached(&counters.traffic()) {
@@ -89,7 +89,7 @@ async fn until(what: &str, counters: &Counters, reached: impl Fn(&net::Traffic) 
     assert!(in_time.is_ok(), "never: {what}: {:?}", counters.traffic());
 }
 
-/// Makes `rounds` large calls of a well-behaved client, each of which must succeed.
+/// Makes `rounds` large calls as a well-behaved client. Each call must succeed.
 async fn progress(good: &Connection, rounds: usize) {
     for _ in 0..rounds {
         let written = call(good, WRITE, vec![3; MIB].into()).await.expect("write");
@@ -99,8 +99,8 @@ async fn progress(good: &Connection, rounds: usize) {
     }
 }
 
-/// A hundred clients send half a record, and a hundred clients receive no reply. Together they request much more memory
-/// than the server has.
+/// A hundred clients send half a record each, and a hundred other clients do not receive their replies. Together their
+/// calls need much more memory than the server's limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_clients_hold_bounded_memory_and_a_good_one_continues() {
     let total = 24 * MIB;
@@ -118,8 +118,7 @@ async fn stalled_clients_hold_bounded_memory_and_a_good_one_continues() {
     let ask = message(READ, &(MIB as u32).to_be_bytes());
     for _ in 0..100 {
         let writer = raw(&server).await;
-        // The server may accept only a part of these bytes, because it has stopped reading or has closed the
-        // connection.
+        // The send may fail or be incomplete, because the server has stopped reading or has closed the connection.
         let _ = writer.try_write(&half[..MIB / 2]);
         let mut reader = raw(&server).await;
         let asks = ask.repeat(40);
@@ -156,7 +155,8 @@ async fn an_incomplete_record_times_out_but_an_idle_connection_does_not() {
         assert!(matches!(peer.read(&mut [0; 8]).await, Ok(0) | Err(_)), "{what}");
         until(what, &counters, |t| t.connections_cut == before + 1).await;
     }
-    // This connection was idle for several times as long as a record may take to arrive. The server must not close it.
+    // This connection was idle for several times the time limit of a record. The server must not close an idle
+    // connection.
     call(&idle, WRITE, Bytes::new()).await.expect("still alive");
     until("all is given back", &counters, |t| t.memory_held == 0).await;
 }

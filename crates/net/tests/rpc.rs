@@ -19,7 +19,7 @@ const ECHO: u32 = 1;
 /// Procedure of the test service: waits until a test calls the procedure RELEASE.
 const HOLD: u32 = 2;
 const RELEASE: u32 = 3;
-/// Procedure of the test service: sends the call ECHO back to the caller, and returns its result.
+/// Procedure of the test service: calls ECHO of the caller, and returns the result of ECHO.
 const CALL_BACK: u32 = 4;
 const WHO: u32 = 5;
 /// Procedure of the test service: returns 1 MiB of data.
@@ -28,7 +28,7 @@ const GARBAGE: u32 = 7;
 /// Procedure of the test service: returns more bytes than a record may have.
 const TOO_BIG: u32 = 8;
 const PANIC: u32 = 9;
-/// A timeout that is longer than any of these tests takes.
+/// A timeout that is longer than any test of this file takes.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Tester {
@@ -135,7 +135,8 @@ async fn join_with(server: &Server, by: By, limits: Limits) -> Result<Connection
     }
 }
 
-/// Makes two tests from each function: the first one connects over a socket, the second one within the process.
+/// Makes two tests from each function: in the first test the client connects over a socket, in the second test within
+/// the process.
 macro_rules! either_way {
     ($($name:ident),* $(,)?) => {
         mod by_socket {
@@ -256,7 +257,8 @@ async fn callbacks_share_the_connection(by: By) {
     for (answer, body) in futures_util::future::join_all(calls).await.into_iter().zip(&bodies) {
         assert_eq!(&answer.unwrap(), body);
     }
-    // The client serves no program, so it refuses the callback. The service receives this refusal as an error.
+    // The client serves no program, so it refuses the callback. The service receives this refusal as the error of its
+    // call.
     let (limits, counters, nobody) = (Limits::default(), Counters::default(), Arc::new(NoService));
     let bare = match by {
         By::Socket => Connection::connect(&server.addresses()[0], nobody, limits, counters, LONG).await,
@@ -360,12 +362,13 @@ async fn a_disconnect_notifies_the_service_and_running_calls_finish(by: By) {
     connection.close();
     assert!(matches!(held.await.unwrap(), Err(Error::Broken(_))));
     service.gone.acquire().await.unwrap().forget();
-    // The service still executes the call, and takes the permit, although no caller waits for the reply.
+    // The service still executes the call, and takes the permit from the semaphore, although no caller waits for the
+    // reply.
     service.gate.add_permits(1);
     while service.gate.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
-    // Dropping the last handle also closes the connection.
+    // Dropping the last handle of a connection also closes the connection.
     drop(join(&server, by).await);
     service.gone.acquire().await.unwrap().forget();
     assert_eq!(counters.traffic().connections_open, 0);
@@ -429,14 +432,14 @@ async fn replies_for_a_client_that_does_not_read_are_bounded() {
         slow.write_all(&one_fragment(raw_call(xid, BIG, b""))).await.unwrap();
     }
     service.wait_entered(4).await;
-    // The calls of another client still work. During these calls, a server without a limit would execute more calls of
-    // the slow client.
+    // The calls of another client still succeed. They also take some time, in which a server without a limit executes
+    // more calls of the slow client.
     let other = connect(&server).await;
     for _ in 0..300 {
         call(&other, ECHO, &Bytes::from_static(b"x")).await.unwrap();
     }
-    // The server has executed far fewer than 100 calls of the slow client: four in progress, and a few whose replies
-    // fit into the socket buffers.
+    // The server has executed far fewer than 100 calls of the slow client. Four calls are in progress, and a few
+    // replies fit into the socket buffers.
     let executed = service.entered.load(SeqCst) - 300;
     assert!(executed < 100, "{executed} answers were made for a peer that reads none");
     for xid in 0..count {
@@ -479,8 +482,8 @@ async fn connections_are_limited() {
     assert_eq!(counters.traffic().connections_refused, 1);
     drop(first);
     service.gone.acquire().await.unwrap().forget();
-    // The server notifies the service first and frees the connection's place a moment later, so try again until it
-    // accepts.
+    // The server notifies the service of the end of a connection first. It frees the slot of the connection a moment
+    // later, so try again until it accepts a connection.
     loop {
         let next = connect(&server).await;
         if call(&next, ECHO, &Bytes::new()).await.is_ok() {
@@ -581,7 +584,7 @@ async fn sockets_named_by_a_peer_must_belong_to_root_or_this_user() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
-    /// The server receives the same messages, whatever fragments and writes the client splits them into.
+    /// The server receives the same messages, however the client splits them into fragments and writes.
     #[test]
     fn any_fragmentation_delivers_the_same_messages(
         messages in proptest::collection::vec((0usize..30_000, 1usize..20_000), 1..12),
@@ -642,7 +645,7 @@ async fn in_process_calls_that_need_not_wait_complete_at_once() {
     assert_eq!(answer.unwrap(), body);
     assert!(call(&connection, CALL_BACK, &body).now_or_never().is_none(), "a callback is a task of its own");
     assert_eq!(call(&connection, CALL_BACK, &body).await.unwrap(), body);
-    // A call runs to its end after its caller has stopped waiting.
+    // A call runs to completion although its caller has stopped waiting.
     assert!(call(&connection, HOLD, &body).now_or_never().is_none());
     service.gate.add_permits(1);
     while service.gate.available_permits() > 0 {
@@ -673,7 +676,8 @@ async fn in_process_connections_and_memory_are_limited() {
         tokio::task::yield_now().await;
     }
     drop(first);
-    // The server may free the connection's place a moment after the client has dropped the connection, so try again.
+    // The server may free the slot of the connection a moment after the client has dropped the connection, so try
+    // again.
     while join_with(&server, By::Door, Limits::default()).await.is_err() {
         tokio::task::yield_now().await;
     }

@@ -1,7 +1,7 @@
 //! The admin program: the RPC program with which `weir status`, `weir fsck` and other commands query a daemon.
 //!
-//! Later versions may add names and groups to [`Status`] at any time. So a command that displays a status must also
-//! display names and groups that it does not know.
+//! Later versions may add names and groups to [`Status`] at any time. So a command that displays a [`Status`] must
+//! also display names and groups that it does not know.
 
 mod check;
 mod dump;
@@ -27,7 +27,8 @@ pub const VERSION: u32 = 1;
 
 /// Procedure NULL: does nothing (RFC 5531 §12.1).
 pub const NULL: u32 = 0;
-/// Procedure STATUS: returns the state of the daemon. No arguments; the result is a [`Status`].
+/// Procedure STATUS: returns named values that describe the daemon, for instance its counters. No arguments; the
+/// result is a [`Status`].
 pub const STATUS: u32 = 1;
 /// Procedure CHECK: the mgr looks for damage in its metadata and on the iods, and repairs it on request ([`CheckArgs`]
 /// to [`CheckReply`]). The caller needs AUTH_SYS credentials of the superuser or of the owner of the root directory.
@@ -35,8 +36,8 @@ pub const CHECK: u32 = 2;
 /// Procedure SCRUB: the mgr looks for damage on the disks of the iods ([`ScrubArgs`] to [`ScrubReply`]). The caller
 /// needs the same credentials as for CHECK.
 pub const SCRUB: u32 = 3;
-/// Procedure NEAR: returns the daemon's Unix socket to clients on the same machine ([`NearArgs`] to [`NearReply`]). Any
-/// caller may use NEAR.
+/// Procedure NEAR: returns the path of the daemon's Unix socket to clients on the same machine ([`NearArgs`] to
+/// [`NearReply`]). Any caller may use NEAR.
 pub const NEAR: u32 = 4;
 /// Procedure DUMP: returns a dump of the metadata store ([`DumpArgs`] to [`DumpReply`]). The caller needs the same
 /// credentials as for CHECK.
@@ -56,7 +57,7 @@ pub const VALUES_MAX: usize = 1024;
 /// Maximum length of a name or of a text value, in bytes.
 pub const TEXT_MAX: usize = 1024;
 
-/// The state of a daemon, as the STATUS procedure returns it.
+/// The named values of a daemon, which the STATUS procedure returns.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Status {
     /// The groups of values, in display order.
@@ -72,7 +73,7 @@ pub struct Group {
     pub values: Vec<(String, Value)>,
 }
 
-/// A named value in the state of a daemon.
+/// The value of a name in the [`Status`] of a daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
     /// A number: a count, or a size in bytes.

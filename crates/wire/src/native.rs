@@ -45,8 +45,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 pub const PROGRAM: u32 = 0x2057_4549;
 /// The only RPC version of the native data program.
 pub const VERSION: u32 = 1;
-/// Oldest and newest revision of the messages that this build speaks. In HELLO the client and the iod agree on one
-/// revision. All revisions have the RPC version [`VERSION`].
+/// Oldest and newest revision of the messages that this build speaks. HELLO selects the revision that the client and
+/// the iod use. All revisions have the RPC version [`VERSION`].
 pub const REVISIONS: std::ops::RangeInclusive<u32> = 3..=3;
 
 /// The generation in the capability for a REMOVE of an object that no client may create again. No file ever has this
@@ -65,12 +65,13 @@ pub const TEXT_MAX: usize = 256;
 pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
 /// Maximum number of entries in one LIST reply.
 pub const LIST_MAX: usize = 1024;
-/// Maximum number of findings in one SCRUB reply. An iod that reaches this number replies before it has read the
-/// requested bytes.
+/// Maximum number of findings in one SCRUB reply. An iod that reaches this number replies at once, although it has not
+/// read all requested bytes.
 pub const SCRUB_FINDINGS_MAX: usize = 256;
 /// Maximum number of objects in one NEWS reply.
 pub const NEWS_MAX: usize = 1024;
-/// Maximum number of questions in one LENGTHS reply, and of answers in the arguments of the next LENGTHS.
+/// Maximum number of questions in one LENGTHS reply, and maximum number of answers in the arguments of the next
+/// LENGTHS.
 pub const LENGTHS_MAX: usize = 1024;
 /// Maximum length in bytes of [`Loan::mark`], the first bytes of an object file by which a short-circuit reader
 /// validates it.
@@ -103,7 +104,7 @@ macro_rules! procedures {
 procedures! {
     /// NULL: does nothing. Needs no HELLO.
     Null = 0,
-    /// HELLO: names the session of a connection, and asks the iod to prove its identity ([`HelloArgs`] to
+    /// HELLO: names the session for a connection, and requests a proof of the iod's identity ([`HelloArgs`] to
     /// [`HelloReply`]).
     Hello = 1,
     /// READ: returns extents of one object ([`ReadArgs`] to [`ReadReply`]).
@@ -122,7 +123,7 @@ procedures! {
     Punch = 8,
     /// SEEK: returns the next data or hole of an object ([`SeekArgs`] to [`SeekReply`]).
     Seek = 9,
-    /// LIST: returns the objects of the store, part by part ([`ListArgs`] to [`ListReply`]).
+    /// LIST: returns the objects of the store, in several replies ([`ListArgs`] to [`ListReply`]).
     List = 10,
     /// STATS: returns the counters and the capacity of the iod. No arguments; the result is a [`StatsReply`]. Needs a
     /// session, but no capability.
@@ -132,8 +133,8 @@ procedures! {
     Fence = 12,
     /// SCRUB: reads a part of the store and verifies its block checksums ([`ScrubArgs`] to [`ScrubReply`]).
     Scrub = 13,
-    /// NEWS: returns the objects that clients of the files layout have written; blocks while there are none
-    /// ([`NewsArgs`] to [`NewsReply`]).
+    /// NEWS: returns the objects that clients of the files layout have written; blocks while no object has been
+    /// written ([`NewsArgs`] to [`NewsReply`]).
     News = 14,
     /// RESERVE: allocates space for a range of an object durably, and extends the object to the end of the range.
     /// [`ReserveArgs`] to no result.
@@ -141,14 +142,14 @@ procedures! {
     /// PULL: copies bytes from an object of another iod, or of the same iod, into an object ([`PullArgs`] to
     /// [`PullReply`]). Only the mgr may use PULL.
     Pull = 16,
-    /// LENGTHS: answers the iod's questions about file lengths, and returns its next questions; blocks while there are
-    /// none ([`LengthsArgs`] to [`LengthsReply`]).
+    /// LENGTHS: passes the mgr's answers about file lengths to the iod, and returns the iod's next questions. Blocks
+    /// while the iod has no question ([`LengthsArgs`] to [`LengthsReply`]).
     Lengths = 17,
     /// LEND: passes a descriptor of the file of an object to the client, over Unix sockets only ([`ObjectArgs`] to
     /// [`LendReply`]).
     Lend = 18,
-    /// CLAIM: makes the iod record durably which metadata store uses its objects, or returns the recorded metadata
-    /// store ([`ClaimArgs`] to [`ClaimReply`]).
+    /// CLAIM: makes the iod record durably which metadata store uses its objects, or only returns which metadata store
+    /// the iod has recorded ([`ClaimArgs`] to [`ClaimReply`]).
     Claim = 19,
     /// PROVE: proves that the client knows the secret of its ticket, and opens the session ([`ProveArgs`] to
     /// [`ProveReply`]). PROVE follows HELLO.
@@ -161,8 +162,8 @@ impl Procedure {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Returns whether the procedure changes an object. The iod must not execute such a request after requests of a
-    /// newer connection of the same client.
+    /// Returns whether the procedure changes an object. After a client has replaced its connection, the iod must not
+    /// execute such a request of the old connection.
     pub fn changes(self) -> bool {
         matches!(
             self,
@@ -183,7 +184,7 @@ impl Procedure {
 pub struct Failure {
     /// The status code with which the request failed.
     pub status: Status,
-    /// An explanation for people, if any. The sender truncates it to [`DETAIL_MAX`] bytes.
+    /// An explanation of the failure for people; may be empty. The sender truncates it to [`DETAIL_MAX`] bytes.
     pub detail: Option<String>,
 }
 
@@ -234,7 +235,7 @@ pub fn decode_reply<T: Xdr>(input: &mut Reader) -> Result<Result<T, Failure>, Ma
     }))
 }
 
-/// The arguments of a procedure without arguments, or the result of one without a result.
+/// The arguments of a procedure that has no arguments, or the result of a procedure that has no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Nothing;
 

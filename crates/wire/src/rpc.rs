@@ -22,7 +22,7 @@ const REPLY: u32 = 1;
 /// A credential or a verifier of an RPC message (`opaque_auth`, RFC 5531 §8.2).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Auth {
-    /// AUTH_NONE. Its body has no meaning, so the decoder drops it.
+    /// AUTH_NONE. Its body has no meaning, so the decoder discards it.
     #[default]
     None,
     /// AUTH_SYS with a valid body.

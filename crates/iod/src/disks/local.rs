@@ -66,8 +66,8 @@ impl Disk for Local {
     fn prepare(&self) -> io::Result<()> {
         let existed = self.dir.exists();
         folders().create(&self.dir)?;
-        // Restrict only an empty directory. A directory with other files may belong to another program, and the store
-        // refuses to use it.
+        // Restrict the permissions only of an empty directory. A directory with other files may belong to another
+        // program, and the store refuses to use it.
         if self.list("")?.iter().all(|name| name == "lost+found") {
             self.narrow();
         }
@@ -128,8 +128,8 @@ impl Disk for Local {
         fs::metadata(&self.dir).ok().map(|meta| meta.dev())
     }
 
-    /// Returns one eighth of the process's limit on open files. Connections, and other stores of the same iod, need the
-    /// rest.
+    /// Returns one eighth of the process's limit on open files. Connections, and other stores of the same iod, need
+    /// the other descriptors.
     fn open_files(&self) -> usize {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         limit.map_or(OPEN_OBJECTS_MAX, |limit| usize::try_from(limit / 8).unwrap_or(usize::MAX))
@@ -142,8 +142,8 @@ struct LocalFile {
 }
 
 impl Drop for LocalFile {
-    /// Releases the lock explicitly. A child process between `fork` and `exec` shares every descriptor. So a mere
-    /// `close` here would leave the file locked by the child.
+    /// Release the lock explicitly. A child process between `fork` and `exec` shares every descriptor. If this process
+    /// only closed the file, the child would keep the lock.
     fn drop(&mut self) {
         if *self.locked.get_mut() {
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
@@ -225,8 +225,8 @@ impl DiskFile for LocalFile {
 
     fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool> {
         match extents::cover(&self.file, offset, len) {
-            // The file system does not support FIEMAP. If the file has at least as many allocated bytes as its length,
-            // assume that it has no holes.
+            // The file system does not support FIEMAP. So estimate: if the file has at least as many allocated bytes
+            // as its length, assume that it has no holes.
             Err(Errno::OPNOTSUPP | Errno::NOTTY) => {
                 let Measure { len: end, allocated } = self.measure()?;
                 Ok(offset.saturating_add(len) <= end && allocated >= end)
@@ -237,7 +237,8 @@ impl DiskFile for LocalFile {
 
     fn forget(&self, offset: u64, len: u64) {
         if let Some(len) = NonZeroU64::new(len) {
-            // `posix_fadvise` is only advice: a system that ignores it serves the next read from the page cache.
+            // `posix_fadvise` is only advice, so ignore errors: a system that ignores it serves the next read from the
+            // page cache.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
         }
     }

@@ -2,14 +2,14 @@
 //! clusters.
 //!
 //! A power cut loses the same changes that a real file system may lose. Each 512-byte sector that changed since the
-//! last sync of its file keeps its old content, its new content, or a version in between. The same holds for the length
-//! of the file. Of the names created and removed in a folder since its last sync, any subset survives. The caller of
-//! [`Memory::power_cut`] makes all these choices, in a fixed order.
+//! last sync of its file keeps its old content, its new content, or a version in between. The same holds for the
+//! length of the file. Of the names created and removed in a folder since its last sync, any subset survives. The
+//! caller of [`Memory::power_cut`] chooses what survives, in a fixed order.
 //!
 //! After a failed sync the disk behaves as Linux does. The page cache still shows the pages that the sync should have
 //! written, but later syncs do not write them unless they change again. Names are in the log of the file system. If a
-//! write to this log fails, every operation fails until the file system is mounted again. Here a power cut stands for
-//! that mount.
+//! write to this log fails, every operation fails until the file system is mounted again. In this simulation, a power
+//! cut also mounts the file system again.
 
 mod node;
 
@@ -25,7 +25,7 @@ use super::{Disk, DiskFile, Measure};
 use crate::lock::lock;
 use node::{Node, PAGE};
 
-/// An operation on a disk, as the argument of an injected fault.
+/// An operation on a disk, for which an injected fault decides whether it fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Reading bytes of a file.
@@ -94,7 +94,8 @@ enum Change {
 }
 
 struct State {
-    /// Number of power cuts and kills so far. Handles that were opened before the last one return errors.
+    /// Number of power cuts and kills so far. Handles that were opened before the last power cut or kill return
+    /// errors.
     life: u64,
     capacity: u64,
     /// Number of pages that all files with a name or an open handle use.
@@ -108,7 +109,7 @@ struct State {
     changes: u64,
     dies_at: Option<u64>,
     dead: bool,
-    /// Copies of the disk, each from before one change; `None` until [`Memory::keep_copies`].
+    /// Copies of the disk, one from before each change; `None` until [`Memory::keep_copies`] is called.
     copies: Option<Vec<State>>,
 }
 
@@ -129,7 +130,7 @@ impl State {
 }
 
 impl Memory {
-    /// Makes an empty disk of `capacity` bytes; messages call it `name`.
+    /// Makes an empty disk of `capacity` bytes, whose name in messages is `name`.
     pub fn new(name: impl Into<PathBuf>, capacity: u64) -> Self {
         let state = State {
             life: 0,
@@ -174,14 +175,13 @@ impl Memory {
         self.state().copies.get_or_insert_default();
     }
 
-    /// Returns a copy of this disk, in the state that a death now would leave. Call [`Memory::power_cut`] on the copy
-    /// before use.
+    /// Returns a copy of this disk, as if the disk had died now. Call [`Memory::power_cut`] on the copy before use.
     pub fn copy(&self) -> Memory {
         Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
     }
 
-    /// Returns the copies that the disk has made since the last call, each in the state that a death before one change
-    /// would leave. Call [`Memory::power_cut`] on each copy before use.
+    /// Returns the copies that the disk has made since the last call, each as if the disk had died before one of the
+    /// changes. Call [`Memory::power_cut`] on each copy before use.
     pub fn copies(&self) -> Vec<Memory> {
         let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
         let disk = |state| Memory { path: self.path.clone(), state: Arc::new(Mutex::new(state)) };
@@ -204,9 +204,9 @@ impl Memory {
         self.state().capacity = capacity;
     }
 
-    /// Cuts the power and turns it on again. Synced data survive. For each other change, the disk calls `choose` with a
-    /// bound; `choose` returns a number below the bound. Handles that were open return `EIO` from now on, and their
-    /// locks are released. Injected faults stay.
+    /// Cuts the power and turns it on again. Synced data survive. For each change that is not synced, the disk calls
+    /// `choose` with a bound to determine what survives. `choose` returns a number below the bound. Handles that were
+    /// open return `EIO` from now on, and their locks are released. Injected faults stay.
     pub fn power_cut(&self, choose: &mut dyn FnMut(u64) -> u64) {
         let mut state = self.state();
         let state = &mut *state;
@@ -320,7 +320,7 @@ impl State {
         self.pending.push(Pending { folder: folder.to_owned(), change });
     }
 
-    /// Marks a file as one without a name; frees its pages if no handle is open.
+    /// Marks a file as one without a name; frees its pages if no handle of the file is open.
     fn unlink(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.linked = false;
@@ -329,7 +329,8 @@ impl State {
         }
     }
 
-    /// Drops every file that has no name and no open handle, unless a power cut could restore a name of the file.
+    /// Removes every file that has no name and no open handle from the disk, unless a power cut could restore a name
+    /// of the file.
     fn sweep(&mut self) {
         let (durable, pending) = (&self.durable, &self.pending);
         let named = |id: u64| {
@@ -517,7 +518,7 @@ impl MemoryFile {
     }
 }
 
-/// Number of pages in use, and the capacity of the disk in pages.
+/// The number of pages in use, and the capacity of the disk in pages.
 struct Budget {
     pages: u64,
     most: u64,
@@ -612,7 +613,8 @@ impl Drop for MemoryFile {
         let Some(node) = state.nodes.get_mut(&self.id).filter(|_| state.life == self.life) else { return };
         node.open -= 1;
         if node.open == 0 {
-            // Release the lock with the last handle: only the iod locks files, each through a single handle.
+            // Release the file's lock only with its last handle. This is exact, because only the iod locks files, and
+            // opens each of them once.
             node.locked = false;
             if !node.linked {
                 state.pages -= node.pages();

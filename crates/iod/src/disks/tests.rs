@@ -168,7 +168,7 @@ fn bytes_lost_by_a_failed_sync_stay_lost() {
     let copy = disk.copy();
     copy.power_cut(&mut |_| 0);
     assert_eq!(copy.open("f").unwrap().measure().unwrap().len, 0);
-    // A second write to the page makes the page dirty again, so that the next sync writes it.
+    // The failed sync left the page clean. A second write makes the page dirty again, so that the next sync writes it.
     write_all(&*file, b"LO", &[], 0).unwrap();
     write_all(&*file, b"T", &[], 3).unwrap();
     file.sync().unwrap();

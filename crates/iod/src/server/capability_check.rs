@@ -7,7 +7,8 @@ use net::clock::unix_now;
 use types::{Fsid, IodId, Status};
 use wire::native::{Capability, DataHandle, HelloArgs, IodKey, Key, MGR_SESSION, Rights, STORE_OBJECT, Ticket};
 
-/// The secret of the iod, and the data from the mgr's last CLAIM, which together decide whether a right is valid.
+/// The secret of the iod, and the data from the mgr's last CLAIM, which together decide whether a ticket, capability
+/// or filehandle is valid.
 pub(super) struct CapabilityCheck {
     key: IodKey,
     fsid: Fsid,
@@ -23,15 +24,16 @@ impl CapabilityCheck {
         CapabilityCheck { key: key.of_iod(iod), fsid, ahead: AtomicI64::new(0), least_epoch: AtomicU32::new(0) }
     }
 
-    /// Stores the values of a CLAIM. `now` is the time on the mgr's clock. Sessions of mgr epochs before `least_epoch`
-    /// become invalid.
+    /// Stores the time and the least valid epoch from a CLAIM. `now` is the time on the mgr's clock. Sessions of mgr
+    /// epochs before `least_epoch` become invalid.
     pub(super) fn claimed(&self, now: u64, least_epoch: u32) {
         self.ahead.store(now.wrapping_sub(unix_now()).cast_signed(), Relaxed);
-        // Two CLAIMs may arrive out of order, so the epoch never decreases.
+        // Two CLAIMs may arrive out of order, so keep the larger of both epochs.
         self.least_epoch.fetch_max(least_epoch, Relaxed);
     }
 
-    /// Returns the time on the mgr's clock, in Unix seconds. The expiry of rights is compared with this time.
+    /// Returns the time on the mgr's clock, in Unix seconds. The iod compares the expiry of tickets, capabilities and
+    /// filehandles with this time.
     pub(super) fn now(&self) -> u64 {
         unix_now().saturating_add_signed(self.ahead.load(Relaxed))
     }
@@ -85,7 +87,7 @@ impl CapabilityCheck {
     ///
     /// # Errors
     /// `BadHandle` for a handle that is forged or belongs to another iod. `Fenced` for a handle that has expired or is
-    /// of an invalid epoch; the client then asks the mgr for a new handle.
+    /// of an invalid epoch; the client then requests a new handle from the mgr.
     pub(super) fn data_handle(&self, handle: &DataHandle) -> Result<(), Status> {
         let in_force = handle.verify(&self.key, self.fsid, self.now());
         in_force.map_err(|e| if e == Status::CapExpired { Status::Fenced } else { e })?;

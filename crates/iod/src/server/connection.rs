@@ -37,7 +37,7 @@ const _: () = assert!(BEFORE_PAYLOAD + MARK < INPUT && STRANGER_MAX < INPUT);
 
 /// A request that the iod has received completely or in part.
 struct Record {
-    /// The beginning of the record, or the whole record if `rest` is 0.
+    /// The beginning of the record, or the whole record if no byte of it is still in the socket.
     head: Bytes,
     /// Number of bytes of the record that are still in the socket.
     rest: usize,
@@ -45,7 +45,7 @@ struct Record {
     permit: Option<Permit>,
 }
 
-/// The state of one connection.
+/// One connection of the iod: its socket, its session, and its buffers.
 pub(super) struct Connection<C> {
     pub(super) daemon: Arc<Daemon>,
     pub(super) socket: C,
@@ -113,12 +113,12 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Returns the volume of the session; `NoSession` before PROVE.
+    /// Returns the volume of the session; fails with `NoSession` until PROVE has opened the session.
     pub(super) fn volume(&self) -> Result<&Arc<Volume>, Status> {
         self.session.as_ref().map(Session::volume).ok_or(Status::NoSession)
     }
 
-    /// Returns the store of the session; `NoSession` before PROVE.
+    /// Returns the store of the session; fails with `NoSession` until PROVE has opened the session.
     pub(super) fn store(&self) -> Result<&Store, Status> {
         self.volume().map(|volume| &volume.store)
     }
@@ -148,8 +148,8 @@ impl<C: Channel> Connection<C> {
         Ok(Some(Record { rest: mark.len - head.len(), head, permit: None }))
     }
 
-    /// Waits for the next record mark and leaves it in the input. If `patient` is true, the peer may wait without limit
-    /// before it sends the first byte of the mark.
+    /// Waits for the next record mark and leaves it in the input buffer. If `patient` is true, the peer may wait
+    /// without limit before it sends the first byte of the mark.
     fn receive_mark(&mut self, progress: &mut Progress, patient: bool) -> Result<Option<Mark>, Broken> {
         while self.input.len() < MARK {
             self.make_room(MARK);
@@ -157,7 +157,8 @@ impl<C: Channel> Connection<C> {
                 Received::Bytes(_) => {}
                 Received::End if self.input.is_empty() => return Ok(None),
                 Received::End => return Err(Malformed::Short.into()),
-                // An authenticated peer may wait without limit between two requests.
+                // An authenticated peer may wait without limit between two requests, so only free the buffers of its
+                // connection.
                 Received::Nothing if self.input.is_empty() && patient => self.rest(),
                 Received::Nothing => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
             }
@@ -169,7 +170,7 @@ impl<C: Channel> Connection<C> {
         Ok(Some(mark))
     }
 
-    /// Frees the buffers of this connection, because the peer sends no request now.
+    /// Frees the buffers of this connection, because the peer is idle now.
     fn rest(&mut self) {
         self.input = BytesMut::new();
         self.output = Vec::new();
@@ -195,8 +196,8 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Grows the input buffer to a capacity of at least `len` bytes. Also makes sure that a `recv` call can return many
-    /// bytes at once.
+    /// Grows the input buffer to a capacity of at least `len` bytes. Also keeps so much free capacity that one `recv`
+    /// call can return many bytes.
     fn make_room(&mut self, len: usize) {
         if self.input.capacity() < len || self.input.capacity() - self.input.len() < STRANGER_MAX {
             let whole = len.max(INPUT);
@@ -250,8 +251,8 @@ impl<C: Channel> Connection<C> {
             }
             _ if !small => Err(Broken::Protocol("a record too large for its procedure")),
             Ok(procedure) => {
-                // Return the permit for this record's memory before the procedure borrows a buffer. If threads waited
-                // for a second buffer while they hold one, they could deadlock.
+                // Return the permit for the memory of this record before the procedure borrows a buffer from the pool.
+                // If threads waited for a second buffer while they hold one, they could deadlock.
                 drop(permit);
                 self.counters().request(procedure);
                 let _change = if procedure.changes() { self.change()? } else { None };
@@ -261,8 +262,8 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Registers a change of an object in progress, until the result is dropped. Returns `None` before PROVE, when no
-    /// request can change an object.
+    /// Registers that a change of an object is in progress, until the returned value is dropped. Returns `None` before
+    /// PROVE, when no request can change an object.
     fn change(&self) -> Result<Option<Change>, Replaced> {
         self.session.as_ref().map(|session| session.membership.change()).transpose()
     }

@@ -17,7 +17,8 @@ pub struct Daemon {
     pub(super) counters: Counters,
     first: Arc<Volume>,
     others: Vec<Arc<Volume>>,
-    /// Returns the counters of the NFS service (`ds`) for the same objects, if that service runs.
+    /// Returns the counters of the NFS service (`ds`) that serves the same objects. Unset if that service does not
+    /// run.
     doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
 }
 
@@ -54,19 +55,19 @@ impl Daemon {
     pub fn check_handle(&self, handle: &DataHandle) -> Result<&Arc<Volume>, Status> {
         let mut named = self.volumes().filter(|volume| volume_tag(volume.store.fsid()) == handle.volume);
         let found = named.find_map(|volume| match volume.check_handle(handle) {
-            // A handle names its file system only by a short tag. Two file systems may have the same tag, so try the
-            // next volume.
+            // A handle names its file system only by a short number (`volume_tag`), which two file systems may share.
+            // So if this volume refuses the handle, try the next volume.
             Err(Status::BadHandle) => None,
             checked => Some(checked.map(|()| volume)),
         });
         found.unwrap_or(Err(Status::BadHandle))
     }
 
-    /// Registers the counters of another service for the same objects. STATS then returns these counters for every
-    /// volume. Only the first call has an effect.
+    /// Registers the counters of another service that serves the same objects. STATS then returns these counters for
+    /// every volume. Only the first call of this function has an effect.
     pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
-        // Only the first call of `count_also` succeeds. The counters of a later call are missing in STATS, which is
-        // harmless.
+        // Only the first call of `count_also` succeeds. Ignore the failure of a later call: STATS then lacks its
+        // counters, which is harmless.
         let _ = self.doors.set(Box::new(counters));
     }
 

@@ -15,7 +15,7 @@ use wire::native::{FileLength, LENGTHS_MAX, Length, LengthQuestion};
 
 use crate::lock::lock;
 
-/// The questions to the mgr, and the readers that wait for answers.
+/// The open questions to the mgr, and the readers that wait for the answers.
 #[derive(Default)]
 pub(super) struct FileSizes {
     state: Mutex<State>,
@@ -25,7 +25,8 @@ pub(super) struct FileSizes {
 #[derive(Default)]
 struct State {
     questions: Questions,
-    /// Whether a mgr has called LENGTHS since a reader last waited in vain. While this is false, no reader waits.
+    /// Whether a mgr has called LENGTHS since a reader's wait for an answer last timed out. While this is false,
+    /// readers do not wait.
     heard: bool,
     closing: bool,
 }
@@ -42,15 +43,15 @@ struct Question {
     object: ObjectId,
     /// Whether the iod has sent the question to the mgr.
     handed_out: bool,
-    /// Number of readers that wait for the answer.
+    /// Number of readers that wait for the answer to this question.
     waiting: usize,
     answer: Option<Option<FileLength>>,
 }
 
 impl Questions {
-    /// Adds a question and returns its number, or `None` if too many questions are open. Readers share a question until
-    /// the iod has sent it to the mgr. A later reader needs a question of its own, because the answer may be older than
-    /// its read.
+    /// Adds a question and returns its number, or `None` if too many questions are open. Readers share a question
+    /// until the iod has sent it to the mgr. A later reader needs a question of its own, because the answer to the
+    /// sent question may be older than the later read.
     fn ask(&mut self, object: ObjectId) -> Option<u64> {
         let shared = self.open.iter_mut().find(|(_, question)| question.object == object && !question.handed_out);
         if let Some((number, question)) = shared {
@@ -78,7 +79,7 @@ impl Questions {
         self.open.values().any(|question| question.answer.is_none())
     }
 
-    /// Returns all questions without an answer. A question in a lost reply is thus sent again.
+    /// Returns all questions without an answer. So if a reply is lost, the next reply repeats its questions.
     fn hand_out(&mut self) -> Vec<LengthQuestion> {
         let unanswered = self.open.iter_mut().filter(|(_, question)| question.answer.is_none());
         unanswered
@@ -105,8 +106,8 @@ impl Questions {
 }
 
 impl FileSizes {
-    /// Asks the mgr for the length of an object's file. Returns `None` if the mgr does not know the length, or if no
-    /// answer arrives within `patience`.
+    /// Asks the mgr for the length of an object's file. Returns `None` if the mgr does not know the length, or if the
+    /// mgr sends no answer within `patience`.
     pub(super) fn ask(&self, object: ObjectId, patience: Duration) -> Option<FileLength> {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
@@ -146,7 +147,7 @@ impl FileSizes {
         state.questions.hand_out()
     }
 
-    /// Ends the waits of all readers and of the mgr's call, because the iod stops.
+    /// Ends the waits of all readers and of the mgr's LENGTHS call, because the iod stops.
     pub(super) fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
@@ -175,19 +176,19 @@ mod tests {
         Ask(ObjectId),
         /// The mgr looks up the answers to the questions in its last reply.
         LookUp,
-        /// The mgr calls LENGTHS with the file sizes that it has looked up. The reply lists the objects whose file sizes
-        /// the iod needs next.
+        /// The mgr calls LENGTHS with the file lengths that it has looked up. The iod's reply lists the objects whose
+        /// file lengths the iod needs next.
         Call,
         /// The mgr restarts and loses its questions and answers.
         Forget,
-        /// The reader that has waited longest gives up.
+        /// The wait of the oldest reader times out.
         Leave,
         /// The mgr's previous LENGTHS call arrives a second time.
         Repeat,
     }
 
-    /// A model of a mgr, whose answer is the time of its lookup, and of readers, each with its start time and its
-    /// question number.
+    /// A model of a mgr and of the readers. The answer of the mgr is the time of its lookup. Each reader has its start
+    /// time and its question number.
     #[derive(Clone, Default)]
     struct World {
         questions: Questions,
@@ -226,7 +227,7 @@ mod tests {
         }
 
         /// Checks that the mgr looked up each answer after its reader had asked. Checks that no question without a
-        /// waiting reader stays in the table.
+        /// waiting reader stays in the table of questions.
         fn check(&self) {
             for (since, number) in &self.waiting {
                 match self.questions.answered(*number) {
@@ -238,7 +239,7 @@ mod tests {
             assert_eq!(kept, self.waiting.len());
         }
 
-        /// With a mgr that keeps calling, every reader gets an answer.
+        /// While the mgr keeps calling LENGTHS, every reader gets an answer.
         fn settle(mut self) {
             for step in [Step::Forget, Step::Call, Step::LookUp, Step::Call] {
                 self.step(step);
@@ -285,7 +286,7 @@ mod tests {
         let lengths = FileSizes::default();
         assert_eq!(lengths.ask(object_id(1), LONG), None);
         assert_eq!(lengths.next(&[], NOW), []);
-        // The mgr has called once and does not call again, so the reader's wait times out.
+        // The mgr has called LENGTHS once and does not call again, so the reader's wait times out.
         assert_eq!(lengths.ask(object_id(1), NOW), None);
         assert_eq!(lengths.ask(object_id(1), LONG), None);
         assert_eq!(lengths.next(&[], NOW), []);

@@ -18,7 +18,7 @@ use crate::lock::lock;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Replaced;
 
-/// The authenticated connections of a volume, by owner.
+/// The authenticated connections to a volume, by owner.
 #[derive(Default)]
 pub(super) struct Incarnations {
     /// Connections by owner, in the order of their PROVEs. An owner without open connections has no entry, so the iod
@@ -32,7 +32,8 @@ struct Entry {
     gate: Arc<Gate>,
 }
 
-/// The gate of a connection: each change of the connection must pass it, and a newer connection closes it.
+/// The gate of a connection: each change of an object over the connection must pass the gate, and a newer connection
+/// closes the gate.
 struct Gate {
     replaced: AtomicBool,
     changing: Mutex<bool>,
@@ -40,7 +41,7 @@ struct Gate {
     hang_up: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The entry of a connection in the list of its owner; removed when dropped.
+/// The entry of a connection in the list of its owner's connections; removed when dropped.
 pub(super) struct Membership {
     lines: Arc<Incarnations>,
     origin: Origin,
@@ -82,8 +83,8 @@ impl Incarnations {
             older
         };
         let membership = Membership { lines: self.clone(), origin, gate };
-        // Mark all older connections as replaced before waking any of them. An older connection may itself be waiting
-        // in `join` for another connection.
+        // Mark all older connections as replaced before waking any of them. An older connection may itself wait in
+        // `join`, and must see that it is replaced when it wakes up.
         for gate in &older {
             gate.replaced.store(true, Ordering::SeqCst);
         }
@@ -113,7 +114,8 @@ impl Gate {
 }
 
 impl Membership {
-    /// Returns whether a newer connection has replaced this one, so that no client needs its remaining work.
+    /// Returns whether a newer connection has replaced this connection, so that no client waits for the requests of
+    /// this connection.
     pub(super) fn is_replaced(&self) -> bool {
         self.gate.is_replaced()
     }

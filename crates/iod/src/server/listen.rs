@@ -65,7 +65,7 @@ impl Live {
         }
     }
 
-    /// Makes the accepting threads and the watch thread end; later connections are refused.
+    /// Makes the accepting threads and the watch thread return. The iod refuses later connections.
     pub(super) fn refuse(&self) {
         let _sockets = lock(&self.sockets);
         self.stopping.store(true, Ordering::Release);
@@ -97,8 +97,8 @@ impl Live {
                         }
                     }
                     let span = socket.waiting_since().map_or(0, |since| now.saturating_sub(since));
-                    // `cut_off` returns true only once, so a slow connection is counted once. It stays in the table
-                    // until its thread has ended.
+                    // `cut_off` returns true only for its first call. So the iod counts a slow connection once,
+                    // although the connection stays in the table until its thread has ended.
                     if u128::from(span) > most.as_millis() && socket.cut_off() {
                         Counters::add(&shared.daemon.counters.connections_stalled, 1);
                         tracing::info!(?peer, pressed, "disconnected a peer that stalled inside a request or reply");
@@ -117,7 +117,8 @@ impl Listener {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix(listener) => listener.as_fd(),
         };
-        // On Linux, `shutdown(2)` of a listening socket makes `accept` return EINVAL.
+        // On Linux, `shutdown(2)` of a listening socket makes `accept` return EINVAL, so the accepting thread wakes
+        // up.
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
     }
 
@@ -199,14 +200,14 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     let (thread_shared, thread_socket) = (shared.clone(), socket);
     let spawned = thread::Builder::new().name(format!("iod-{number}")).spawn(move || {
         let shared = thread_shared;
-        // A panic in the thread of a connection ends this connection only, not the iod.
+        // Catch a panic in the thread of a connection, so that it ends this connection only, not the iod.
         if panic::catch_unwind(AssertUnwindSafe(|| serve((peer, machine), &shared, thread_socket))).is_err() {
             Counters::add(&shared.daemon.counters.panics, 1);
             tracing::error!(?peer, "the work for a connection panicked");
         }
         shared.daemon.counters.connections_open.fetch_sub(1, Ordering::Relaxed);
-        // Drop the reference to the store before the entry in the table. When the table is empty, the thread in `stop`
-        // may open the store again.
+        // Drop this thread's reference to the store before its entry in the table of connections. When the table is
+        // empty, the thread that stops the iod may open the store again.
         drop(shared);
         drop(place);
     });
@@ -216,10 +217,10 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     }
 }
 
-/// Chooses an unauthenticated connection to close when a connection from `newcomer` arrives, or `None` if all may stay.
-/// If `newcomer` has its maximum of unauthenticated connections, closes its oldest one. Otherwise, if the total maximum
-/// is reached, closes the oldest connection of the machine with the most. Each item of `strangers` is (time of connect,
-/// connection number, machine).
+/// Chooses an unauthenticated connection to close when a connection from `newcomer` arrives, or `None` if all may
+/// stay. If `newcomer` has its maximum of unauthenticated connections, chooses the oldest of them. Otherwise, if the
+/// total maximum is reached, chooses the oldest connection of the machine that has the most of them. Each item of
+/// `strangers` is (time of connect, connection number, machine).
 fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Machine) -> Option<u64> {
     let strangers: Vec<_> = strangers.collect();
     if strangers.len() < STRANGERS_PER_MACHINE_MAX {

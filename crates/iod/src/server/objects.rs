@@ -108,7 +108,8 @@ impl Volume {
     }
 
     /// Reports to the mgr that a client wrote to an object under layout number `grant`, and that the object now has
-    /// this size. Waits up to ten seconds for the mgr; returns whether the mgr has confirmed the report.
+    /// this size. Waits up to ten seconds for the mgr's confirmation; returns whether the mgr has confirmed the
+    /// report.
     pub fn tell_written(&self, object: ObjectId, grant: u64, size: u64) -> bool {
         self.news.tell(object, Written { grant, size }, TELL_WAIT)
     }
@@ -123,8 +124,8 @@ impl Volume {
     }
 
     /// Asks the mgr for the length of the object's file and for the least valid size of the object. Both values were
-    /// valid at some moment during this call. Returns `None` if the mgr does not know, or does not answer within two
-    /// seconds. Blocks while the mgr answers.
+    /// valid at some moment during this call. Returns `None` if the mgr does not know the length, or does not answer
+    /// within two seconds. Blocks until then.
     pub fn file_length(&self, object: ObjectId) -> Option<FileLength> {
         self.lengths.ask(object, LENGTH_WAIT)
     }

@@ -14,7 +14,7 @@ use super::socket::{Channel, Received, SendFile};
 
 /// A connection to a [`Daemon`] for callers that deliver records themselves: simulated networks and tests.
 ///
-/// The iod runs the same code for this connection as for one over a socket, except that it reads and writes memory.
+/// The iod runs the same code for this connection as for one over a socket, except that the messages are in memory.
 pub struct Peer {
     connection: Connection<Memory>,
     broken: bool,
@@ -30,15 +30,15 @@ impl Peer {
     /// a mark.
     ///
     /// # Errors
-    /// When the iod closes the connection at this request, or has closed it at an earlier one. In either case no reply
-    /// is returned.
+    /// When the iod closes the connection at this request, or has closed it at an earlier request. In both cases there
+    /// is no reply.
     pub fn record(&mut self, request: Bytes) -> Result<Bytes, Broken> {
         if self.broken {
             return Err(Broken::Protocol("the connection was closed"));
         }
         let channel = &mut self.connection.socket;
-        // A mark can announce at most 2 GiB. A longer record exceeds the iod's limit anyway, so the truncated length
-        // has the same effect.
+        // A record mark can announce at most 2 GiB. A longer record exceeds the iod's limit anyway, so the iod also
+        // refuses it when its mark has a truncated length.
         let mark = (request.len().min(i32::MAX as usize) as u32 | 1 << 31).to_be_bytes();
         channel.input = Bytes::copy_from_slice(&mark).chain(request);
         channel.output.clear();
@@ -84,7 +84,7 @@ impl Channel for Memory {
     }
 
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static {
-        // Nothing to close: the caller gets the error when it passes the next record.
+        // There is no socket to close: the caller gets the error when it passes the next record.
         || {}
     }
 

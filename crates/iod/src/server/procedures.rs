@@ -29,7 +29,7 @@ use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 const SENDFILE_MIN: u64 = 32 << 10;
 /// Smallest limit on payloads, in bytes, that a client may request in HELLO.
 const PAYLOAD_MIN: u32 = 512;
-/// Time after which the iod replies to NEWS or LENGTHS although it has nothing to report.
+/// Time after which the iod replies to NEWS or LENGTHS although it has no write report and no question.
 const NEWS_WAIT: Duration = Duration::from_secs(5);
 
 /// The session that HELLO named, until PROVE opens it.
@@ -77,8 +77,8 @@ impl<C: Channel> Connection<C> {
                 Ok(args) => self.read(xid, &args),
                 Err(error) => self.garbage(xid, error),
             },
-            // WRITE does not come here: `Connection::serve` executes it, because a part of its payload may still be in
-            // the socket.
+            // This function does not execute WRITE: `Connection::serve` executes it, because a part of its payload may
+            // still be in the socket.
             Procedure::Write => self.refuse(xid, AcceptStat::ProcUnavail),
             Procedure::Commit => self.with(xid, &mut input, Self::commit),
             Procedure::Size => self.with(xid, &mut input, Self::size),
@@ -139,7 +139,8 @@ impl<C: Channel> Connection<C> {
             );
             return Err(Failure { status: Status::BadVersion, detail: Some(detail) });
         }
-        // For a file system that this iod does not serve, return the same error as for a forged ticket.
+        // A ticket for a file system that this iod does not serve cannot be valid, so return the same error as for a
+        // forged ticket.
         let volume = self.daemon.volume(args.fsid).ok_or(Status::CapRefused)?.clone();
         let ticket = volume.judge.ticket(&args)?;
         if args.max_payload < PAYLOAD_MIN {
@@ -174,8 +175,8 @@ impl<C: Channel> Connection<C> {
         if !ticket.is_proven(&said, &args) {
             return Err(Status::CapRefused.into());
         }
-        // Mark the peer as authenticated before `join`. `join` may wait for changes on older connections, and meanwhile
-        // the iod must not close this connection as unauthenticated.
+        // Mark the peer as authenticated before `join`. `join` may wait for changes on older connections, and the iod
+        // must not close this connection as unauthenticated during the wait.
         self.socket.is_known_now();
         let membership = volume.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
             status: Status::Delay,
@@ -275,7 +276,7 @@ impl<C: Channel> Connection<C> {
         result
     }
 
-    /// Sends the encoded head of a READ reply, followed by `data` with its XDR padding.
+    /// Sends the encoded head of a READ reply (size and pieces), followed by `data` with its XDR padding.
     fn send_head(&mut self, xid: u32, plan: &mut ReadPlan, data: &[u8]) -> Result<(), Broken> {
         self.encode_head(xid, plan);
         self.send_output(data)
@@ -301,9 +302,9 @@ impl<C: Channel> Connection<C> {
                 Ok(()) => {}
                 Err(SendFile::Socket(error)) => return Err(error.into()),
                 Err(SendFile::File(error)) => {
-                    // The iod has already sent the beginning of the reply, so it cannot report the error. It closes the
-                    // connection. The next READ of this object copies the bytes through memory, and can report an
-                    // error.
+                    // The iod has already sent the beginning of the reply, so it cannot return the error in the reply.
+                    // It closes the connection. The next READ of this object copies the bytes through memory, and can
+                    // return an error.
                     open.read_by_copy.store(true, Ordering::Relaxed);
                     return Err(error.into());
                 }

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The reason why a PULL ends early.
 enum Stop {
-    /// The source object cannot be read. The target object has all bytes that were copied before.
+    /// The source object cannot be read. The target object has all bytes that the iod copied before the error.
     Source(String),
     /// The target object cannot be written.
     Target(Failure),
@@ -45,7 +45,7 @@ impl From<Failure> for Stop {
 impl<C: Channel> Connection<C> {
     /// Executes PULL and returns its result; the caller sends the reply.
     pub(super) fn pull(&mut self, args: PullArgs) -> Result<PullReply, Failure> {
-        // Only the mgr may request a PULL. Other clients could make this host connect to arbitrary addresses.
+        // Only the mgr may request a PULL. Otherwise any client could make this host connect to arbitrary addresses.
         if self.session.as_ref().is_none_or(|session| session.number() != MGR_SESSION) {
             return Err(Status::CapRefused.into());
         }
@@ -99,12 +99,12 @@ impl<C: Channel> Connection<C> {
     }
 }
 
-/// The state of one running PULL.
+/// The arguments and the target object of one running PULL.
 struct Work<'a> {
     volume: &'a Volume,
     args: &'a PullArgs,
     target: Arc<Object>,
-    /// Returns whether a newer connection has replaced the one that requested this PULL. Then the PULL must end.
+    /// Returns whether a newer connection has replaced the one that requested this PULL. Then the PULL must stop.
     replaced: &'a dyn Fn() -> bool,
 }
 
@@ -172,8 +172,8 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Writes the bytes of the source into the target. Writes zeros for holes of the source and past its end, because
-    /// this iod does not know where the file ends.
+    /// Writes the bytes of the source into the target. Writes zeros for holes of the source object and past its end,
+    /// because this iod does not know where the file of the object ends.
     fn put(
         &self,
         part: &[PullExtent],
@@ -205,7 +205,7 @@ impl Work<'_> {
     }
 }
 
-/// Splits the extents, in order, into groups that one READ each can return.
+/// Splits the extents of a PULL, in order, into groups, each of which one READ can return.
 fn parts(extents: &[PullExtent]) -> impl Iterator<Item = Vec<PullExtent>> + use<'_> {
     let mut rest = extents.iter().copied().filter(|extent| extent.len > 0);
     let mut left: Option<PullExtent> = None;

@@ -24,7 +24,8 @@ impl<C: Channel> Connection<C> {
         self.encode(&ReplyHeader::success(xid), 0, |out| encode_reply(&Ok(reply), out));
         self.socket.wait_begins();
         match self.socket.send_lending(&self.output, &lent.file) {
-            // The kernel passed no descriptor, because too many of them are in flight (ETOOMANYREFS).
+            // The kernel passed no descriptor, because too many descriptors are in flight (ETOOMANYREFS). This is
+            // temporary, so reply `Delay`.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::TOOMANYREFS) => {
                 self.answer::<LendReply>(xid, Err(Status::Delay.into()))
             }

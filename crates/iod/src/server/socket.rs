@@ -23,7 +23,7 @@ pub(super) trait Channel {
     /// Receives once and appends the bytes to `buffer`, at most as many as its spare capacity.
     fn receive_more(&mut self, buffer: &mut BytesMut) -> io::Result<Received>;
 
-    /// Receives until `buffer` is full; returns an error if the stream ends or fails before.
+    /// Receives until `buffer` is full; returns an error if the stream ends or fails before that.
     fn receive_exact(&mut self, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Sends `head` followed by `data`. If `more` is true, the caller will soon send further bytes.
@@ -64,8 +64,8 @@ pub(super) struct Socket {
     fd: OwnedFd,
     /// Longest time that the peer may make no progress inside a request or reply.
     stall: Timespec,
-    /// True for Unix sockets. The kernel wakes a thread that blocks in recv(2) on a Unix socket also when the peer has
-    /// received data.
+    /// True for Unix sockets. A thread that blocks in recv(2) on a Unix socket also wakes up when the peer has
+    /// received data. So the iod waits for Unix sockets with poll(2).
     restless: bool,
     /// When the iod began to wait for the peer, as milliseconds of [`coarse_now`]; 0 while the iod does not wait.
     waiting: AtomicU64,
@@ -106,7 +106,7 @@ impl Socket {
 
     /// Makes a [`Socket`] from a connected Unix socket.
     pub(super) fn unix(fd: OwnedFd, stall: Duration) -> io::Result<Self> {
-        // The kernel silently reduces these sizes to the system's maximum.
+        // The kernel reduces too large sizes to the system's maximum without an error.
         sockopt::set_socket_send_buffer_size(&fd, UNIX_BUFFER)?;
         sockopt::set_socket_recv_buffer_size(&fd, UNIX_BUFFER)?;
         Self::new(fd, stall, true)
@@ -137,7 +137,8 @@ impl Socket {
         Some(self.stranger.load(Ordering::Relaxed)).filter(|since| *since > 0 && !self.is_cut_off())
     }
 
-    /// Closes the connection of a slow peer in both directions; returns whether this call was the first.
+    /// Closes the connection of a slow peer in both directions; returns whether this was the first call for the
+    /// connection.
     pub(super) fn cut_off(&self) -> bool {
         self.shutdown();
         !self.cut_off.swap(true, Ordering::Relaxed)
@@ -150,14 +151,15 @@ impl Socket {
 
     /// Closes the stream in both directions, so that blocked receive and send calls return.
     pub(super) fn shutdown(&self) {
-        // The call fails if the peer has already reset the connection, which is as good as a shutdown.
+        // The call fails if the peer has already reset the connection. Then the stream is closed anyway, so ignore the
+        // error.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }
 
     /// Waits until bytes arrive or the stream ends; returns false if the time limit for a stalled peer passes first.
     ///
-    /// A thread that blocks in recv(2) on a Unix socket wakes up twice for each request: the kernel also wakes it when
-    /// the peer has received the reply. poll(2) wakes a thread only for the events that it waits for.
+    /// A thread that blocks in recv(2) on a Unix socket wakes up twice for each request. The kernel also wakes the
+    /// thread when the peer has received the reply. poll(2) wakes a thread only for the events that it waits for.
     fn wait(&self) -> io::Result<bool> {
         loop {
             match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&self.stall)) {
@@ -268,7 +270,8 @@ impl Channel for Arc<Socket> {
     }
 
     fn may_have_files(&self) -> bool {
-        // SO_PEERCRED returns the credentials that the peer had when it connected.
+        // SO_PEERCRED returns the user that the peer had when it connected, so the peer cannot get files by a later
+        // change of its user.
         let peer = || sockopt::socket_peercred(&self.fd).map(|peer| peer.uid);
         self.restless && peer().is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
     }
@@ -293,7 +296,8 @@ impl Channel for Arc<Socket> {
         while offset < end {
             let left = (end - offset) as usize;
             match rustix::fs::sendfile(&self.fd, file, Some(&mut offset), left) {
-                // The file ends before the requested range: another request has truncated it. Send zeros.
+                // Another request has truncated the file, so it ends before the requested range. Send zeros for the
+                // missing bytes.
                 Ok(0) => return self.send_zeros(end - offset).map_err(SendFile::Socket),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(SendFile::Socket(io::ErrorKind::TimedOut.into())),

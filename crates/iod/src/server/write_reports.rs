@@ -1,7 +1,7 @@
 //! Write reports (NEWS), by which the mgr learns of stable writes by NFS clients before the iod replies to these
 //! clients.
 //!
-//! A client of the files layout does not report a FILE_SYNC write to the mgr, not even the new length of the file (RFC
+//! A client of the files layout does not report a FILE_SYNC write to the mgr, even if the write extends the file (RFC
 //! 8881 §18.32.3). So the iod reports the write to the mgr, and replies to the client after the mgr has confirmed the
 //! report. The mgr fetches reports with NEWS, which blocks until a report exists. One NEWS reply may carry the reports
 //! of a thousand writes.
@@ -15,8 +15,8 @@ use wire::native::{NEWS_MAX, NewsReply};
 
 use crate::lock::lock;
 
-/// Maximum number of objects of which the iod remembers the last confirmed report. Writes to other objects are reported
-/// again.
+/// Maximum number of objects of which the iod remembers the last confirmed report. The iod reports the next write to
+/// any other object again.
 const REMEMBERED_MAX: usize = 1 << 16;
 
 /// The write reports that the mgr has not confirmed, and the writers that wait for confirmations.
@@ -28,20 +28,21 @@ pub(super) struct WriteReports {
 
 #[derive(Default)]
 struct State {
-    /// Number of the newest report.
+    /// Number of the newest write report.
     last: u64,
-    /// Number of the newest report that the iod has sent to the mgr.
+    /// Number of the newest write report that the iod has sent to the mgr.
     told: u64,
-    /// Number of the newest report that the mgr has confirmed. A confirmation covers all earlier reports.
+    /// Number of the newest write report that the mgr has confirmed. A confirmation covers all earlier reports.
     known: u64,
-    /// Reports that the mgr has not confirmed, by report number.
+    /// Write reports that the mgr has not confirmed, by report number.
     waiting: BTreeMap<u64, (ObjectId, Written)>,
-    /// The last confirmed report of each object, and whether the object was written again since without a new report.
+    /// The last confirmed report of each object. Also whether a client has written to the object after this report and
+    /// without a new report.
     remembered: HashMap<ObjectId, (Written, bool)>,
     closing: bool,
 }
 
-/// The content of a write report.
+/// The content of a write report to the mgr.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Written {
     /// Number of the layout under which the client wrote.
@@ -73,7 +74,8 @@ impl WriteReports {
         while state.known < number && !state.closing {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // The writer gives up, but the report stays in the queue, because the write has happened.
+                // The wait has timed out. Keep the report in the queue: the write has happened, so the mgr must still
+                // learn of it.
                 break;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -87,7 +89,8 @@ impl WriteReports {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if known == 0 {
-            // A mgr sends 0 in its first NEWS, so this mgr has restarted or is a new one.
+            // A mgr sends 0 in its first NEWS. So this mgr has started after the confirmed reports and does not know
+            // them: forget them.
             state.remembered.clear();
         } else if known <= state.told && known > state.known {
             state.learn(known);
@@ -103,12 +106,13 @@ impl WriteReports {
         state.hand_out()
     }
 
-    /// Returns whether an object was written without a report since its last report, and clears this flag.
+    /// Returns whether a client has written to an object without a report after the object's last report. Later calls
+    /// return false until the next such write.
     pub(super) fn take_changed(&self, object: ObjectId) -> bool {
         lock(&self.state).remembered.get_mut(&object).is_some_and(|(_, changed)| std::mem::take(changed))
     }
 
-    /// Ends the waits of all writers and of the mgr's call, because the iod stops.
+    /// Ends the waits of all writers and of the mgr's NEWS call, because the iod stops.
     pub(super) fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
@@ -166,13 +170,14 @@ mod tests {
             let writer = scope.spawn(|| news.tell(object_id(7), written(1, 100), LONG));
             let first = news.next(0, LONG);
             assert_eq!(first.written, [object_id(7)]);
-            // If a NEWS reply is lost, the next reply repeats the reports.
+            // The mgr has not confirmed the first NEWS reply, as if the reply were lost. So the next reply repeats its
+            // reports.
             assert_eq!(news.next(0, LONG), first);
             assert!(!writer.is_finished());
             assert_eq!(news.next(first.number, NOW).written, []);
             assert!(writer.join().unwrap());
         });
-        // A write needs no report if it uses the layout of the last reported write and does not extend the object.
+        // A write needs no report if its layout is that of the last reported write and it does not extend the object.
         assert!(news.tell(object_id(7), written(1, 100), NOW) && news.tell(object_id(7), written(1, 50), NOW));
         assert!(
             news.take_changed(object_id(7)) && !news.take_changed(object_id(7)) && !news.take_changed(object_id(8))

@@ -23,17 +23,17 @@ use crate::lock::{read, write};
 pub(crate) use record::BLOCK;
 use record::{BLOCKS, RECORD, REGION, Record};
 
-/// Number of changed regions of one object at which the iod syncs the object by itself. This bounds the memory for
-/// changed regions.
+/// Number of changed regions of one object at which the iod syncs the object without a request. This bounds the memory
+/// for changed regions.
 pub(crate) const CHANGED_MAX: usize = 4096;
 
-/// The checksums of one open object. Reads take the lock shared and writes take it exclusively, so that bytes and
-/// checksums change together.
+/// The checksums of one open object. Reads of the object take the lock shared, and writes take it exclusively, so that
+/// bytes and checksums change together.
 pub(crate) struct BlockChecksums {
     file: Box<dyn DiskFile>,
     nonce: u64,
     table: RwLock<Table>,
-    /// A sync of the sum file failed, so its content after a power cut is unknown.
+    /// A sync of the sum file failed, so the content of the sum file after a power cut is unknown.
     failed: AtomicBool,
 }
 
@@ -41,8 +41,8 @@ pub(crate) struct BlockChecksums {
 struct Table {
     /// Number of records (regions) in the sum file.
     regions: u64,
-    /// Whether the records in the sum file are durable. An earlier run may have removed a checksum and died before its
-    /// sync. Then the disk may still have this checksum after a power cut.
+    /// Whether the records in the sum file are durable. An earlier run may have removed a checksum and died before it
+    /// synced the sum file. Then the disk may still have this checksum after a power cut.
     proven: bool,
     /// Blocks that changed since the last sync of the object began, by region.
     changed: BTreeMap<u64, Changed>,
@@ -50,12 +50,13 @@ struct Table {
     sealing: BTreeMap<u64, Record>,
 }
 
-/// The changed blocks of a region, as bit masks, with the checksums that are already known.
+/// The changed blocks of a region, as bit masks, with the new checksums that are already known.
 #[derive(Clone)]
 struct Changed {
     /// Blocks whose checksum the next sync must compute from the file.
     stale: u64,
-    /// Blocks that a request wrote completely, so that the checksum of the written bytes is the block's checksum.
+    /// Blocks that a request wrote completely, so that the next sync need not read them: the checksum of the written
+    /// bytes is known.
     fresh: u64,
     sums: [u32; BLOCKS],
 }
@@ -166,7 +167,7 @@ impl Table {
         changed || self.sealing.get(&region).is_some_and(|s| s.lens[index] > 0)
     }
 
-    /// Drops the pending checksum updates of the blocks from `first` up to `end`.
+    /// Discards the pending checksum updates of the blocks from `first` up to `end`.
     fn forget(&mut self, first: u64, end: u64) {
         let within = |region: u64| {
             let start = region * BLOCKS as u64;
@@ -248,8 +249,8 @@ impl BlockChecksums {
         self.file.sync().inspect_err(|_| self.failed.store(true, Ordering::Release))
     }
 
-    /// Syncs the checksum file if an earlier run of the iod may have left the file unsynced. The iod calls this before
-    /// bytes of the object change. After the sync, a block without a checksum in memory has no checksum on disk.
+    /// Syncs the sum file if an earlier run of the iod may have left it unsynced. The iod calls this before bytes of
+    /// the object change. After the sync, a block without a checksum in memory has no checksum on disk.
     fn prove(&self, table: &mut Table, counters: &Counters) -> Result<(), Failure> {
         if !table.proven {
             self.sync(counters).map_err(|e| failure(&e, "sync the checksums of the object"))?;
@@ -288,9 +289,9 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Removes, durably, the checksums of blocks before a request changes their bytes. First verifies each block of
-    /// which some bytes stay, so that a damaged block never gets a new checksum. Replaces a damaged record by an empty
-    /// one if all bytes of its region change.
+    /// Removes, durably, the checksums of blocks before a request changes their bytes. First verifies each block that
+    /// keeps some of its old bytes, so that a damaged block never gets a new checksum. Replaces a damaged record by an
+    /// empty one if all bytes of its region change.
     fn release(
         &self,
         table: &mut Table,
@@ -330,7 +331,8 @@ impl BlockChecksums {
                     self.check(data, from, record.lens[index], record.sums[index]).map_err(|e| e.failure(counters))?;
                 }
                 (record.lens[index], record.sums[index], touched) = (0, 0, true);
-                // The next sync computes the checksum again, even if the following write fails.
+                // Mark the block as changed now, so that the next sync computes its checksum again even if the
+                // following write fails.
                 table.make_stale(from / BLOCK);
             }
             if touched {
@@ -389,7 +391,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Verifies a range that the disk reports as a hole: each block must have no checksum, or the checksum of zeros.
+    /// Verifies a range of the object that the disk reports as a hole: each block must have no checksum, or the
+    /// checksum of zeros.
     pub(crate) fn check_hole(&self, data: &dyn DiskFile, offset: u64, end: u64) -> Result<(), Unverified> {
         let table = read(&self.table);
         let fail = |e: io::Error| Unverified::Failed(failure(&e, "read the checksums of the object"));
@@ -449,7 +452,7 @@ impl BlockChecksums {
     }
 
     /// Stores, durably, the checksums that [`BlockChecksums::begin_seal`] computed. Skips blocks that have changed
-    /// again. The caller must have synced the data.
+    /// after that call. The caller must have synced the data of the object.
     pub(crate) fn finish_seal(&self, counters: &Counters) -> io::Result<()> {
         let mut table = write(&self.table);
         if table.sealing.is_empty() {
@@ -459,7 +462,8 @@ impl BlockChecksums {
         while let Some((region, new)) = table.sealing.pop_first() {
             stored = stored.and_then(|()| self.seal(&mut table, region, &new));
             if stored.is_err() {
-                // Mark the blocks as changed again, so that the next sync computes their checksums.
+                // The checksums could not be stored. Mark their blocks as changed, so that the next sync computes the
+                // checksums again.
                 let blocks = (0..BLOCKS as u64).filter(|index| new.lens[*index as usize] > 0);
                 blocks.for_each(|index| table.make_stale(region * BLOCKS as u64 + index));
             }
@@ -537,7 +541,7 @@ impl BlockChecksums {
 }
 
 impl Unverified {
-    /// Converts the error to a [`Failure`] of the native data protocol, and counts damaged blocks.
+    /// Converts a failed verification to a [`Failure`] of the native data protocol, and counts damaged blocks.
     pub(crate) fn failure(self, counters: &Counters) -> Failure {
         match self {
             Unverified::Failed(failure) => failure,

@@ -26,13 +26,13 @@ struct Shard {
 
 struct Slot {
     object: Arc<Object>,
-    /// Whether a lookup has returned the object since eviction last visited it.
+    /// Whether a lookup has returned the object after eviction last considered it.
     used: bool,
 }
 
 /// The result of a lookup in the cache.
 pub(crate) enum Lookup {
-    /// The object, and whether the cache evicted another object for it.
+    /// The object, and whether the cache evicted another object to make it fit.
     Found(Arc<Object>, bool),
     /// The cache is full and can evict only this object, after a sync. The caller must sync the object and repeat the
     /// lookup.
@@ -45,8 +45,8 @@ impl Cache {
         Cache { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), room: capacity.div_ceil(SHARDS).max(1) }
     }
 
-    /// Returns the object with this id. If the object is not cached, adds it without opening its file. With `beyond`,
-    /// adds the object even if the cache is full, for callers whose sync of the object to evict has failed.
+    /// Returns the object with this id. If the object is not cached, adds it without opening its file. If `beyond` is
+    /// true, adds the object even if the cache is full. Callers use this if they could not sync the object to evict.
     pub(crate) fn get(&self, id: ObjectId, beyond: bool) -> Lookup {
         let mut shard = lock(&self.shards[id.file.0 as usize % SHARDS]);
         if let Some(slot) = shard.slots.get_mut(&id) {
@@ -89,7 +89,8 @@ impl Shard {
         for _ in 0..2 * self.clock.len() {
             let Some(id) = self.clock.pop_front() else { break };
             let Some(slot) = self.slots.get_mut(&id) else { continue };
-            // The count cannot grow here: a thread needs the lock of the shard to get another reference to the object.
+            // The reference count of the object cannot grow here: a thread needs the lock of the cache shard to get
+            // another reference.
             let busy = Arc::strong_count(&slot.object) > 1;
             if busy || std::mem::take(&mut slot.used) {
                 self.clock.push_back(id);

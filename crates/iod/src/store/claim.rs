@@ -1,5 +1,5 @@
-//! The `STORE` file: a record of the metadata store that uses the objects, by which an iod refuses other metadata
-//! stores and outdated copies.
+//! The `STORE` file: a record of the metadata store that uses the objects of an iod. By this record, the iod refuses
+//! other metadata stores and outdated copies.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,9 +24,9 @@ const STORE_NEW: &str = "STORE.new";
 #[derive(Default)]
 pub(super) struct Claimed {
     remembered: Option<Claim>,
-    /// The highest object number in a store without a claim, determined once. Clients of an mgr without claims may
-    /// create objects afterwards. This does no harm, because that mgr uses the metadata store that is about to claim
-    /// the iod.
+    /// The highest object number in a store without a claim, determined once. Clients of an older mgr, which sends no
+    /// claims, may create objects afterwards. This does no harm, because that mgr uses the metadata store that will
+    /// claim the iod.
     highest: Option<u64>,
 }
 
@@ -88,8 +88,8 @@ fn decode(bytes: &[u8]) -> Result<Claim, &'static str> {
 fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     match disk.remove(STORE_NEW) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        // A failed attempt left a `STORE.new` file. Make its removal durable before the name is used again. Otherwise a
-        // power cut could keep the later rename, but give the name `STORE` to the old file.
+        // An earlier CLAIM failed and left a `STORE.new` file. Make its removal durable before this CLAIM uses the
+        // name. Otherwise, after a power cut, the later rename could give the name `STORE` to the old file.
         removed => removed.and_then(|()| disk.sync_folder(""))?,
     }
     let file = disk.create_new(STORE_NEW)?;
@@ -112,7 +112,8 @@ impl Store {
     /// Executes CLAIM: accepts `claiming` if that is allowed, and returns the claim that the iod has recorded
     /// afterwards. With `want_highest`, also returns the highest object number.
     pub(crate) fn claim(&self, claiming: Option<&Claiming>, want_highest: bool) -> Result<ClaimReply, Failure> {
-        // Hold the lock for the whole call, so that a concurrent CLAIM sees the claim that this one records.
+        // Hold the lock of the recorded claim for the whole call, so that a concurrent CLAIM sees the claim that this
+        // CLAIM records.
         let mut claimed = lock(&self.claimed);
         if claimed.remembered.is_none() && claimed.highest.is_none() {
             claimed.highest = Some(self.highest()?);
@@ -139,8 +140,9 @@ impl Store {
         Ok(ClaimReply { taken, remembered: claimed.remembered, highest })
     }
 
-    /// Checks that the iod may serve clients: no metadata store has ever claimed the iod, or one has claimed it since
-    /// the iod started. So an iod that runs on an outdated copy of its disk serves no client, because no mgr claims it.
+    /// Checks that the iod may serve clients. That is, no metadata store has ever claimed the iod, or a metadata store
+    /// has claimed it after the iod started. So an iod that runs on an outdated copy of its disk serves no client,
+    /// because no mgr claims it.
     pub(crate) fn check_confirmed(&self) -> Result<(), Failure> {
         match self.confirmed.load(Ordering::Acquire) {
             true => Ok(()),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use types::limits::{IOD_RESERVE_BYTES, IOD_ROOM_BYTES, META_RESERVE_BYTES, iod_reserve};
 
-/// The number of bytes that the iod may still write before it must ask the operating system for the free space again.
+/// The number of bytes that the iod may still write before it must query the free space of the disk again.
 #[derive(Debug, Default)]
 pub(super) struct FreeSpace {
     left: AtomicU64,
@@ -20,20 +20,20 @@ pub(super) fn spare((total, free): (u64, u64)) -> u64 {
 
 /// Returns the largest number of bytes to allocate at once, given the free bytes `spare` that the iod may use. Other
 /// stores on the same disk may allocate at the same moment, after seeing the same free space. Even if twelve stores do
-/// so, the mgr's part of the reserve stays free.
+/// so, the part of the reserve that the mgr needs stays free.
 pub(super) fn piece(spare: u64) -> u64 {
     (spare / 16).clamp(PIECE_MIN, PIECE_MAX)
 }
 
-/// Smallest result of [`piece`], in bytes.
+/// Smallest number of bytes that [`piece`] returns.
 const PIECE_MIN: u64 = 1 << 20;
-/// Largest result of [`piece`], in bytes.
+/// Largest number of bytes that [`piece`] returns.
 const PIECE_MAX: u64 = 8 << 20;
 const _: () = assert!(12 * PIECE_MAX <= IOD_RESERVE_BYTES - META_RESERVE_BYTES / 4);
 
 impl FreeSpace {
-    /// Claims `len` bytes of free space, or fails with `ENOSPC`. `capacity` returns the total and the free bytes of the
-    /// disk. It is called only after the bytes that its previous result allowed are used up.
+    /// Counts `len` bytes of the free space as used, or fails with `ENOSPC`. `capacity` returns the total and the free
+    /// bytes of the disk. This function calls `capacity` only when the bytes that the last call allowed are used up.
     pub(super) fn take(&self, len: u64, capacity: impl FnOnce() -> io::Result<(u64, u64)>) -> io::Result<()> {
         if self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len)).is_ok() {
             return Ok(());
@@ -42,8 +42,8 @@ impl FreeSpace {
         if spare < len {
             return Err(rustix::io::Errno::NOSPC.into());
         }
-        // Keep only a part of the free space: other stores use the same disk, and a file system needs space for
-        // metadata too.
+        // Before the next check, allow only a part of the free space. Other stores use the same disk, and the file
+        // system needs space for metadata too.
         self.left.store(((spare - len) / 8).min(IOD_ROOM_BYTES), Ordering::Relaxed);
         Ok(())
     }
@@ -77,7 +77,7 @@ mod tests {
     fn stores_that_allocate_at_the_same_moment_keep_the_reserve() {
         let total = 100 << 30;
         let mut free = 19 << 30;
-        // Eleven stores have checked the free space at the beginning, and allocate only at the end.
+        // Eleven other stores have checked the free space before the loop, and allocate only after it.
         let slow = 11 * piece(spare((total, free)));
         loop {
             let found = spare((total, free));

@@ -11,10 +11,10 @@ pub(crate) const HEAD_LEN: u64 = 4096;
 pub(crate) const SECTOR: usize = 512;
 
 const MAGIC: [u8; 8] = *b"WEIROBJ\0";
-/// The newest version of heads. Version 1 has neither nonce nor stream, version 2 has a nonce, version 3 a stream,
-/// version 4 both. Objects of stream 0 have versions 1 and 2, which older builds can read.
+/// The newest version of the format of heads. Version 1 has neither nonce nor stream, version 2 has a nonce, version 3
+/// a stream, version 4 both. Objects of stream 0 have versions 1 and 2, which older builds can read.
 const VERSION: u32 = 4;
-/// Offset of the optional fields, nonce and stream.
+/// Offset in the head of its optional fields, nonce and stream.
 const MORE: usize = 48;
 
 /// The fields of the head of an object file.
@@ -39,7 +39,7 @@ pub(crate) struct BadHead {
 }
 
 impl BadHead {
-    /// Returns the reason for a head that the disk cannot read or whose content is damaged.
+    /// Returns the error for a head that the disk cannot read or whose content is damaged.
     pub(crate) fn damaged(reason: impl Into<String>) -> Self {
         BadHead { state: HeadState::Damaged, reason: reason.into() }
     }
@@ -89,8 +89,8 @@ impl Head {
 
     /// Decodes the beginning of an object file, which may be shorter than a head.
     ///
-    /// Returns `Ok(None)` if all bytes are zeros: a power cut left an object that was never committed. Returns `Err` if
-    /// the head is not that of object `object` of file system `fsid`, or has an unknown version.
+    /// Returns `Ok(None)` if all bytes are zeros, because a power cut then left an object that was never committed.
+    /// Returns `Err` if the head is not that of object `object` of file system `fsid`, or has an unknown version.
     pub(crate) fn decode(bytes: &[u8], fsid: Fsid, object: ObjectId) -> Result<Option<Head>, BadHead> {
         if bytes.iter().all(|b| *b == 0) {
             return Ok(None);

@@ -14,13 +14,13 @@ use crate::disks::{Disk, read_full};
 impl Store {
     /// Returns at most `max` objects after `after`, ordered by folder number and then by object id.
     ///
-    /// The list includes object files without a usable head, and marks them. An object that is created or removed
-    /// during a walk of several calls may be listed or not.
+    /// The list includes object files without a usable head, and returns the states of their heads. An object that is
+    /// created or removed during a walk of several calls may be listed or not.
     pub(crate) fn list(&self, after: Option<ObjectId>, max: u32) -> Result<ListReply, Failure> {
         let max = (max as usize).clamp(1, LIST_MAX);
         let mut reply = ListReply { entries: Vec::new(), eof: true };
         self.walk(after, |object| {
-            // The last object that the previous call returned.
+            // The previous LIST call has already returned this object, so skip the object.
             if after == Some(object) {
                 return Ok(true);
             }
@@ -34,8 +34,8 @@ impl Store {
         Ok(reply)
     }
 
-    /// Calls `visit` for each object that has a file, damaged or not. Begins at `start`, in the order of folder numbers
-    /// and object ids, and ends when `visit` returns false.
+    /// Calls `visit` for each object that has a file, damaged or not. The order is that of folder numbers, then of
+    /// object ids. Begins at `start`, and ends when `visit` returns false.
     pub(super) fn walk(
         &self,
         start: Option<ObjectId>,
@@ -66,8 +66,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the list entry of an object. Returns `None` if the object was removed during the walk or was never
-    /// committed.
+    /// Returns the entry of an object for the LIST reply. Returns `None` if the object was removed during the walk or
+    /// was never committed.
     fn entry(&self, object: ObjectId) -> Result<Option<ListEntry>, Failure> {
         let read = || -> io::Result<_> {
             let file = self.open_object(object)?;

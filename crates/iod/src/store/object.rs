@@ -31,7 +31,7 @@ pub(crate) struct Object {
 }
 
 enum State {
-    /// No request has looked for the file of the object yet.
+    /// No request has tried to open the file of the object yet.
     Unopened,
     /// The object has no file, so it does not exist.
     Absent,
@@ -41,7 +41,7 @@ enum State {
     Damaged(BadHead),
 }
 
-/// The state of an object, for scrubs.
+/// The file of an object, as a scrub sees it.
 pub(crate) enum Presence {
     /// The object does not exist.
     Absent,
@@ -52,7 +52,7 @@ pub(crate) enum Presence {
 }
 
 impl Object {
-    /// Makes an object whose file no request has looked for yet.
+    /// Makes an object whose file no request has tried to open yet.
     pub(crate) fn new(id: ObjectId) -> Self {
         Object { id, state: RwLock::new(State::Unopened) }
     }
@@ -66,7 +66,7 @@ impl Object {
         }
     }
 
-    /// Opens the object file if no request has looked for it yet, and takes the lock shared.
+    /// Opens the object file if no request has tried that yet, and takes the lock of the object shared.
     fn shared(&self, store: &Store) -> Result<RwLockReadGuard<'_, State>, Failure> {
         loop {
             let state = read(&self.state);
@@ -78,7 +78,7 @@ impl Object {
         }
     }
 
-    /// Takes the lock exclusively, and opens the object file if no request has looked for it yet.
+    /// Takes the lock of the object exclusively, and opens the object file if no request has tried that yet.
     fn exclusive(&self, store: &Store) -> Result<RwLockWriteGuard<'_, State>, Failure> {
         let mut state = write(&self.state);
         if matches!(*state, State::Unopened) {
@@ -171,7 +171,8 @@ impl Object {
             let end = extent.offset.checked_add(u64::from(extent.len)).ok_or(Status::Inval)?;
             let inside = end.min(plan.size).max(extent.offset);
             if let Some(open) = open {
-                // Keep two array entries free for each remaining extent: an extent can split one entry into at most three.
+                // Keep two pieces of the reply free for each remaining extent: one for its bytes inside the object,
+                // one for its bytes past the end.
                 let spare = PIECES_MAX - 2 * (extents.len() - index - 1);
                 open.plan(plan, extent.offset, inside, spare, store.counters())?;
             }
@@ -226,11 +227,12 @@ impl Object {
         Ok(())
     }
 
-    /// Makes all earlier writes durable. Returns the durable size of the object in bytes.
+    /// Makes all earlier writes to the object durable. Returns the durable size of the object in bytes.
     pub(crate) fn commit(&self, store: &Store, generation: Generation) -> Result<u64, Failure> {
         let open = self.shared(store)?.checked(generation)?.cloned();
         let Some(open) = open else { return Ok(0) };
-        // Read the size before the sync: the sync may not cover a concurrent write that extends the object.
+        // Read the size before the sync. The sync may not cover a concurrent write that extends the object, so a size
+        // from after the sync may not be durable.
         let size = open.size();
         open.sync(store)?;
         Ok(size.min(open.size()))
@@ -245,7 +247,7 @@ impl Object {
         open.sync(store)
     }
 
-    /// Returns whether the object exists and is usable.
+    /// Returns whether the object exists and its file is undamaged.
     pub(crate) fn presence(&self, store: &Store) -> Result<Presence, Failure> {
         Ok(match &*self.shared(store)? {
             State::Unopened | State::Absent => Presence::Absent,
@@ -265,7 +267,7 @@ impl Object {
 
     /// Truncates or extends the object to `size`, durably; returns its size afterwards.
     ///
-    /// An object that is shorter than `size` is extended. So an object that later is shorter than expected has lost
+    /// An object that is shorter than `size` is extended. So if the object is shorter than expected later, it has lost
     /// bytes. If the local file system does not support such a large file, the object keeps its size. The range up to
     /// `size` then reads as a hole.
     pub(crate) fn truncate(&self, store: &Store, generation: Generation, size: u64) -> Result<u64, Failure> {
@@ -298,8 +300,8 @@ impl Object {
         }
         let size = open.size();
         drop(state);
-        // Sync even if the object already has this size: an earlier request may have changed the size and failed to
-        // sync.
+        // Sync even if the object already has this size: an earlier request may have changed the size and then failed
+        // to sync the file.
         open.sync(store)?;
         Ok(size)
     }
@@ -330,14 +332,15 @@ impl Object {
             Counters::add(&store.counters().objects_removed, 1);
             store.sync_leaf(&leaf, leaf.changed())
         } else if store.disk().is_folder(leaf.path()) {
-            // An earlier request may have removed the file and failed before it synced the folder.
+            // An earlier request may have removed the file and failed before it synced the folder, so sync the folder
+            // now.
             store.sync_leaf(&leaf, Leaf::FOUND)
         } else {
             Ok(())
         }
     }
 
-    /// Punches a hole durably; the size of the object does not change.
+    /// Punches a hole into the object durably; the size of the object does not change.
     pub(crate) fn punch(&self, store: &Store, generation: Generation, offset: u64, len: u64) -> Result<(), Failure> {
         let end = offset.checked_add(len).ok_or(Status::Inval)?;
         let state = self.exclusive(store)?;
@@ -365,10 +368,10 @@ impl Object {
         open.sync(store)
     }
 
-    /// Allocates disk space for a range durably, so that later writes to the range do not fail with `NoSpc`. Extends
-    /// the object to the end of the range.
+    /// Allocates disk space for a range of the object durably, so that later writes to the range do not fail with
+    /// `NoSpc`. Extends the object to the end of the range.
     ///
-    /// After an error, a part of the range may be allocated, and the object may be longer.
+    /// After an error, a part of the space may be allocated, and the object may be longer.
     pub(crate) fn reserve(&self, store: &Store, generation: Generation, offset: u64, len: u64) -> Result<(), Failure> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Status::FBig)?;
         let open = loop {
@@ -435,19 +438,19 @@ impl Object {
         }
     }
 
-    /// Refuses, durably, all capabilities of a generation before `fence` from now on.
+    /// Makes the object refuse, durably, all capabilities of a generation before `fence` from now on.
     pub(crate) fn fence(&self, store: &Store, generation: Generation, fence: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         let open = match state.checked(generation)? {
             Some(open) => open.clone(),
-            // The object has a tombstone: no capability can create it again, so nothing needs a fence.
+            // The object has a tombstone: no capability can create it again, so no capability needs a fence.
             None if store.gone.is(self.id) => return Ok(()),
             None => self.create(store, fence)?,
         };
         *state = State::Open(open.clone());
         open.check_failed()?;
         // Write the head again if an earlier run wrote it. A sync that failed before the restart may have lost the
-        // head, and a later sync would not write it.
+        // head, and later syncs write only pages that have changed since then.
         if open.generation() < fence || open.is_unproven() {
             let fence = fence.max(open.generation());
             let bytes = Head { generation: fence, ..open.head() }.encode();
@@ -463,7 +466,7 @@ impl Object {
 
 impl State {
     /// Returns the open object; `None` if the object does not exist. Refuses damaged objects, and capabilities of a
-    /// generation before the object's.
+    /// generation before that of the object.
     fn checked(&self, generation: Generation) -> Result<Option<&Arc<Open>>, Failure> {
         match self {
             State::Open(open) if generation < open.generation() => Err(Status::Fenced.into()),
@@ -474,8 +477,8 @@ impl State {
     }
 }
 
-/// Refuses a write to an object that is shorter than its durable size, and so has lost bytes. A write beyond the loss
-/// would make the lost bytes read as zeros.
+/// Refuses a write to an object that is shorter than its durable size, and so has lost bytes. After a write beyond the
+/// lost bytes, they would read as zeros without an error.
 fn is_long_enough(size: u64, least: u64) -> Result<(), Failure> {
     if size >= least {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Scrubbing: a call checks the heads and block checksums of some objects, and reads all their bytes from disk.
+//! Scrubbing: each call of `Store::scrub` checks the heads and block checksums of some objects, and reads all their
+//! bytes from disk.
 
 use types::limits::PAYLOAD_MAX;
 use types::{ObjectId, Status};
@@ -13,14 +14,15 @@ use crate::store::head::HEAD_LEN;
 
 /// Maximum number of bytes that one call of [`Store::scrub`] reads; bounds the duration of the call.
 const BUDGET_MAX: u64 = 16 << 20;
-/// Number of budget bytes that each object costs, in addition to its own bytes.
+/// Number of bytes of the budget of a call that each object costs, in addition to the object's own bytes.
 const OBJECT_COST: u64 = 4096;
-/// Number of bytes that a scrub reads at once.
+/// Number of bytes of an object that a scrub reads at once.
 const CHUNK: u64 = PAYLOAD_MAX as u64 / 2;
-/// Number of findings after which a call ends, so that the findings in one more chunk still fit into the reply.
+/// Number of findings after which a call of [`Store::scrub`] reads no further chunk. The findings of one more chunk
+/// still fit into the reply.
 const FINDINGS_ENOUGH: usize = SCRUB_FINDINGS_MAX - (CHUNK / BLOCK) as usize / 2 - 1;
 
-/// The state of one call of [`Store::scrub`].
+/// The progress and the results of one call of [`Store::scrub`].
 struct Scrub<'a> {
     store: &'a Store,
     buffer: &'a mut [u8],
@@ -49,7 +51,8 @@ impl Store {
                 return Ok(false);
             }
             let next = scrub.object(object, offset)?;
-            // Subtract the cost of the object after checking it, so that every call checks at least one object.
+            // Subtract the cost of the object from the budget only after the check, so that every call checks at least
+            // one object.
             scrub.budget = scrub.budget.saturating_sub(OBJECT_COST);
             scrub.reply.next = next.map(|offset| ScrubCursor { object, offset });
             scrub.reply.objects += u64::from(next.is_none());
@@ -103,7 +106,8 @@ impl Scrub<'_> {
                 return Ok(Some(at));
             }
             let size = open.size();
-            // If SEEK_DATA fails, treat the rest as data: reading it finds damage.
+            // If SEEK_DATA fails, treat the rest of the object as data. The scrub then reads the rest and reports its
+            // damage.
             let data = open.next_data(at, counters).unwrap_or(Some(at)).unwrap_or(size).min(size);
             if at < data {
                 self.hole(id, open, at, data);
@@ -130,8 +134,8 @@ impl Scrub<'_> {
         Ok(None)
     }
 
-    /// Reads a chunk and verifies it. If this fails, reads each block by itself to find the damaged blocks. Returns
-    /// whether all blocks are good.
+    /// Reads a chunk and verifies it. If the verification fails, reads each block of the chunk by itself to find the
+    /// damaged blocks. Returns whether all blocks are undamaged.
     fn chunk(&mut self, id: ObjectId, open: &Open, start: u64, end: u64) -> Result<bool, Failure> {
         // Drop the cached pages of the chunk first, because a read from the page cache does not test the disk.
         open.file.forget(HEAD_LEN + start, end - start);
@@ -179,7 +183,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Adds a finding; merges it with the previous finding if their ranges are adjacent.
+    /// Adds a finding to the reply; joins it with the previous finding if their ranges are adjacent.
     fn find(&mut self, found: Finding) {
         let findings = &mut self.reply.findings;
         let continues = |last: &&mut Finding| {

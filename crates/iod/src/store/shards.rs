@@ -1,7 +1,7 @@
 //! The folders of the object files of a store, and their syncs.
 //!
-//! Objects with neighbouring numbers share a folder. Clients often commit files together that they created together,
-//! and one sync of the folder then suffices.
+//! Objects with neighbouring numbers share a folder. Clients often create several files together and then commit them
+//! together, so one sync of the folder suffices.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,18 +21,18 @@ const SUMS_SUFFIX: &str = ".sum";
 /// One folder of object files. It holds up to 256 consecutive object numbers out of every 2^24.
 pub(crate) struct Leaf {
     path: String,
-    /// Number of names that were created in or removed from the folder. Starts at 1, because names that an earlier run
-    /// left may not be durable.
+    /// Number of changes of the folder: names that the iod created or removed. Starts at 1, because names that an
+    /// earlier run left may not be durable.
     changes: AtomicU64,
-    /// Number of changes of names that are durable.
+    /// Number of these changes that are durable.
     durable: AtomicU64,
-    /// Held during a sync of the folder. Threads that wait for this lock then share one sync.
+    /// Held during a sync of the folder. Threads that wait for this lock then share the next sync.
     syncing: Mutex<()>,
     failed: AtomicBool,
 }
 
 impl Leaf {
-    /// The change number that stands for the names that existed before this run.
+    /// The change number that stands for all names that existed when the iod opened the store.
     pub(crate) const FOUND: u64 = 1;
 
     /// Returns the path of the folder, relative to the store's directory.
@@ -62,8 +62,8 @@ impl Leaf {
         let result = self.sync_chain(disk, counters);
         match result {
             Ok(()) => self.durable.store(covered, Ordering::Release),
-            // After a failed sync, Linux marks the lost pages as clean. So a later sync may succeed without having
-            // written them.
+            // Remember the failure. After a failed sync, Linux marks the lost pages as clean, so a later sync may
+            // succeed without writing them.
             Err(_) => {
                 self.failed.store(true, Ordering::Release);
                 Counters::add(&counters.syncs_failed, 1);
@@ -72,8 +72,8 @@ impl Leaf {
         result
     }
 
-    /// Syncs the folder. The first sync of a run also syncs the two parent folders, because the folder's own name may
-    /// not be durable.
+    /// Syncs the folder. The first sync of a run also syncs the two parent folders, because the name of the folder
+    /// itself may not be durable.
     fn sync_chain(&self, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
         let mut folder = self.path.as_str();
         disk.sync_folder(folder)?;
@@ -92,7 +92,7 @@ impl Leaf {
 /// All folders of object files in a store.
 #[derive(Default)]
 pub(crate) struct Shards {
-    /// The folders that this run has used, by number; at most 65536.
+    /// The folders that the iod has used since it started, by number; at most 65536.
     leaves: Mutex<HashMap<u16, Arc<Leaf>>>,
 }
 
@@ -115,8 +115,8 @@ impl Shards {
         Self::path(object) + SUMS_SUFFIX
     }
 
-    /// Returns the object that a file with this name in folder number `folder` belongs to; `None` if the name is not
-    /// that of an object file.
+    /// Returns the object of the file with this name in folder number `folder`. Returns `None` if the name is not that
+    /// of an object file.
     pub(crate) fn object_of(folder: u16, name: &str) -> Option<ObjectId> {
         let (file, stream) = match name.split_once('-') {
             // Refuse a name with stream number 0: each object has only one valid name, and for stream 0 the name has no

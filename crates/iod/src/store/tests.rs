@@ -18,7 +18,7 @@ fn object_id(file: u64) -> ObjectId {
     ObjectId::stream_0(FileId(file))
 }
 
-/// A disk that counts syncs and, on request, fails the syncs of object files.
+/// A disk that counts syncs. A test can make the syncs of object files fail.
 #[derive(Clone)]
 struct Lying {
     memory: Memory,
@@ -64,7 +64,8 @@ fn a_failed_sync_is_never_followed_by_success() {
     disk.broken.store(true, Ordering::SeqCst);
     assert_eq!(commit(&store, 1), Err(Status::Io));
     disk.broken.store(false, Ordering::SeqCst);
-    // The disk works again, so a new `fdatasync` would succeed. The store must still report the failure.
+    // A new `fdatasync` of the file now succeeds, because the disk works again. The store must still report the
+    // earlier failure.
     assert_eq!(commit(&store, 1), Err(Status::Io));
     assert_eq!(write(&store, 1, 0, b"again"), Err(Status::Io));
     assert_eq!(store.object(object_id(1)).truncate(&store, ONE, 9).unwrap_err().status, Status::Io);
@@ -153,7 +154,7 @@ fn a_folder_left_by_an_earlier_run_is_synced_once() {
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 4, "the object and its folders may not be durable");
     commit(&store, 1).unwrap();
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 4);
-    // Eviction does not sync objects of which the store has only read the size.
+    // Eviction does not sync an object if requests have only read its size.
     drop(store);
     let store = disk.open(16);
     for id in 1..200 {
@@ -167,7 +168,7 @@ fn repeating_a_change_after_a_failed_sync_and_a_restart_makes_it_durable() {
     let cut = |store: &Store| store.object(object_id(1)).truncate(store, ONE, 100).map_err(|f| f.status);
     let fence =
         |store: &Store| store.object(object_id(2)).fence(store, Generation(9), Generation(9)).map_err(|f| f.status);
-    // Each round cuts the power with another random choice of the changes that survive.
+    // Each round cuts the power of the disk and chooses other changes that survive, at random.
     for kept in 0..16 {
         let disk = Lying::new();
         let store = disk.open(16);

@@ -1,7 +1,7 @@
 //! Tombstones of removed objects, by which the iod refuses late writes that would create an object again.
 //!
-//! Tombstones are a best effort: their number is bounded, and the iod loses them when it ends. The mgr finds and
-//! removes the objects that late writes have created nevertheless.
+//! Tombstones are a best effort: their number is bounded, and the iod loses them when it ends. A late write may still
+//! create a removed object again; the mgr finds and removes this object.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use types::limits::IOD_GONE_MAX;
 
 use crate::lock::lock;
 
-/// The objects that were removed most recently.
+/// The ids of the objects that the iod removed most recently.
 #[derive(Default)]
 pub(super) struct Tombstones(Mutex<Inner>);
 
@@ -23,7 +23,7 @@ struct Inner {
 }
 
 impl Tombstones {
-    /// Adds a tombstone for an object; drops the oldest tombstone if there are too many.
+    /// Adds a tombstone for an object; removes the oldest tombstone if there are too many.
     pub(super) fn remember(&self, id: ObjectId) {
         let mut inner = lock(&self.0);
         if !inner.ids.insert(id) {

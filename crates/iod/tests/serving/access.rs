@@ -5,7 +5,7 @@ use wire::native::*;
 
 use crate::cluster::{ALL, Client, FSID, Fault, IOD, SESSION, Server, cap, cap_of, cluster_key, key, now};
 
-/// Calls every procedure that takes a capability for an object; returns the result of each call.
+/// Calls every procedure whose arguments contain a capability for an object; returns the result of each call.
 fn everything(client: &mut Client, cap: &Capability) -> Vec<(Procedure, Result<(), Fault>)> {
     let cap = || cap.clone();
     let mut out = Vec::new();
@@ -222,9 +222,9 @@ fn without_the_ticket_secret_neither_client_nor_iod_can_authenticate() {
     let server = Server::new();
     let good = key().ticket(FSID, SESSION, now() + 1000);
     let args = HelloArgs::new(&good, [8; 32], false);
-    // A peer without the secret of a ticket can send the public fields of HELLO, but no valid proof. The iod refuses an
-    // invented proof, its own proof, and the proof of another connection. The client refuses replies to HELLO that do
-    // not match its ticket.
+    // A peer without the secret of a ticket can send the public fields of HELLO, but no valid proof. The iod refuses
+    // an invented proof, a copy of the iod's proof, and the proof of another connection. The client refuses replies to
+    // HELLO that do not match its ticket.
     let mut other = Client::new(server.tcp());
     let reply: HelloReply = other.call(Procedure::Hello, &args).unwrap();
     let of_other = good.check(&args, &reply, ORIGIN).unwrap();
@@ -241,7 +241,8 @@ fn without_the_ticket_secret_neither_client_nor_iod_can_authenticate() {
         let refused = client.call::<ProveReply>(Procedure::Prove, &made_up(proof(&reply, of_other.proof))).unwrap_err();
         assert_eq!(refused.status(), Status::CapRefused);
         assert_eq!(client.write(1, 0, b"x").unwrap_err().status(), Status::NoSession);
-        // After a wrong proof the iod refuses even the right one: a connection may send PROVE only once.
+        // After a wrong proof, the iod refuses even the right proof, because a client may send PROVE only once on a
+        // connection.
         let genuine = good.check(&args, &reply, ORIGIN).unwrap();
         assert_eq!(client.call::<ProveReply>(Procedure::Prove, &genuine).unwrap_err().status(), Status::Inval);
         assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
@@ -283,7 +284,8 @@ fn rights_of_earlier_epochs_end_with_a_claim() {
     let server = Server::new();
     let (mut mgr, mut client) = (server.local_client(true), server.client());
     client.write(1, 0, b"before").unwrap();
-    // The sessions of the test clients belong to epoch 0, and the claim invalidates all epochs before 3.
+    // The sessions of the test clients belong to epoch 0 of the mgr. The claim makes the sessions of all epochs before
+    // 3 invalid.
     let claim = Claim { store: StoreId([1; 16]), epoch: 3, mark: 2, numbers: 3 };
     let claiming = Some(Claiming { expected: 0, next: 100, claim });
     let args = ClaimArgs { cap: mgr.cap(0, Rights::ADMIN), claiming, now: now(), least_epoch: 3, highest: false };
@@ -322,8 +324,8 @@ fn fences_hold_and_survive_a_restart() {
         assert_eq!(client.call::<ReadReply>(Procedure::Read, &read).unwrap().data, "old");
     }
     assert_eq!(server.counter("refused.fenced"), 22);
-    // FENCE with an older generation does not lower the object's generation, and FENCE accepts newer capabilities than
-    // the object's.
+    // FENCE with an older generation does not lower the generation of the object. FENCE accepts a capability of a
+    // newer generation than that of the object.
     let args = FenceArgs { cap: cap_of(1, 7, ALL), generation: Generation(3) };
     client.call::<Nothing>(Procedure::Fence, &args).unwrap();
     let read = ReadArgs { cap: cap_of(1, 4, ALL), extents: vec![] };

@@ -19,7 +19,7 @@ pub const FSID: Fsid = Fsid(*b"file system test");
 pub const SESSION: u64 = 77;
 pub const ALL: Rights = Rights(7);
 
-/// The id of each iod in these tests, unless a test formats a store under another id.
+/// The id of the iod in each test, unless the test formats a store under another id.
 pub const IOD: IodId = IodId([5; 16]);
 
 /// The secret of the test cluster, which the mgr and all iods share.
@@ -175,15 +175,15 @@ impl Fault {
 pub struct Client {
     pub stream: Box<dyn Stream>,
     pub checksums: bool,
-    /// The secret of the iod, with which the client signs its own capabilities.
+    /// The secret of the iod, with which the test client itself signs capabilities.
     pub key: IodKey,
     xid: u32,
 }
 
 impl Client {
     pub fn new(stream: impl Stream + 'static) -> Self {
-        // The iod always replies within this time. With the timeout, a test whose iod does not reply fails instead of
-        // hanging.
+        // The iod replies much earlier than this timeout. With the timeout, a test whose iod does not reply fails
+        // instead of hanging.
         stream.set_timeout(Duration::from_secs(60));
         Client { stream: Box::new(stream), checksums: false, key: key(), xid: 100 }
     }
@@ -306,7 +306,7 @@ impl Client {
         self.call(Procedure::Write, &args)
     }
 
-    /// Reads a list of ranges with one READ, and checks that the reply keeps the rules of the protocol.
+    /// Reads a list of ranges of an object with one READ, and checks that the reply is valid by the protocol.
     pub fn read_list(&mut self, object: u64, extents: &[(u64, u32)]) -> Result<ReadReply, Fault> {
         let list = extents.iter().map(|(offset, len)| Extent { offset: *offset, len: *len }).collect();
         let reply: ReadReply =
@@ -315,7 +315,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// Reads one range. Returns its bytes up to the end of the object, with zeros for holes.
+    /// Reads one range of an object. Returns the bytes of the range up to the end of the object, with zeros for holes.
     pub fn read(&mut self, object: u64, offset: u64, len: u32) -> Result<Vec<u8>, Fault> {
         Ok(flat(&self.read_list(object, &[(offset, len)])?))
     }
@@ -367,7 +367,7 @@ impl Client {
         self.commit(object).unwrap().verifier
     }
 
-    /// Returns whether the iod has closed the connection. Discards bytes that arrive instead.
+    /// Returns whether the iod has closed the connection. Discards bytes that the iod has sent before that.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 64]), Ok(0) | Err(_))
     }

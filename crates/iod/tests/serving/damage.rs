@@ -168,7 +168,7 @@ fn stalled_connections_are_closed_and_other_clients_continue() {
     let args = half.write_args(1, false, &[(0, &pattern(500_000, 1))]);
     let record = mark(half.message(Procedure::Write as u32, &args)).to_bytes();
     half.stream.write_all(&record[..200_000]).unwrap();
-    // This client requests more bytes than the socket buffers can hold, and receives no reply.
+    // This client sends READs for more bytes than the socket buffers can hold, and receives no reply.
     let mut deaf = server.client_with(false);
     deaf.write(2, 0, &pattern(1 << 20, 2)).unwrap();
     let read = ReadArgs { cap: cap(2, ALL), extents: vec![Extent { offset: 0, len: 1 << 20 }] };
@@ -187,7 +187,8 @@ fn stalled_connections_are_closed_and_other_clients_continue() {
         server.counter("connections.broken") == 3
     });
     assert!(silent.is_closed() && half.is_closed());
-    // The well-behaved client was idle for a while. The iod does not close an authenticated connection that is idle.
+    // The well-behaved client was idle during these tests. The iod does not close an authenticated connection that is
+    // idle.
     assert_eq!(good.read(3, 0, 9).unwrap(), b"works");
     assert_eq!(server.counter("connections.broken"), 3);
 }
@@ -197,8 +198,8 @@ fn an_authenticated_connection_may_be_idle() {
     let server = Server::with(|config| config.stall = Duration::from_millis(20));
     let mut quiet = server.client();
     let mut other = Client::new(server.tcp());
-    // The iod closes the unauthenticated connection first. Then the authenticated connection, which was opened earlier,
-    // is still open.
+    // The iod closes the unauthenticated connection first. So the authenticated connection stays open, although the
+    // client opened it earlier.
     assert!(other.is_closed());
     quiet.write(1, 0, b"here I am").unwrap();
 }

@@ -60,7 +60,8 @@ fn a_full_disk_returns_nospc_and_keeps_all_data() {
     };
     assert_eq!(error.status(), Status::NoSpc);
     assert!((2 << 20..4 << 20).contains(&written), "{written}");
-    // The iod also refuses to create an object, for lack of space for its head. No object remains.
+    // The iod also refuses to create an object, because the disk has no space for the head. It leaves no object file
+    // behind.
     let room = pattern(4096, 2);
     let filled = (0..2000).find_map(|i| client.write(1, (1 << 30) + i * 4096, &room).err());
     assert_eq!(filled.expect("the last block is taken at some time").status(), Status::NoSpc);
@@ -71,7 +72,7 @@ fn a_full_disk_returns_nospc_and_keeps_all_data() {
     let (reserve, disk) = (stats.capacity / 16, rustix::fs::statvfs(small.dir.path()).unwrap());
     let left = disk.f_bavail * disk.f_frsize;
     assert!((reserve..reserve + 4096).contains(&left), "{left} left");
-    // The iod can still overwrite allocated blocks, even after another program has filled the rest of the disk.
+    // After another program has filled the rest of the disk, the iod can still overwrite allocated blocks.
     client.write(1, 0, &data).unwrap();
     let filler = small.dir.path().join("filler");
     std::fs::write(&filler, vec![1; 1 << 20]).unwrap_err();

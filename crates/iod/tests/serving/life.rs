@@ -184,7 +184,8 @@ fn iod_process_for_the_kill_test() {
     let running = Iod::start(config(Path::new(&dir))).unwrap();
     fs::write(Path::new(&dir).join("port.new"), running.addrs()[0].port().to_string()).unwrap();
     fs::rename(Path::new(&dir).join("port.new"), Path::new(&dir).join("port")).unwrap();
-    // If the test ends without killing this process, its standard input reaches end-of-file and the process ends.
+    // If the test ends without killing this iod process, the standard input of the process reaches end-of-file, so the
+    // process ends.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 

@@ -21,7 +21,7 @@ enum Op {
     Restart,
 }
 
-/// Draws an offset in an object: an arbitrary one, one near a page boundary, or zero.
+/// Draws an offset in an object: an arbitrary offset, an offset near a page boundary, or zero.
 fn offset() -> impl Strategy<Value = u32> {
     prop_oneof![
         0..300_000u32,

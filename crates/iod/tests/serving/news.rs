@@ -47,8 +47,8 @@ fn an_nfs_write_waits_until_the_mgr_has_received_the_write_report() {
         let (mgr, served) = (&mut mgr, &served);
         let next = scope.spawn(move || news(mgr, told.number));
         assert!(writer.join().unwrap());
-        // A write that does not extend the object needs no report under the same layout. The iod only marks the object
-        // as changed. SIZE returns this mark to the mgr, but not to other clients.
+        // A write that does not extend the object needs no report under the same layout. The iod only sets a flag that
+        // the object has changed. SIZE returns this flag to the mgr, but not to other clients.
         write(b"world");
         assert!(served.tell_written(OBJECT, 1, size));
         assert!(!changed(&mut client, cap(OBJECT.file.0, ALL)));
@@ -89,8 +89,8 @@ fn only_the_mgr_receives_and_answers_questions_about_file_sizes() {
     let mut lengths = move |answers| mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(STORE_OBJECT), answers));
     thread::scope(|scope| {
         let next = scope.spawn(move || (lengths(vec![]), lengths));
-        // The mgr's first LENGTHS call may arrive later than the reader's question. So the reader asks until it gets an
-        // answer.
+        // The iod may receive the reader's question before the mgr's first LENGTHS call. So the reader repeats the
+        // question until it gets an answer.
         let length = || std::iter::repeat_with(|| served.file_length(OBJECT)).find_map(|length| length).unwrap();
         let asking = scope.spawn(length);
         let (asked, mut lengths) = next.join().unwrap();

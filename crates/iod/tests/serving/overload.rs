@@ -1,5 +1,5 @@
-//! Tests of slow, stalled and numerous connections: the iod limits their time, memory and number, and serves other
-//! clients meanwhile.
+//! Tests of slow, stalled and numerous connections: the iod limits their time, memory and number, and continues to
+//! serve other clients.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,8 +16,8 @@ use wire::rpc::record::mark;
 
 use crate::cluster::{ALL, Client, Server, cap, config, pattern, wait_until};
 
-/// These clients send or receive one byte at a time. They always make progress, but a request or reply would take many
-/// minutes.
+/// The slow clients of these tests send or receive one byte at a time. They always make progress, but need many
+/// minutes for a request or reply.
 #[test]
 fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
     let server = Server::with(|config| config.stall = Duration::from_millis(400));
@@ -46,7 +46,7 @@ fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
             sipping.stream.read_exact(&mut some).unwrap();
             wait_a_little();
         }
-        // Receive what the iod had sent before it closed the connection, up to the end of the stream.
+        // Receive the bytes that the iod sent before it closed the connection, up to the end of the stream.
         std::io::copy(&mut sipping.stream, &mut std::io::sink()).unwrap_or(0)
     });
 
@@ -62,7 +62,7 @@ fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
     wait_until(|| server.counter("connections.open") == 1);
 }
 
-/// Waits a millisecond for a condition variable that no thread notifies, in place of `sleep`.
+/// Waits a millisecond, in place of `sleep`: waits for a condition variable that no thread notifies.
 fn wait_a_little() {
     let nothing = std::sync::Condvar::new();
     let lock = std::sync::Mutex::new(());
@@ -117,7 +117,7 @@ fn the_oldest_unauthenticated_connections_are_closed_above_a_limit() {
 fn unauthenticated_connections_are_closed_after_a_time_limit() {
     let server = Server::with(|config| config.stall = Duration::from_secs(2));
     let (mut good, mut silent, mut busy) = (server.client(), Client::new(server.tcp()), Client::new(server.tcp()));
-    // Requests do not extend the time that an unauthenticated connection may stay open.
+    // An unauthenticated peer that sends requests does not extend the time for which its connection may stay open.
     let (mut asked, began) = (0, std::time::Instant::now());
     let record = mark(busy.message(Procedure::Stats as u32, &Nothing)).to_bytes();
     while busy.stream.write_all(&record).is_ok() && busy.receive().is_ok() {
@@ -163,8 +163,8 @@ fn a_thousand_idle_sessions_take_little_memory() {
         client.hello(true).unwrap();
         client
     };
-    // The first session makes the iod allocate memory that all sessions share. The test measures only the sessions
-    // after it.
+    // The first session makes the iod allocate memory that all sessions share. The test measures only the memory of
+    // the later sessions.
     let mut first = client();
     first.write(1, 0, &pattern(100_000, 1)).unwrap();
     let before = memory(&child);

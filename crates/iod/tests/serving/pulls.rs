@@ -11,8 +11,8 @@ use crate::cluster::{ALL, Client, FSID, Fault, Server, cluster_key, config, form
 
 const OTHER: IodId = IodId([6; 16]);
 
-/// Returns a capability for an object on the iod `at`. `session` is the session of the mgr, or `PULL_SESSION` for an
-/// iod that reads on behalf of the mgr.
+/// Returns a capability for an object on the iod `at`. `session` is the session number of the mgr. For an iod that
+/// reads on behalf of the mgr it is `PULL_SESSION`.
 fn sign(at: &Server, object: u64, generation: u32, rights: Rights, session: u64) -> Capability {
     let key = cluster_key().of_iod(at.running().iod());
     key.sign_capability(FSID, ObjectId::stream_0(FileId(object)), Generation(generation), rights, now() + 1000, session)
@@ -77,8 +77,8 @@ fn pull_copies_bytes_between_iods_and_within_one() {
             let mut from = pattern(3 << 20, 1);
             source.client().write(2, 0, &from[..1 << 20]).unwrap();
             source.client().write(2, 1 << 20, &from[1 << 20..2 << 20]).unwrap();
-            // The source object ends with a hole. PULL must write zeros into the target for this hole, and for the
-            // range past the end of the source.
+            // The source object ends with a hole. PULL must write zeros into the target object for this hole, and for
+            // the range past the end of the source object.
             source.client().truncate(2, 5 << 19).unwrap();
             from[2 << 20..].fill(0);
             let mut want = pattern(4 << 20, 9);
@@ -127,8 +127,8 @@ fn only_the_mgr_may_send_pull() {
     ] {
         assert_eq!(refused(&bad), status, "{bad:?}");
     }
-    // The source iod checks the capability for the source object. The target iod checks it only if it also has the
-    // source object.
+    // The source iod checks the capability for the source object. The target iod checks this capability only if it has
+    // the source object itself.
     let source_cap = |at: &Server, object, rights, session| sign(at, object, 1, rights, session);
     for (object, rights, session) in [
         (2, ALL, MGR_SESSION),
@@ -190,7 +190,7 @@ fn pull_stops_if_the_source_cannot_be_read_and_for_no_other_reason() {
     let mut newer = good;
     newer.source.cap = sign(&other, 2, 5, Rights::READ, PULL_SESSION);
     assert_eq!(pull(&mut mgr, &newer).unwrap().done, 1 << 20);
-    // After a fence of the target object, PULL fails.
+    // After a fence of the target object, PULL fails, because the target iod refuses the old capability.
     one.client().fence(1, 5).unwrap();
     assert_eq!(pull(&mut mgr, &newer).unwrap_err().status(), Status::Fenced);
 }

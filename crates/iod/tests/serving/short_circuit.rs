@@ -87,7 +87,8 @@ fn a_lent_file_shows_current_bytes_and_cannot_be_written() {
     let lent = borrower.borrow(1);
     assert_eq!(lent.read(0, 200_000), bytes);
     assert_eq!(lent.file.metadata().unwrap().len(), lent.loan.begin + 100_000);
-    // The client sees later writes and truncations through the lent file.
+    // Through the descriptor of the lent file, the client sees writes and truncations that the iod executes after the
+    // loan.
     writer.write(1, 99_999, b"xyz").unwrap();
     assert_eq!(lent.read(99_998, 9), [bytes[99_998], b'x', b'y', b'z']);
     writer.punch(1, 0, 5).unwrap();

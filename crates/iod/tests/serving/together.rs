@@ -83,7 +83,7 @@ fn concurrent_commits_share_directory_syncs() {
         }
     });
     // The iod syncs each object once. It syncs the common directory of the objects at most once for each object, and
-    // the two parent directories once each.
+    // each of the two parent directories once.
     assert_eq!(server.counter("syncs.object"), 4 * OBJECTS);
     assert!(server.counter("syncs.directory") <= 4 * OBJECTS + 2);
     let mut client = server.client();

@@ -12,7 +12,8 @@ use xdr::Segments;
 
 use crate::cluster::{ALL, Client, FSID, Fault, IOD, SESSION, Server, cluster_key, config, flat, now};
 
-/// The second file system. Its id begins like that of the first, so filehandles have the same tag for both.
+/// The second file system. Its id begins like the id of the first file system, so filehandles of both file systems
+/// have the same short number.
 const OTHER: Fsid = Fsid(*b"file other store");
 const OTHER_IOD: IodId = IodId([6; 16]);
 const FILE: u64 = 7;
@@ -124,8 +125,8 @@ fn capabilities_and_tickets_of_one_volume_are_refused_by_the_other() {
         let renamed = Capability { fsid, ..cap.clone() };
         assert_eq!(user.read(renamed).unwrap_err().status(), Status::CapRefused);
     }
-    // The iod refuses a ticket for one file system that is signed with the iod secret of the other. It also refuses a
-    // ticket for a file system that no volume serves.
+    // The iod refuses a ticket for one file system if it is signed with the iod secret of the other file system. It
+    // also refuses a ticket for a file system that no volume serves.
     let [one, two] = [cluster_key().of_iod(IOD), other_key().of_iod(OTHER_IOD)];
     for (fsid, key) in [(OTHER, one.clone()), (FSID, two.clone())] {
         let mut stranger = Client::new(server.tcp());
@@ -138,7 +139,8 @@ fn capabilities_and_tickets_of_one_volume_are_refused_by_the_other() {
     }
     let mut stranger = User::new(&server, Fsid([9; 16]), one);
     assert_eq!(stranger.hello().unwrap_err().status(), Status::CapRefused);
-    // The handles of both file systems name the same volume number, so only the MAC shows which volume a handle is for.
+    // The filehandles of both file systems contain the same short number, so only the MAC shows which volume a
+    // filehandle belongs to.
     let daemon = server.running().daemon();
     for user in &users {
         let handle = user.handle();

@@ -30,8 +30,8 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 pub trait Service: Send + Sync + 'static {
     /// Executes one call. `body` contains the encoded arguments; returns the encoded results.
     ///
-    /// Each call runs in a task of its own, so calls of one connection run concurrently. A call runs to its end even if
-    /// the connection breaks; the reply is then dropped.
+    /// Each call runs in a task of its own, so calls of one connection run concurrently. A call runs to completion
+    /// even if the connection breaks; its reply is then discarded.
     fn call(&self, context: CallContext, body: Reader) -> impl Future<Output = Result<Segments, Refusal>> + Send;
 
     /// Returns an upper bound for the length of the results, derived from the arguments. The server reserves this
@@ -40,8 +40,8 @@ pub trait Service: Send + Sync + 'static {
         REPLY_SMALL
     }
 
-    /// Notifies the service that a connection has ended. No further call arrives over it, but calls in progress run to
-    /// their end.
+    /// Notifies the service that a connection has ended. No further call arrives over the connection, but calls in
+    /// progress run to completion.
     fn disconnected(&self, _connection: u64) {}
 }
 
@@ -64,7 +64,7 @@ pub struct CallContext {
     pub header: CallHeader,
     /// Length of the header and the arguments in bytes, without record marks.
     pub message_len: usize,
-    /// When the whole message had arrived. After this time the call may have waited for a slot or for memory.
+    /// When the last byte of the message arrived. After this time the call may have waited for a slot or for memory.
     pub arrived: Instant,
 }
 
@@ -84,7 +84,7 @@ pub struct Connection {
     _closer: Option<Arc<Closer>>,
 }
 
-/// The state of one end of an RPC connection.
+/// One end of an RPC connection: its peer, its limits, its transport, and its calls in progress.
 #[derive(Debug)]
 pub(super) struct Link {
     id: u64,
@@ -105,7 +105,7 @@ pub(super) struct Link {
     pub(super) counters: Counters,
 }
 
-/// How messages reach the other end: over a socket, or within the process.
+/// How messages reach the other end of the connection: over a socket, or within the process.
 #[derive(Debug)]
 enum Way {
     Stream(Outbox),
@@ -113,7 +113,8 @@ enum Way {
 }
 
 impl Way {
-    /// Sends a message without blocking. Drops `hold` as soon as the message is sent.
+    /// Sends a message without blocking. Drops `hold`, and so frees the slot and the memory of the call, when the
+    /// message is sent.
     fn send(&self, message: Segments, hold: Hold) -> Result<(), Error> {
         match self {
             Way::Stream(outbox) => outbox.send(record::mark(message), Some(hold)),
@@ -142,7 +143,7 @@ impl Way {
         }
     }
 
-    /// Writes the messages that senders could not write at once. Runs for the lifetime of the connection.
+    /// Writes the messages that their senders could not write at once. Runs for the lifetime of the connection.
     async fn run(&self) {
         if let Way::Stream(outbox) = self {
             outbox.run().await;
@@ -196,7 +197,7 @@ impl Connection {
     /// only root or the user of this process may own the socket and the listening process (see [`crate::local`]).
     ///
     /// # Errors
-    /// [`Error::Connect`] for a socket of another user. This process then has sent nothing over the socket.
+    /// [`Error::Connect`] for a socket of another user. Then this process has sent nothing over the socket.
     pub async fn connect_sent<S: Service>(
         address: &Address,
         service: Arc<S>,
@@ -344,7 +345,7 @@ impl Connection {
         &self.link.peer
     }
 
-    /// Returns the address of this end; `None` for a connection that does not use TCP.
+    /// Returns the address of this end of the connection; `None` if the connection does not use TCP.
     pub fn local(&self) -> Option<&Address> {
         self.link.local.as_ref()
     }
@@ -375,7 +376,7 @@ impl Connection {
         self.link.ended().await
     }
 
-    /// Closes the connection. Calls in progress fail with [`Error::Broken`].
+    /// Closes the connection. Calls that wait for a reply of the peer fail with [`Error::Broken`].
     pub fn close(&self) {
         self.link.close(Error::broken("closed here"));
     }
@@ -384,14 +385,16 @@ impl Connection {
     /// connection ends.
     pub(super) async fn drained(&self) {
         let all = u32::try_from(self.link.limits.in_flight).unwrap_or(u32::MAX);
-        // `acquire_many` fails only if the connection is closed. Then there are no replies to wait for.
+        // All slots are free when all replies are sent. `acquire_many` fails only if the connection is closed; then
+        // there are no replies to wait for.
         if let Ok(places) = self.link.incoming.acquire_many(all).await {
             places.forget();
         }
     }
 }
 
-/// A guard of a call that waits for its reply. If the caller stops waiting, the guard removes the call from the table.
+/// A guard of a call that waits for its reply. If the caller stops waiting, the guard removes the call from the table
+/// of waiting calls.
 struct Waiting<'a> {
     link: &'a Link,
     xid: u32,
@@ -421,15 +424,15 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Fails each call whose deadline has passed. Sleeps until `at` and then until each following deadline. Ends when no
-/// call waits, or when another task watches an earlier deadline.
+/// Times out each call whose deadline has passed. Sleeps until `at` and then until each following deadline. Returns
+/// when no call waits, or when another task watches an earlier deadline.
 async fn watch(link: Weak<Link>, mut at: Instant) {
     loop {
         tokio::time::sleep_until(at).await;
         let Some(link) = link.upgrade() else { return };
         let (late, again) = link.pending().ring(at, Instant::now());
         for call in late {
-            // The send fails if the caller no longer waits for the reply, which does no harm.
+            // This send to the caller fails if the caller no longer waits for the reply. Then the error is not needed.
             let _ = call.tell.send(Err(Error::Timeout(call.timeout)));
         }
         match again {
@@ -474,7 +477,7 @@ impl Link {
         }
     }
 
-    /// Makes one end of an in-process connection. The caller must connect it with the other end afterwards.
+    /// Makes one end of an in-process connection. The caller must then connect this end with the other end.
     pub(super) fn inside(
         id: u64,
         peer: &Address,
@@ -517,7 +520,7 @@ impl Link {
     pub(super) fn answered(&self, xid: u32, message: Bytes) {
         let waiting = self.pending().take(xid);
         if let Some(call) = waiting {
-            // The send fails if the caller no longer waits for the reply, which does no harm.
+            // This send to the caller fails if the caller no longer waits for the reply. Then the reply is not needed.
             let _ = call.tell.send(Ok(message));
         }
     }
@@ -526,7 +529,7 @@ impl Link {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits up to the deadline `until` for a slot for an outgoing call. Returns `None` after the deadline, and
+    /// Waits up to the deadline `until` for a slot for an outgoing call. Returns `None` if the deadline passes, and
     /// `Some(None)` if the connection is closed.
     async fn place(&self, until: Instant) -> Option<Option<OwnedSemaphorePermit>> {
         match self.outgoing.clone().try_acquire_owned() {
@@ -546,8 +549,8 @@ impl Link {
 
     /// Closes the connection with the reason `error`, which all waiting calls return.
     ///
-    /// This function closes the send side first. So a call that enters the table after this function has emptied it
-    /// fails to send, and removes itself.
+    /// This function closes the send queue first, and then empties the table of waiting calls. So a call that enters
+    /// the table later fails to send, and removes itself.
     pub(super) fn close(&self, error: Error) {
         self.way.close(error);
         let error = self.why_closed();
@@ -556,7 +559,7 @@ impl Link {
         self.account.close();
         let waiting = self.pending().take_all();
         for call in waiting {
-            // The send fails if the caller no longer waits for the reply, which does no harm.
+            // This send to the caller fails if the caller no longer waits for the reply. Then the error is not needed.
             let _ = call.tell.send(Err(error.clone()));
         }
         self.closed.notify_waiters();
@@ -581,16 +584,16 @@ impl Link {
             Err(refusal) => encode(refusal.to_stat()),
         };
         if let Some(charge) = &hold.charge {
-            // The call has freed the memory of its arguments, so charge only the memory of the reply.
+            // The call has freed the memory of its arguments, so reduce the charge to the memory of the reply.
             charge.resize(message.len());
         }
-        // The send fails if the connection has ended. Then no peer waits for the reply.
+        // The send fails if the connection has ended. Ignore the error, because then no peer waits for the reply.
         let _ = self.way.send(message, hold);
     }
 }
 
 /// A guard that closes the connection and notifies the service when dropped, even if the runtime drops the task that
-/// owns it.
+/// owns the guard.
 pub(super) struct Attended<S: Service> {
     link: Arc<Link>,
     service: Arc<S>,
@@ -611,13 +614,14 @@ impl<S: Service> Drop for Attended<S> {
     }
 }
 
-/// Waits until an in-process connection has ended. Its messages arrive without a receiving task.
+/// Waits until an in-process connection has ended. Its messages need no receiving task, because the other end passes
+/// them by function calls.
 pub(super) async fn attend<S: Service>(mut end: Attended<S>) {
     end.reason = end.link.ended().await;
 }
 
-/// Receives messages until the connection ends. Passes replies to the tasks that wait for them, and calls to the
-/// service.
+/// Receives messages until the connection ends. Passes each reply to the task that waits for the reply, and each call
+/// to the service.
 async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: Arc<S>) {
     let mut end = Attended::new(link.clone(), service.clone());
     end.reason = loop {
@@ -651,8 +655,8 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
                 break Error::broken(format_args!("not an RPC message: {e}"));
             }
         };
-        // While all slots or all memory are in use, do not receive more. Further calls of the peer then wait in the
-        // socket buffers.
+        // While all slots or all memory are in use, wait here and receive nothing. Further calls of the peer then wait
+        // in the socket buffers.
         let Ok(permit) = link.incoming.clone().acquire_owned().await else { break link.why_closed() };
         let reply = call.as_ref().map_or(REPLY_SMALL, |header| service.reply_bound(header, &body));
         let bytes = record.bytes.len() + CALL_BYTES + reply.min(link.limits.record_max);

@@ -1,8 +1,8 @@
 //! In-process RPC connections: each end passes messages to the other end by function calls, without a socket.
 //!
 //! A call by the client starts on the caller's thread, so a call that does not wait needs no thread switch. A call by
-//! the server (a callback) starts in a task of its own. The callback may have to wait for the thread that is making the
-//! call.
+//! the server (a callback) starts in a task of its own. Otherwise the callback could wait for the thread that it runs
+//! on.
 
 use super::connection::{Attended, CallContext, Connection, Link, Service, attend, carry_out};
 use super::memory::Memory;
@@ -23,7 +23,7 @@ use xdr::{Reader, Segments};
 
 /// A handle with which clients in the same process connect to a server; see [`super::Server::door`].
 ///
-/// A handle has only weak references to the server. After the server has stopped, connects fail.
+/// A handle has only weak references to the server, so connects fail after the server has stopped.
 #[derive(Clone, Debug)]
 pub struct Door {
     address: Address,
@@ -81,13 +81,13 @@ impl Service for Any {
     }
 }
 
-/// The state of one end of an in-process connection: its reference to the other end.
+/// One end of an in-process connection: its reference to the other end, or the reason why the connection has ended.
 #[derive(Debug, Default)]
 pub(super) struct Inside(Mutex<State>);
 
 #[derive(Debug, Default)]
 enum State {
-    /// The two ends are not connected yet.
+    /// The two ends of the connection are not connected with each other yet.
     #[default]
     New,
     Open(Arc<End>),
@@ -100,7 +100,7 @@ enum State {
 struct End {
     link: Arc<Link>,
     service: Arc<Any>,
-    /// Whether a call to this end starts on the caller's thread.
+    /// Whether a call that the other end makes starts on the caller's thread.
     at_once: bool,
     runtime: Handle,
 }
@@ -129,7 +129,7 @@ impl Inside {
         }
     }
 
-    /// Closes both ends. Only the reason in the first call counts.
+    /// Closes both ends. If both ends are closed already, the reason of the first call remains.
     pub(super) fn close(&self, error: Error) {
         let mut state = self.state();
         if matches!(*state, State::Closed(_)) {
@@ -160,12 +160,14 @@ impl End {
                     false => drop(task::spawn_on(&runtime, work)),
                 }
             }
-            // Both ends run the same build, so an invalid message can only be the result of a bug.
+            // Both ends run the same build, so an invalid message can only be the result of a bug. Close the
+            // connection.
             Ok(Message::WrongVersion { .. }) | Err(_) => self.link.close(Error::broken("not an RPC message")),
         }
     }
 
-    /// Executes a call as soon as it has a slot and memory. The call runs to its end even if the caller stops waiting.
+    /// Executes a call as soon as it has a slot and memory. The call runs to completion even if the caller stops
+    /// waiting.
     async fn work_on(self: Arc<Self>, (header, len, arrived): (CallHeader, usize, Instant), body: Reader) {
         let link = &self.link;
         let Ok(permit) = link.incoming.clone().acquire_owned().await else { return };

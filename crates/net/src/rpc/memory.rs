@@ -16,18 +16,18 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use types::Machine;
 
-/// Charges of at most this many bytes are small, and may exceed the limit a little. Some calls end the wait of other
-/// calls, for instance LAYOUTRETURN or the reply to a callback. Such a call must not wait behind the calls that it
-/// unblocks.
+/// Charges of at most this many bytes are small, and may exceed the limit a little. Some small messages end the wait
+/// of other calls, for instance LAYOUTRETURN or the reply to a callback. Such a message must not wait behind the calls
+/// that it unblocks.
 const SMALL: usize = 64 << 10;
-/// Small charges may exceed the total limit by this fraction: one part in eight.
+/// Small charges may exceed the memory limit of the server by this fraction of the limit: one eighth.
 const HEADROOM: usize = 8;
-/// A connection that already holds memory may hold at most this fraction of the free memory: one part in eight.
+/// A connection that already holds memory may hold at most this fraction of the server's free memory: one eighth.
 const SHARE: usize = 8;
 /// Interval at which calls that wait for memory look for stalled connections.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A connection, as the memory accounting uses it.
+/// A connection that the memory accounting can close if its peer stalls.
 pub(crate) trait Holder: Send + Sync {
     /// Returns how long the peer has made no progress inside a record or a reply. Returns `None` if no record and no
     /// reply is in progress, or if the connection has ended.
@@ -103,7 +103,7 @@ impl Memory {
         })
     }
 
-    /// Registers a connection, so that the server can close it if its peer stalls while memory is short.
+    /// Registers a connection, so that the server can close the connection if its peer stalls while memory is short.
     pub(crate) fn watch(&self, connection: u64, holder: Weak<dyn Holder>) {
         self.holders().insert(connection, holder);
     }
@@ -117,7 +117,8 @@ impl Memory {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves `bytes` if all reservations together then are at most `limit` bytes. Returns whether it reserved them.
+    /// Reserves `bytes`, unless all reservations of the server together would exceed `limit` bytes. Returns whether it
+    /// reserved them.
     fn take(&self, bytes: usize, limit: usize) -> bool {
         let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let taken = self.used.fetch_update(SeqCst, SeqCst, more).is_ok();
@@ -127,8 +128,8 @@ impl Memory {
         taken
     }
 
-    /// If memory is short, closes each connection whose peer has stalled for too long. In each interval only one of the
-    /// waiting calls does this.
+    /// If memory is short, closes each connection whose peer has stalled for too long. In each interval, only one of
+    /// the calls that wait for memory does this.
     fn relieve(&self) {
         let now = Instant::now();
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,8 +158,8 @@ impl Account {
         self.memory.counters.waited();
         let memory = self.memory.clone();
         let _waiting = Waiting::new(&memory);
-        // Set the time before the loop: if other calls often release memory, the loop repeats often, and must still
-        // look for stalled connections.
+        // Set the time of the next search for stalled connections before the loop. If other calls often release
+        // memory, the loop repeats often, but the search must still take place.
         let mut look = Instant::now() + LOOK;
         loop {
             let mut freed = std::pin::pin!(memory.freed.notified());
@@ -185,8 +186,8 @@ impl Account {
         if !small && self.of_machine.load(SeqCst) + bytes > free {
             return None;
         }
-        // A connection that holds no memory waits only for its machine and for the total. So each connection can make
-        // progress.
+        // Check the share of a connection only if it already holds memory. A connection without memory waits only for
+        // the limits of its machine and of the server, so it can make progress.
         if held > 0 {
             let share = if small { memory.each } else { memory.each.min(free / SHARE) };
             if held + bytes > share {
@@ -202,7 +203,7 @@ impl Account {
         Some(Charge { account: self.clone(), bytes: AtomicUsize::new(bytes) })
     }
 
-    /// Ends the waits for memory of this connection, because the connection is closed.
+    /// Makes all waits of this connection for memory return, because the connection is closed.
     pub(crate) fn close(&self) {
         self.closed.store(true, SeqCst);
         self.memory.freed.notify_waiters();
@@ -215,8 +216,8 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        // Update the counter before `used`. Otherwise another thread could reserve the released bytes, and the counter
-        // would count them twice for a moment.
+        // Update the counter before `used`. Otherwise another thread could reserve the released bytes first, and the
+        // counter would include them twice for a moment.
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);
@@ -228,7 +229,7 @@ impl Account {
 }
 
 impl Charge {
-    /// Changes the charge to the bytes that the call really holds. Never waits.
+    /// Changes the charge to `bytes`, the memory that the call really holds. Never waits.
     pub(crate) fn resize(&self, bytes: usize) {
         let before = self.bytes.swap(bytes, SeqCst);
         self.account.change(before, bytes);
@@ -241,7 +242,7 @@ impl Drop for Charge {
     }
 }
 
-/// A guard that counts a waiting call until it is dropped.
+/// A guard that counts a call that waits for memory, until the guard is dropped.
 struct Waiting<'a>(&'a Memory);
 
 impl<'a> Waiting<'a> {
@@ -293,7 +294,8 @@ mod tests {
         assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
         let more = now(&one, 100 * K).expect("up to its limit");
         let large = now(&other, 7000 * K).expect("one of any size for who holds nothing");
-        // 500 KiB are free. An eighth of this is less than the connection `one` already holds.
+        // 500 KiB are free. An eighth of this is less than the connection `one` already holds, so `one` gets no more
+        // memory.
         drop(more);
         assert!(now(&one, 80 * K).is_none());
         drop(large);

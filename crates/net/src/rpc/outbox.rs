@@ -1,7 +1,8 @@
 //! The send queue of a connection. Callers write directly while the socket accepts data; otherwise a task writes.
 //!
-//! At most one writer is active at a time (`writing`). A caller that queues a message while no writer is active becomes
-//! the writer. The writer sends messages that are queued meanwhile with its next vectored write.
+//! The queue holds each message as one or more parts, which are byte slices. At most one writer is active at a time
+//! (`writing`). A caller that queues a message while no writer is active becomes the writer. Messages that other
+//! callers queue during a write are sent by the writer's next vectored write.
 
 use super::memory::Charge;
 use crate::Error;
@@ -18,7 +19,7 @@ use xdr::Segments;
 
 /// Maximum number of segments in one vectored write.
 const SLICES_MAX: usize = 64;
-/// Maximum number of writes by one caller, before it leaves the rest of the queue to the task.
+/// Maximum number of writes by one caller, before it leaves the rest of the queue to the writing task.
 const TURNS_MAX: usize = 16;
 
 /// The slot of a call in progress, and the memory reserved for the call.
@@ -35,14 +36,15 @@ pub(crate) type Hold = Arc<Place>;
 pub(crate) struct Outbox {
     half: WriteHalf,
     queue: Mutex<Queue>,
-    /// The parts that the active writer has moved out of the queue. Only the active writer takes this lock.
+    /// The parts of messages that the active writer has moved out of the queue. Only the active writer takes this
+    /// lock.
     taken: Mutex<VecDeque<Part>>,
     wake: Notify,
-    /// Time limit for the peer to accept the whole first part of the queue.
+    /// Time limit for the peer to accept the oldest part of a message in the queue completely.
     stall: Duration,
-    /// Number of parts that were sent completely.
+    /// Number of parts of messages that were sent completely.
     left: AtomicU64,
-    /// When the first part of the queue began to wait for the socket; `None` while no part waits.
+    /// When the oldest data in the queue began to wait for the socket; `None` while no data wait.
     blocked: Mutex<Option<Instant>>,
     counters: crate::Counters,
 }
@@ -57,14 +59,15 @@ struct Queue {
 #[derive(Debug)]
 struct Part {
     bytes: Bytes,
-    /// Keeps the slot of the call until this part is sent. Only the last part of a message has the reference.
+    /// Keeps the slot and the memory of the call until this part is sent. Only the last part of a message has this
+    /// reference.
     _hold: Option<Hold>,
 }
 
 enum Turn {
     /// The queue is empty, so the caller is no longer the writer.
     Idle,
-    /// More parts are queued, and the caller is still the writer.
+    /// More data are queued, and the caller is still the writer.
     More,
     /// The socket accepts no data now, and the caller is still the writer.
     Blocked,
@@ -84,14 +87,14 @@ impl Outbox {
         }
     }
 
-    /// Returns when the first part of the queue began to wait for the socket; `None` while no part waits.
+    /// Returns when the oldest data in the queue began to wait for the socket; `None` while no data wait.
     pub(crate) fn blocked(&self) -> Option<Instant> {
         *self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a record, and writes as much as the socket accepts at once.
     ///
-    /// Never waits. The number of queued messages is bounded, because each caller must first get a slot.
+    /// Never waits. The number of queued messages is bounded, because each caller must first get a slot for a call.
     pub(crate) fn send(&self, record: Segments, hold: Option<Hold>) -> Result<(), Error> {
         {
             let mut queue = self.lock();
@@ -125,16 +128,16 @@ impl Outbox {
         Ok(())
     }
 
-    /// Writes the data that callers could not write at once. Returns when the connection is closed, for instance
-    /// because the peer was too slow.
+    /// Writes the data that callers of `send` could not write at once. Returns when the connection is closed, for
+    /// instance because the peer was too slow.
     pub(crate) async fn run(&self) {
         loop {
             self.wake.notified().await;
             self.drain().await;
             *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if self.lock().closed.is_some() {
-                // The connection is closed and this task was the active writer, so it must drop the parts that it has
-                // not sent.
+                // The connection is closed and this task was the active writer, so it must discard the data that it
+                // has not sent.
                 let dropped = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
                 return drop(dropped);
             }
@@ -157,8 +160,8 @@ impl Outbox {
         }
     }
 
-    /// Waits until the socket accepts data, or fails after the time limit. `first` holds the number of the first part
-    /// in the queue and the time when this part began to wait.
+    /// Waits until the socket accepts data, or fails after the time limit. `first` holds the number of the oldest part
+    /// of a message in the queue, and the time when this part began to wait.
     async fn room(&self, first: &mut Option<(u64, Instant)>) -> io::Result<()> {
         let left = self.left.load(Relaxed);
         let since = match *first {
@@ -179,7 +182,7 @@ impl Outbox {
         }
     }
 
-    /// Makes one vectored write. Only the active writer may call this.
+    /// Sends queued data by one vectored write. Only the active writer may call this.
     fn turn(&self) -> io::Result<Turn> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.is_empty() {
@@ -215,8 +218,8 @@ impl Outbox {
         Ok(Turn::More)
     }
 
-    /// Closes the queue with the reason `error`: refuses further messages, drops queued messages, and shuts down the
-    /// socket in both directions.
+    /// Closes the queue with the reason `error`: refuses further messages, discards queued messages, and shuts down
+    /// the socket in both directions.
     ///
     /// Only the first call has an effect.
     pub(crate) fn close(&self, error: Error) {

@@ -1,9 +1,9 @@
 //! The table of calls that wait for replies, with one timer for all calls of a connection.
 //!
-//! A timer of its own for each call would be expensive: nearly every reply arrives long before the timeout, and each
-//! timer may wake the timer thread. So the table sets one alarm, for the earliest deadline. When the alarm fires, it is
-//! set to the deadline that is then the earliest. If the peer always replies, this costs one alarm for each timeout
-//! period.
+//! One timer for each call is expensive, because each timer may wake the timer thread, although nearly every reply
+//! arrives long before the timeout. So the table sets one alarm, for the earliest deadline. When the alarm fires, the
+//! table sets it to the earliest deadline of the calls that still wait. If the peer always replies, the alarm fires
+//! once in each timeout period.
 
 use crate::Error;
 use bytes::Bytes;
@@ -29,13 +29,13 @@ pub(crate) struct Call {
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     calls: HashMap<u32, Call>,
-    /// The earliest time for which an alarm is set. No call has an earlier deadline.
+    /// The earliest time for which an alarm is set. No waiting call has a deadline before this time.
     alarm: Option<Instant>,
 }
 
 impl Pending {
-    /// Adds a call. Returns the time for which the caller must set a new alarm; `None` if an existing alarm is early
-    /// enough.
+    /// Adds a call that waits for its reply. Returns the time for which the caller must set a new alarm; `None` if an
+    /// existing alarm is early enough.
     pub(crate) fn add(&mut self, xid: u32, call: Call) -> Option<Instant> {
         let until = call.until;
         self.calls.insert(xid, call);
@@ -57,8 +57,8 @@ impl Pending {
     }
 
     /// Handles the alarm that was set for the time `at`. Removes and returns the calls whose deadline has passed. Also
-    /// returns the time for which this alarm must be set again; `None` if no call waits or an earlier alarm has
-    /// replaced this one.
+    /// returns the time for which the caller must set this alarm again. This is `None` if no call waits or an earlier
+    /// alarm has replaced this alarm.
     pub(crate) fn ring(&mut self, at: Instant, now: Instant) -> (Vec<Call>, Option<Instant>) {
         let late = self.calls.extract_if(|_, call| call.until <= now).map(|(_, call)| call).collect();
         if self.alarm != Some(at) {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// An event in the history that the test generates.
+    /// One step of the random history of a connection that the test generates.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         /// The client makes a call with this timeout in seconds.
@@ -139,7 +139,7 @@ mod tests {
                     self.alarms.insert(((again - self.start).as_secs(), name));
                 }
             }
-            // Exactly the calls whose deadline has passed must have timed out.
+            // The calls that have timed out must be exactly those whose deadline has passed.
             let now = self.now;
             self.waiting.retain_mut(|(_, until, told)| match told.try_recv() {
                 Ok(Err(Error::Timeout(_))) => {

@@ -34,7 +34,7 @@ pub(crate) enum ReceiveError {
     Malformed(#[from] xdr::Malformed),
 }
 
-/// When the large record in progress began; `None` while no large record is in progress.
+/// When the connection began to receive the current large record; `None` while no large record is in progress.
 pub(crate) type Begun = Arc<Mutex<Option<Instant>>>;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct Receiver {
     begun: Begun,
     /// The deadline for the first record to begin; `None` after the first record.
     first: Option<Instant>,
-    /// The deadline for the rest of the record in progress.
+    /// The deadline for the rest of the record that is now arriving.
     deadline: Option<Instant>,
     counters: crate::Counters,
 }
@@ -92,11 +92,12 @@ impl Receiver {
             return Ok(Some(Record { bytes: self.inbox.split_to(mark.len).freeze(), charge: None }));
         }
         let expected = if mark.last { mark.len } else { self.record_max };
-        // Reserve memory for the largest reply as well. So no call waits for more memory while it holds some.
+        // Reserve memory for the largest possible reply to the call as well. So no call waits for more memory while it
+        // holds some.
         let charge = self.account.admit(expected + self.record_max).await;
         let shared = self.begun.clone();
         let begun = Begin::new(&shared);
-        // Start the deadline only now: the wait for memory was the server's fault, not the peer's.
+        // Start the time limit of the record only now, because the peer did not cause the wait for memory.
         self.deadline = Some(begun.at + self.stall);
         let mut buffer = Buffer::with_room(mark.len);
         loop {

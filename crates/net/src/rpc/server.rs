@@ -61,8 +61,8 @@ impl Connections {
         }
     }
 
-    /// Returns why the server must refuse another connection from this machine, or `None` if it may accept the
-    /// connection.
+    /// Returns the reason why the server must refuse another connection from this machine. Returns `None` if the
+    /// server may accept the connection.
     fn full(&self, machine: Machine, limits: &Limits) -> Option<&'static str> {
         if self.by_id.len() >= limits.connections_max {
             return Some("too many connections");
@@ -125,8 +125,8 @@ impl Drop for Server {
 }
 
 impl Shared {
-    /// Returns why the server must refuse another connection from this peer, or `None` if it may accept the connection.
-    /// Logs and counts each refusal.
+    /// Returns the reason why the server must refuse another connection from this peer. Returns `None` if the server
+    /// may accept the connection. Logs and counts each refusal.
     pub(super) fn refuses(&self, peer: &Address, user: Option<u32>) -> Option<&'static str> {
         if *self.stop.borrow() {
             return Some("the server stops");
@@ -141,12 +141,12 @@ impl Shared {
         })
     }
 
-    /// Adds a connection to the open connections.
+    /// Adds a connection to the table of open connections.
     pub(super) fn admit(&self, connection: &Connection) {
         self.connections().add(connection);
     }
 
-    /// Removes a connection that has ended from the open connections.
+    /// Removes a connection that has ended from the table of open connections.
     pub(super) fn ended(&self, connection: &Connection) {
         self.memory.forget(connection.id());
         self.connections().remove(connection);

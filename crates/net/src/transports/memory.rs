@@ -43,7 +43,7 @@ pub trait Pipe: Debug + Send + Sync {
     fn shutdown(&self);
 }
 
-/// A listening port of the simulated network. Dropping it ends the listening.
+/// A listening port of the simulated network. Dropping the listener closes the port.
 pub trait Port: Debug + Send + Sync {
     /// Waits for a connection and accepts it.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Arc<dyn Pipe>>>;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// The congestion control that connections request. On loopback and within a rack, `cubic` is much faster than a
-/// delay-based system default.
+/// delay-based algorithm, which may be the system's default.
 const CONGESTION: &str = "cubic";
 /// How long the peer may leave sent data or keepalive probes unacknowledged, in milliseconds. After this time, the
 /// kernel closes the connection.
@@ -27,8 +27,8 @@ pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result
         for address in elsewhere {
             match connect_reserved(address).await {
                 Ok(stream) => return Ok(prepared(stream)),
-                // All reserved ports are in use, or the process is root only in a container. Connect from another port.
-                // The server may then refuse requests that it would accept from a reserved port.
+                // All reserved ports are in use, or the process is root only in a container. So connect from any other
+                // port. The server may then refuse requests that it would accept from a reserved port.
                 Err(e) if is_of_the_port(&e) => {
                     tracing::warn!(%address, error = %e, "cannot use a local port below 1024")
                 }

@@ -44,8 +44,9 @@ pub(super) fn peer(stream: &UnixStream) -> Address {
     Address::Unix(path.unwrap_or_default())
 }
 
-/// The receiving half of a Unix socket, registered with epoll for readability only. The kernel also signals writability
-/// each time the peer has received data. This would wake the reader twice for each request.
+/// The receiving half of a Unix socket, registered with epoll for readability only. The kernel also signals
+/// writability each time the peer has received data. If the reader waited for both, it would wake up twice for each
+/// request.
 #[derive(Debug)]
 pub(crate) struct Receiving(AsyncFd<Arc<OwnedFd>>);
 
@@ -67,7 +68,8 @@ impl Receiving {
     /// at the end of the stream.
     pub(crate) async fn read(&mut self, buf: &mut impl BufMut) -> io::Result<usize> {
         loop {
-            // `poll_read_ready` uses tokio's task budget, so that a long stream yields to other tasks now and then.
+            // `poll_read_ready` uses tokio's task budget, so that a connection with much data yields to other tasks
+            // now and then.
             let mut ready = poll_fn(|cx| self.0.poll_read_ready(cx)).await?;
             // SAFETY: the slice must not be used to write uninitialized bytes. Only `recv` writes to it, and `recv`
             // writes initialized bytes.
@@ -83,8 +85,8 @@ impl Receiving {
                 Ok(Err(e)) => return Err(e),
                 Ok(Ok(n)) => {
                     if n > 0 && n < len {
-                        // `recv` returned fewer bytes than requested, so the socket buffer is empty. Wait for the next
-                        // readiness event.
+                        // `recv` returned fewer bytes than requested, so the socket buffer is empty. Clear the
+                        // readiness of the socket, so that the next call waits for an event.
                         ready.clear_ready();
                     }
                     // SAFETY: `recv` has initialized the first `n` bytes of the spare capacity of `buf`.

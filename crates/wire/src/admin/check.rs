@@ -15,14 +15,14 @@ const _: () = assert!(FINDINGS_MAX * (PATHS_MAX * (PATH_MAX + 8) + 5 * TEXT_MAX)
 
 /// Arguments of CHECK.
 ///
-/// The mgr numbers its running checks. Each call asks for the next page of a check. The client may ask once more for a
-/// page whose reply was lost. The mgr aborts a check if no call arrives for a while.
+/// The mgr numbers its running checks. Each call requests the next page of findings of a check. If a reply was lost,
+/// the client may request the same page a second time. The mgr aborts a check if no call arrives for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckArgs {
-    /// The number of the check, from the reply with its first page; 0 starts a new check.
+    /// The number of the check, which the reply with the check's first page contains; 0 starts a new check.
     pub run: u64,
-    /// The page to return, counted from 0. The mgr keeps only the page that it sent last; it can return this page and
-    /// the next.
+    /// The number of the page to return, counted from 0. The mgr keeps only the page that it sent last. So it can
+    /// return only this page and the next one.
     pub page: u32,
     /// Whether the mgr repairs the damage that it finds. The mgr ignores this field after the first page.
     pub repair: bool,
@@ -31,18 +31,18 @@ pub struct CheckArgs {
 /// Result of CHECK: one page of findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReply {
-    /// Why the mgr refused the request: the check is unknown or has ended, too many checks are running, or the user
-    /// lacks rights. All other fields are then empty.
+    /// Why the mgr refused the request; `None` if it accepted the request. For instance, the check has ended, too many
+    /// checks are running, or the user lacks rights. After a refusal, all other fields are empty.
     pub refused: Option<String>,
-    /// The number of the check, for the next call.
+    /// The number of the check, which the client sends in its next CHECK call.
     pub run: u64,
     /// The number of this page, counted from 0.
     pub page: u32,
-    /// The findings since the previous page.
+    /// The findings of the check since its previous page.
     pub findings: Vec<Finding>,
     /// The phase that the check is in: a word or two for people.
     pub phase: String,
-    /// Number of records, files or objects checked in this phase so far.
+    /// Number of records, files or objects that the check has examined in this phase.
     pub done: u64,
     /// Approximate number of records, files or objects that this phase checks; 0 if the mgr does not know.
     pub total: u64,
@@ -50,7 +50,7 @@ pub struct CheckReply {
     pub end: bool,
     /// On the last page: why the mgr aborted the check. `None` if the check is complete.
     pub broken_off: Option<String>,
-    /// On the last page: names and values of the check's totals.
+    /// On the last page: the totals of the check, as names and values.
     pub counts: Vec<(String, u64)>,
 }
 
@@ -66,15 +66,15 @@ pub enum Severity {
     Loss = 2,
 }
 
-/// Whether a finding was repaired.
+/// Whether the mgr has repaired the problem of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Mended {
-    /// The mgr did not try to repair the finding.
+    /// The mgr did not try to repair the problem.
     No = 0,
-    /// The mgr has repaired the finding.
+    /// The mgr has repaired the problem.
     Yes = 1,
-    /// The mgr was asked for a repair, but the repair failed or needs an administrator.
+    /// The client requested a repair, but the repair of this problem failed or needs an administrator.
     Failed = 2,
 }
 
@@ -91,11 +91,11 @@ pub struct Finding {
     pub paths: Vec<Bytes>,
     /// Id of the iod with the problem; `None` if the problem is not about one iod.
     pub iod: Option<String>,
-    /// The range of the file with the problem: offset of its first byte, and offset behind its last byte.
+    /// The byte range of the file that has the problem: offset of its first byte, and offset behind its last byte.
     pub range: Option<(u64, u64)>,
     /// Description of the problem, for people.
     pub text: String,
-    /// Description of what a repair does, for people.
+    /// Description of what a repair of the problem does, for people.
     pub remedy: String,
     /// Whether the mgr has repaired the problem.
     pub mended: Mended,

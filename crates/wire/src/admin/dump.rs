@@ -10,22 +10,23 @@ pub const DUMP_PAGE_MAX: usize = 512 << 10;
 
 /// Arguments of DUMP.
 ///
-/// The mgr numbers its running dumps. Each call asks for the next page of a dump. The client may ask once more for the
-/// page that the mgr sent last. The mgr aborts a dump if no call arrives for a while.
+/// The mgr numbers its running dumps. Each call requests the next page of a dump. If a reply was lost, the client may
+/// request the same page a second time. The mgr aborts a dump if no call arrives for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DumpArgs {
-    /// The number of the dump, from the reply with its first page; 0 starts a new dump.
+    /// The number of the dump, which the reply with the dump's first page contains; 0 starts a new dump.
     pub run: u64,
-    /// The page to return, counted from 0.
+    /// The number of the page to return, counted from 0.
     pub page: u32,
 }
 
 /// Result of DUMP: one page of the dump file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpReply {
-    /// Why the mgr refused the request. All other fields are then empty.
+    /// Why the mgr refused the request; `None` if it accepted the request. After a refusal, all other fields are
+    /// empty.
     pub refused: Option<String>,
-    /// The number of the dump, for the next call.
+    /// The number of the dump, which the client sends in its next DUMP call.
     pub run: u64,
     /// The number of this page, counted from 0.
     pub page: u32,

@@ -7,8 +7,9 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// Arguments of NEAR.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NearArgs {
-    /// The client's own address of this connection, as `host:port`; empty over a Unix socket. If the daemon sees the
-    /// client under another address, a proxy or NAT is between them. The daemon then does not return its socket.
+    /// The address of the client's end of this connection, as the client sees it (`host:port`); empty over a Unix
+    /// socket. If the daemon sees the client under another address, a proxy or NAT is between them. The daemon then
+    /// does not return its socket.
     pub from: String,
 }
 
@@ -16,8 +17,8 @@ pub struct NearArgs {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NearReply {
     /// A random number that the daemon chooses at each start; 0 for clients that may not use the Unix socket. A client
-    /// that has connected over the Unix socket calls NEAR again. Equal numbers show that both connections lead to the
-    /// same daemon.
+    /// that has connected over the Unix socket calls NEAR a second time there. If both calls return the same number,
+    /// both connections lead to the same daemon.
     pub run: u64,
     /// The daemon's Unix socket; `None` if this client may not use the socket.
     pub local: Option<Local>,

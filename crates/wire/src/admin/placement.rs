@@ -1,4 +1,5 @@
-//! PLACEMENT: returns which iods have the objects of a file. The mgr reads this from its metadata and asks no iod.
+//! PLACEMENT: returns which iods have the objects of a file. The mgr reads the layout from its metadata, and sends no
+//! request to an iod.
 
 use xdr::{Malformed, Reader, Writer, Xdr};
 

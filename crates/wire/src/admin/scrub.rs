@@ -19,11 +19,11 @@ const _: () = assert!(
         < types::limits::RECORD_MAX
 );
 
-/// What the mgr does before it replies with the state of the scrub.
+/// The action of the mgr before it replies with the state of the scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ScrubAction {
-    /// Do nothing; only reply with the state.
+    /// Do nothing; only reply with the state of the scrub.
     Status = 0,
     /// Start a scrub. The mgr refuses this while a scrub is running.
     Start = 1,
@@ -34,7 +34,7 @@ pub enum ScrubAction {
 /// Arguments of SCRUB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubArgs {
-    /// What the mgr does before it replies.
+    /// The action of the mgr before it replies with the state of the scrub.
     pub action: ScrubAction,
     /// For a new scrub: maximum speed in bytes per second, of all iods together; 0 means no limit.
     pub rate: u64,
@@ -43,11 +43,11 @@ pub struct ScrubArgs {
     pub findings_from: Option<u32>,
 }
 
-/// The state of the scrub that was started last.
+/// Whether the scrub that was started last is running, or how it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 pub enum ScrubState {
-    /// No scrub was started since the file system was formatted.
+    /// No scrub was ever started in this file system.
     #[default]
     Never = 0,
     /// The scrub is running.
@@ -63,9 +63,10 @@ pub enum ScrubState {
 /// Result of SCRUB: the state of the scrub that was started last, and its findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReply {
-    /// Why the mgr refused the action; `None` if it did not. The other fields describe the last scrub in both cases.
+    /// Why the mgr refused the action; `None` if it executed the action. The other fields describe the last scrub in
+    /// both cases.
     pub refused: Option<String>,
-    /// The state of the scrub.
+    /// Whether the scrub is running, or how it ended.
     pub state: ScrubState,
     /// The error that delays the scrub or has ended it, for people.
     pub problem: Option<String>,
@@ -85,11 +86,11 @@ pub struct ScrubReply {
     pub verified: u64,
     /// Number of blocks that had no checksum after a crash and got one from the scrub.
     pub rebuilt: u64,
-    /// Number of findings of the scrub. The mgr may keep fewer of them.
+    /// Number of findings of the scrub. The mgr keeps only a limited number of findings.
     pub found: u64,
-    /// Number of findings that the mgr has kept and can return.
+    /// Number of findings of the scrub that the mgr has kept and can return.
     pub kept: u32,
-    /// The findings from the requested index on.
+    /// The findings of the scrub, from the index in the request on.
     pub findings: Vec<ScrubFinding>,
 }
 

@@ -10,7 +10,7 @@ use super::{COUNTERS_MAX, Capability, LIST_MAX, TEXT_MAX, cut, put_object, take_
 pub struct ListArgs {
     /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The last object in the previous reply; `None` in the first request of a walk.
+    /// The last object in the previous LIST reply; `None` in the first request of a walk over the store.
     pub after: Option<ObjectId>,
     /// Maximum number of entries to return.
     pub max: u32,
@@ -28,11 +28,11 @@ impl Xdr for ListArgs {
     }
 }
 
-/// The state of the head of an object file.
+/// Whether the head of an object file is intact, and names the right object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum HeadState {
-    /// The head is intact, and names the same object as the name of the file.
+    /// The head is intact, and names the object that the file is named after.
     Own = 0,
     /// The iod cannot read the head, or its checksum does not match.
     Damaged = 1,
@@ -43,7 +43,7 @@ pub enum HeadState {
 }
 
 impl HeadState {
-    /// All states that a head can have.
+    /// All states that the head of an object file can have.
     pub const ALL: [HeadState; 4] = [HeadState::Own, HeadState::Damaged, HeadState::Foreign, HeadState::Newer];
 }
 
@@ -62,7 +62,7 @@ impl Xdr for HeadState {
 /// An entry of LIST: one object of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListEntry {
-    /// The object that the name of the file stands for.
+    /// The object that the object file is named after.
     pub object: ObjectId,
     /// Size of the object in bytes.
     pub size: u64,
@@ -94,10 +94,11 @@ impl Xdr for ListEntry {
     }
 }
 
-/// Result of LIST. The iod chooses the order of the objects, and returns each object at most once in a walk.
+/// Result of LIST. The iod chooses the order of the objects, and returns each object at most once in a walk over the
+/// store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ListReply {
-    /// The next objects of the walk.
+    /// The next objects of the walk over the store.
     pub entries: Vec<ListEntry>,
     /// Whether the walk has reached the last object.
     pub eof: bool,

@@ -39,14 +39,15 @@ impl Key {
         Key(bytes)
     }
 
-    /// Derives the secret of one iod. What this secret signs is valid on this iod only.
+    /// Derives the secret of one iod. Tickets and capabilities that are signed with this secret are valid on this iod
+    /// only.
     pub fn of_iod(&self, iod: IodId) -> IodKey {
         let mut of = [DOMAIN_IOD; 17];
         of[1..].copy_from_slice(&iod.0);
         IodKey(*blake3::keyed_hash(&self.0, &of).as_bytes())
     }
 
-    /// Returns the MAC of one of the mgr's filehandles.
+    /// Returns the MAC of a filehandle of the mgr, for the bytes `signed`.
     pub fn file_handle_mac(&self, signed: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_FILE_HANDLE]).update(signed);
@@ -63,7 +64,7 @@ impl Key {
     }
 
     /// Derives an id from the bytes `of`. Equal bytes give equal ids, and only holders of the secret can compute the
-    /// id. The callers derive ids of connection owners ([`Origin`]) and of devices.
+    /// id. Callers derive, for instance, the ids of connection owners ([`Origin`]) and of pNFS devices.
     pub fn derived_id(&self, of: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_ID]).update(of);
@@ -189,12 +190,12 @@ impl Capability {
     /// Checks the MAC of the capability with the secret of this iod. Also checks the file system, the session, and the
     /// expiry at `now` (Unix time in seconds). The capability must grant all rights in `needed`.
     ///
-    /// The caller must also compare the generation with the generation of the object.
+    /// The caller must also compare the generation in the capability with that of the object.
     ///
     /// # Errors
     /// `CapExpired` for a genuine capability that has expired, `CapRefused` in all other cases.
     pub fn verify(&self, key: &IodKey, fsid: Fsid, now: u64, session: u64, needed: Rights) -> Result<(), Status> {
-        // The comparison takes constant time, because `blake3::Hash` implements it so.
+        // The comparison of `blake3::Hash` takes constant time, so the duration reveals nothing about the right MAC.
         if self.authenticator(key) != blake3::Hash::from_bytes(self.mac) {
             return Err(Status::CapRefused);
         }
@@ -274,8 +275,8 @@ impl Ticket {
         self.proof(DOMAIN_CLIENT_PROOF, said, &origin.to_bytes())
     }
 
-    /// Stores the iod's proof in its reply to HELLO. Returns the digest of the HELLO exchange, which the client's proof
-    /// must cover.
+    /// Stores the iod's proof in its reply to HELLO. Returns the digest of the arguments and the reply of HELLO, which
+    /// the client's proof must cover.
     pub fn answer(&self, args: &HelloArgs, reply: &mut HelloReply) -> Said {
         reply.proof = Proof::default();
         let said = Said::of(args, reply);
@@ -283,8 +284,8 @@ impl Ticket {
         said
     }
 
-    /// Checks that the iod of this ticket has sent the reply to HELLO. Returns the arguments of PROVE, with the
-    /// client's proof.
+    /// Checks that the iod for which the mgr made this ticket has sent the reply to HELLO. Returns the arguments of
+    /// PROVE, with the client's proof.
     ///
     /// # Errors
     /// `CapRefused` if the sender of the reply does not know the secret of the ticket.
@@ -314,8 +315,8 @@ impl Ticket {
         if genuine.proof.is(&told.proof) { Ok(()) } else { Err(Status::CapRefused) }
     }
 
-    /// Returns whether the client that sent `args`, after the HELLO exchange with digest `said`, knows the secret of
-    /// this ticket.
+    /// Returns whether the client that sent the arguments `args` of PROVE knows the secret of this ticket. `said` is
+    /// the digest of the preceding HELLO.
     pub fn is_proven(&self, said: &Said, args: &ProveArgs) -> bool {
         self.client_proof(said, &args.origin).is(&args.proof)
     }
@@ -340,7 +341,7 @@ impl Said {
 pub struct Proof(pub [u8; 32]);
 
 impl Proof {
-    /// Returns whether both proofs are equal. Compares in constant time, so that the duration reveals nothing about the
+    /// Returns whether two proofs are equal. Compares in constant time, so that the duration reveals nothing about the
     /// right proof.
     pub fn is(&self, other: &Proof) -> bool {
         blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)

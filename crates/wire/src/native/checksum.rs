@@ -12,7 +12,7 @@ pub fn crc32c(data: &[u8]) -> u32 {
 pub struct Crc32c(Digest);
 
 impl Crc32c {
-    /// Returns the state before the first part of the data.
+    /// Returns the checksum state of no data, to which the caller adds the parts.
     pub fn new() -> Self {
         Crc32c(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
@@ -22,7 +22,7 @@ impl Crc32c {
         self.0.update(part);
     }
 
-    /// Returns the CRC-32C of all parts so far.
+    /// Returns the CRC-32C of all parts that were added.
     pub fn finish(self) -> u32 {
         self.0.finalize() as u32
     }

@@ -1,5 +1,5 @@
-//! CLAIM: makes an iod record which metadata store uses its objects. The iod then refuses other metadata stores, and
-//! older copies of the same one.
+//! CLAIM: makes an iod record which metadata store uses its objects. The iod then refuses all other metadata stores,
+//! and older copies of the recorded metadata store.
 
 use types::StoreId;
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -13,8 +13,8 @@ pub struct Claim {
     pub store: StoreId,
     /// The epoch of the mgr that sent the claim. The epoch grows at each start of the mgr.
     pub epoch: u32,
-    /// A random number, never 0, that identifies one copy of the metadata store. The metadata store has recorded this
-    /// number before the claim, so an older copy does not have it.
+    /// A random number (mark), never 0, that identifies one copy of the metadata store. The metadata store has
+    /// recorded this number before the claim, so an older copy does not have it.
     pub mark: u64,
     /// Limit of inode numbers. Until its next claim, the mgr assigns only inode numbers below this limit.
     pub numbers: u64,
@@ -38,12 +38,13 @@ impl Xdr for Claim {
 /// the claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claiming {
-    /// The mark that the iod must have recorded. 0 means that the iod must have recorded no metadata store.
+    /// The random number (mark) of the claim that the iod must have recorded. 0 means that the iod must have recorded
+    /// no claim.
     pub expected: u64,
-    /// The first inode number that the metadata store has not assigned. An iod that has recorded no metadata store must
-    /// have no object with this or a higher number.
+    /// The first inode number that the metadata store has not assigned. If the iod has recorded no claim, it accepts
+    /// this claim only if it has no object with this or a higher number.
     pub next: u64,
-    /// The claim that the iod records if it accepts it.
+    /// The new record, which replaces the recorded claim if the iod accepts it.
     pub claim: Claim,
 }
 
@@ -52,10 +53,10 @@ pub struct Claiming {
 pub struct ClaimArgs {
     /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The claim of the mgr. With `None`, the mgr only reads the recorded claim.
+    /// The new claim of the mgr. With `None`, the mgr only reads the claim that the iod has recorded.
     pub claiming: Option<Claiming>,
     /// The time on the mgr's clock, as Unix time in seconds. An iod that accepts the claim compares the expiry of
-    /// rights with the mgr's clock from now on.
+    /// capabilities and tickets with the mgr's clock from now on.
     pub now: u64,
     /// An iod that accepts the claim refuses, from now on, all sessions of mgr epochs below this epoch.
     pub least_epoch: u32,
@@ -88,9 +89,9 @@ impl Xdr for ClaimArgs {
 /// Result of CLAIM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClaimReply {
-    /// Whether the iod accepted the claim. It replies only after the claim is durable.
+    /// Whether the iod accepted the claim. After acceptance, it replies only when the claim is durable.
     pub taken: bool,
-    /// The claim that the iod has recorded now; `None` if it has recorded none.
+    /// The claim that the iod has recorded after this request; `None` if it has recorded none.
     pub remembered: Option<Claim>,
     /// The highest object number on the iod; 0 if the iod has no object. Present if the mgr requested it, or if the iod
     /// has recorded no claim.

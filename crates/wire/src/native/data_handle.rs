@@ -1,5 +1,5 @@
-//! Filehandles of data servers, for clients of the files layout. The mgr signs in a handle what its client may do, and
-//! an iod checks the handle without the mgr.
+//! Filehandles of data servers, for clients of the files layout. The mgr signs a handle, which contains the rights of
+//! its client. An iod checks the handle without a request to the mgr.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use super::{IodKey, Rights, put_object, take_object};
 
 /// First four bytes of each handle; the last of them is the version of the format.
 const MAGIC: u32 = 0x5744_4804;
-/// Length of a handle in bytes. NFS limits a handle to 128 bytes (`NFS4_FHSIZE`). A files layout can name more iods if
-/// its handles are short.
+/// Length of a handle in bytes. NFS limits a handle to 128 bytes (`NFS4_FHSIZE`). Handles should be short, so that a
+/// files layout has space for the handles of many iods.
 pub const DATA_HANDLE_LEN: usize = SHOWN_LEN + 16;
 /// Length of the part of a handle before its MAC, in bytes.
 const SHOWN_LEN: usize = 2 * 4 + 12 + 3 * 4 + 3 * 8;
-/// Number of bits in a handle for the number of iods, and for the index of the iod. Both share a word with the rights,
-/// which have the higher bits.
+/// Number of bits in a handle for the number of iods, and also for the index of the iod. Both share a 32-bit word with
+/// the rights, which have the highest bits.
 const INDEX_BITS: u32 = 12;
 
 const _: () = assert!(DATA_HANDLE_LEN <= types::limits::FILEHANDLE_MAX);
@@ -24,8 +24,8 @@ const _: () = assert!(types::limits::STRIPE_COUNT_MAX < 1 << INDEX_BITS);
 
 /// The filehandle of a file at one data server (RFC 8881 §13.3).
 ///
-/// The handle itself carries the client's rights, because an iod knows no opens and stateids. A fence of the object
-/// makes the handles of earlier generations invalid, and each handle expires.
+/// The handle itself carries the client's rights, because an iod does not know the opens and stateids of the mgr. A
+/// fence of the object makes the handles of earlier generations invalid, and each handle expires.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataHandle {
     /// Short number of the file system of the object ([`volume_tag`]).
@@ -44,11 +44,11 @@ pub struct DataHandle {
     pub stripe_index: u32,
     /// Number of the layout that carried the handle. No other layout of the file has this number.
     pub grant: u64,
-    /// Session number by which the mgr identifies the client that it made the handle for.
+    /// Session number of the client for which the mgr made the handle.
     pub session: u64,
     /// Unix time in seconds from which the iod refuses the handle.
     pub expires: u64,
-    /// First 16 bytes of a keyed BLAKE3 hash over all other fields and the id of the file system.
+    /// The MAC: the first 16 bytes of a keyed BLAKE3 hash over all other fields and the id of the file system.
     pub mac: [u8; 16],
 }
 
@@ -59,7 +59,7 @@ pub fn volume_tag(fsid: Fsid) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// The part of a handle that tells how the file is striped over iods.
+/// The fields of a handle that tell how the file is striped over iods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Striping {
     /// Stripe unit of the file in bytes.
@@ -70,7 +70,7 @@ pub struct Striping {
     pub index: u32,
 }
 
-/// The part of a handle about its client and its expiry.
+/// The fields of a handle about its client and its expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// Number of the layout that carries the handle.
@@ -111,7 +111,7 @@ impl DataHandle {
         handle
     }
 
-    /// Returns the input of the handle's MAC.
+    /// Returns the bytes that the MAC of the handle covers.
     fn signed(&self, fsid: Fsid) -> [u8; 16 + SHOWN_LEN] {
         let mut out = Writer::new();
         out.fixed(&fsid.0);
@@ -127,7 +127,8 @@ impl DataHandle {
         put_object(out, self.object);
         out.u32(self.generation.0);
         out.u32(self.stripe_unit);
-        // Truncate values that need more bits. The result grants nothing, or is a handle that the iod refuses.
+        // Truncate a stripe count or index that needs more bits. The iod refuses the resulting handle, or the handle
+        // grants no access.
         let low = |value: u32| value & ((1 << INDEX_BITS) - 1);
         out.u32(self.rights.0 << (2 * INDEX_BITS) | low(self.stripe_count) << INDEX_BITS | low(self.stripe_index));
         out.u64(self.grant);
@@ -135,14 +136,14 @@ impl DataHandle {
         out.u64(self.expires);
     }
 
-    /// Checks that the MAC was made with the secret of this iod, that the handle belongs to this file system, and that
-    /// the handle has not expired at `now` (Unix time in seconds).
+    /// Checks that the MAC was made with the secret of this iod, and that the handle belongs to this file system. Also
+    /// checks that the handle has not expired at `now` (Unix time in seconds).
     ///
     /// # Errors
     /// `CapExpired` for a genuine handle that has expired, `BadHandle` in all other cases.
     pub fn verify(&self, key: &IodKey, fsid: Fsid, now: u64) -> Result<(), Status> {
         let genuine = key.data_handle_mac(&self.signed(fsid));
-        // Compare in constant time, so that the duration reveals nothing about the right MAC.
+        // Compare the MACs in constant time, so that the duration reveals nothing about the right MAC.
         if genuine.iter().zip(&self.mac).fold(0, |wrong, (a, b)| wrong | (a ^ b)) != 0 {
             return Err(Status::BadHandle);
         }

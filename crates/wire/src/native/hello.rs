@@ -1,5 +1,5 @@
-//! HELLO and PROVE: the first two requests of a connection to an iod. HELLO names the session and agrees on options,
-//! PROVE authenticates the client and opens the session.
+//! HELLO and PROVE: the first two requests of a connection to an iod. HELLO names the session and negotiates the
+//! options of the connection. PROVE authenticates the client and opens the session.
 
 use types::limits::PAYLOAD_MAX;
 use types::{Fsid, IodId, Verifier};
@@ -12,14 +12,15 @@ pub const ADDRESSES_MAX: usize = 16;
 
 /// The owner of a connection, and its incarnation.
 ///
-/// On PROVE, the iod closes all connections of the same owner that have a smaller incarnation. The iod replies to PROVE
-/// when it is executing no request of the closed connections and will execute no more of them.
+/// On PROVE, the iod closes all connections of the same owner that have a smaller incarnation. The iod replies to
+/// PROVE when no request of the closed connections is in progress. After that, it executes no request of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
-    /// The owner: bytes that no other client can guess. Connections that replace one another have the same owner.
+    /// The owner of the connection: bytes that no other client can guess. Connections that replace one another have
+    /// the same owner.
     pub owner: [u8; 16],
-    /// The incarnation: each connection that replaces earlier connections has a larger number. Connections with equal
-    /// numbers do not replace each other.
+    /// The incarnation of the connection: a connection that replaces earlier connections of its owner has a larger
+    /// number than they have. Connections with equal numbers do not replace each other.
     pub incarnation: u64,
 }
 
@@ -60,8 +61,8 @@ pub struct HelloArgs {
 const OLD_ORIGIN: usize = 24;
 
 impl HelloArgs {
-    /// Returns the arguments of a client that has this ticket, accepts the largest payload, and speaks all revisions of
-    /// this build.
+    /// Returns the arguments of HELLO for a client with this ticket. The client accepts the largest payload and all
+    /// revisions of this build.
     pub fn new(ticket: &Ticket, nonce: [u8; 32], checksums: bool) -> Self {
         HelloArgs {
             fsid: ticket.fsid,
@@ -155,9 +156,10 @@ pub struct HelloReply {
     pub iod: IodId,
     /// Id of the file system that the session uses.
     pub fsid: Fsid,
-    /// The write verifier of the iod, which changes at each start of the iod.
+    /// The write verifier of the iod, which changes at each start of the iod, because unstable writes may then be
+    /// lost.
     pub verifier: Verifier,
-    /// The revision of the protocol that client and iod use from now on.
+    /// The revision of the protocol that client and iod use on this connection.
     pub version: u32,
     /// Whether payloads on this connection carry checksums.
     pub checksums: bool,
@@ -202,15 +204,15 @@ impl Xdr for HelloReply {
 /// Result of PROVE: a description of the iod, which only clients with a ticket get.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProveReply {
-    /// The iod's Unix socket for clients on the same host; `None` if the iod has no socket.
+    /// The iod's Unix socket for clients on the same host; `None` if the iod has no Unix socket.
     pub local: Option<Local>,
-    /// Addresses at which clients of the files layout reach the same objects by NFS, as `host:port` or `[host]:port`,
-    /// in order of preference. The host `0.0.0.0` or `[::]` stands for the host under which the mgr reaches the iod.
-    /// Empty if the iod serves no NFS.
+    /// Addresses at which clients of the files layout reach the objects of the iod by NFS, as `host:port` or
+    /// `[host]:port`, in order of preference. The host `0.0.0.0` or `[::]` stands for the host under which the mgr
+    /// reaches the iod. Empty if the iod serves no NFS.
     pub data_server: Vec<String>,
     /// Name and version of the iod's software, for people.
     pub software: String,
-    /// The proof of the iod over this reply, which [`Ticket::seal`] computes.
+    /// The proof of the iod, which covers this reply; [`Ticket::seal`] computes it.
     pub proof: Proof,
 }
 

@@ -84,7 +84,7 @@ pub enum PieceKind {
     Beyond = 2,
 }
 
-/// A piece of a READ reply: consecutive bytes of the object that are all data, all hole, or all past the end.
+/// A piece of a READ reply: consecutive bytes of the object that are all data, all a hole, or all past its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// Whether the piece is data, a hole, or past the end of the object.
@@ -123,7 +123,7 @@ impl Xdr for Piece {
 pub struct ReadHead {
     /// Size of the object in bytes; 0 if the object does not exist.
     pub size: u64,
-    /// Pieces that cover the requested byte ranges, in order. A piece belongs to one range only.
+    /// Pieces that cover the requested byte ranges, in order. A piece belongs to one requested range only.
     pub pieces: Vec<Piece>,
 }
 
@@ -148,7 +148,7 @@ impl Xdr for ReadHead {
 /// Result of READ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadReply {
-    /// The size of the object, and the pieces that describe the data.
+    /// The size of the object, and the pieces that say which bytes are data.
     pub head: ReadHead,
     /// The bytes of all data pieces, one after the other.
     pub data: Bytes,
@@ -177,8 +177,8 @@ pub struct WriteHead {
     pub cap: Capability,
     /// Whether the iod must make the bytes durable before it replies.
     pub stable: bool,
-    /// Smallest valid size of the object in bytes: the client knows that so many bytes were durable. A shorter or
-    /// missing object has lost bytes, and the iod fails the write with `Lost`.
+    /// Smallest valid size of the object in bytes: the client knows that the object had this size durably. A shorter
+    /// or missing object has lost bytes, and the iod fails the write with `Lost`.
     pub least: u64,
     /// The byte ranges that the data belong to, at most `EXTENTS_MAX` ranges.
     pub extents: Vec<WriteExtent>,
@@ -208,8 +208,8 @@ impl WriteHead {
         self.extents.iter().map(|e| u64::from(e.len)).sum()
     }
 
-    /// Decodes the arguments of WRITE up to the data. Also returns the announced length of the data, which is at most
-    /// `PAYLOAD_MAX`.
+    /// Decodes the arguments of WRITE that precede the data. Also returns the announced length of the data, which is
+    /// at most `PAYLOAD_MAX`.
     pub fn decode_before_data(input: &mut Reader) -> Result<(Self, usize), Malformed> {
         let head = WriteHead::decode(input)?;
         let len = input.u32()?;
@@ -228,7 +228,7 @@ impl WriteHead {
 pub struct WriteArgs {
     /// The capability, the stability, and the byte ranges of the write.
     pub head: WriteHead,
-    /// The bytes of all byte ranges, one after the other. A decoded request has them in one segment.
+    /// The data of all byte ranges of the write, one after the other. A decoded request has the data in one segment.
     pub data: Segments,
 }
 

@@ -11,7 +11,7 @@ use super::{Capability, LENGTHS_MAX, put_object, take_object};
 pub struct LengthsArgs {
     /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The mgr's answers to questions in earlier replies.
+    /// The mgr's answers to questions in earlier LENGTHS replies.
     pub answers: Vec<Length>,
 }
 
@@ -31,8 +31,8 @@ impl Xdr for LengthsArgs {
 pub struct Length {
     /// Number of the question to which this is the answer.
     pub number: u64,
-    /// The lengths at some moment after the mgr had received the question. `None` if the mgr cannot tell without asking
-    /// an iod.
+    /// The file length and the least object size, as they were at some moment after the mgr had received the question.
+    /// `None` if the mgr cannot determine them without a request to an iod.
     pub length: Option<FileLength>,
 }
 
@@ -41,7 +41,8 @@ pub struct Length {
 pub struct FileLength {
     /// Length of the file in bytes.
     pub file: u64,
-    /// Size in bytes that the file's object on the asking iod must have at least. A shorter object has lost bytes.
+    /// Size in bytes that the file's object must have at least, on the iod that sent the question. A shorter object
+    /// has lost bytes.
     pub least: u64,
 }
 
@@ -61,7 +62,7 @@ impl Xdr for Length {
     }
 }
 
-/// Result of LENGTHS. If the iod has no question for a while, it replies without questions.
+/// Result of LENGTHS. If the iod has no question for some time, it sends a reply without questions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LengthsReply {
     /// Questions that the mgr must answer with its next LENGTHS.
@@ -81,7 +82,7 @@ impl Xdr for LengthsReply {
 /// The question of an iod: how long is the file of this object?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LengthQuestion {
-    /// Number of the question. The iod uses each number once until it restarts.
+    /// Number of the question. The iod uses each number only once before it restarts.
     pub number: u64,
     /// The object whose file length the iod needs.
     pub object: ObjectId,

@@ -11,8 +11,8 @@ use super::{Capability, NEWS_MAX, put_object, take_object};
 pub struct NewsArgs {
     /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// Number of the last reply whose reports the mgr has processed. A restarted mgr sends 0, and the iod then forgets
-    /// which reports the mgr has confirmed.
+    /// Number of the last NEWS reply whose objects the mgr has processed. A restarted mgr sends 0. The iod then
+    /// forgets which reports the mgr has confirmed.
     pub known: u64,
 }
 
@@ -27,13 +27,14 @@ impl Xdr for NewsArgs {
     }
 }
 
-/// Result of NEWS. If no object is written for a while, the iod replies without objects.
+/// Result of NEWS. If no client writes an object for some time, the iod sends a reply without objects.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NewsReply {
-    /// Number of this reply. The mgr sends it with its next NEWS, to confirm the reports.
+    /// Number of this reply. The mgr sends this number with its next NEWS, to confirm that it has processed the
+    /// objects.
     pub number: u64,
-    /// Objects that clients have written. The mgr must update the change attributes of their files, and ask the iods
-    /// for the sizes of the objects.
+    /// Objects that clients have written. The mgr must update the change attributes of their files, and request the
+    /// sizes of the objects from the iods.
     pub written: Vec<ObjectId>,
 }
 

@@ -50,8 +50,8 @@ pub struct SizeReply {
     pub size: u64,
     /// Disk space in bytes that the object occupies, including the head of its file.
     pub allocated: u64,
-    /// Whether clients of the files layout have written to the object since its last NEWS report. The iod returns true
-    /// only once, and only to the mgr.
+    /// Whether clients of the files layout have written to the object after the last NEWS report of the object. The
+    /// iod returns true once for such writes, and only to the mgr.
     pub changed: bool,
 }
 
@@ -220,8 +220,8 @@ impl Xdr for SeekReply {
 pub struct FenceArgs {
     /// Capability that names the object; needs the right ADMIN.
     pub cap: Capability,
-    /// From now on, the iod refuses capabilities of generations before this one. If the object already has this or a
-    /// newer generation, FENCE changes nothing.
+    /// From now on, the iod refuses capabilities of generations before this one. If the object already has this
+    /// generation or a newer one, FENCE changes nothing.
     pub generation: Generation,
 }
 

@@ -10,7 +10,7 @@ use super::{Capability, TEXT_MAX, Ticket, cut, take_text, text};
 /// The session number of iods that read from other iods on behalf of the mgr, during PULL. No client has this session.
 pub const PULL_SESSION: u64 = u64::MAX;
 
-/// Maximum number of bytes that one PULL copies, so that it does not take long.
+/// Maximum number of bytes that one PULL copies, because later requests on its connection wait for it.
 pub const PULL_MAX: u64 = 4 << 20;
 
 /// A byte range to copy.
@@ -81,12 +81,12 @@ pub struct PullArgs {
 }
 
 impl PullArgs {
-    /// Returns the number of bytes in all ranges together.
+    /// Returns the number of bytes in all ranges of the PULL together.
     pub fn len(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.len)).sum()
     }
 
-    /// Returns whether all ranges together have no byte.
+    /// Returns whether all ranges of the PULL are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

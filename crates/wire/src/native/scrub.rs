@@ -30,9 +30,10 @@ impl Xdr for ScrubCursor {
 pub struct ScrubArgs {
     /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The position from the previous reply; `None` in the first request of a scrub.
+    /// The position that the previous SCRUB reply returned; `None` in the first request of a scrub.
     pub from: Option<ScrubCursor>,
-    /// Approximate number of bytes that the iod reads before it replies. The iod has an upper limit of its own.
+    /// Approximate number of bytes that the iod reads before it replies. The iod may read less, because it has a limit
+    /// of its own.
     pub budget: u32,
 }
 
@@ -112,7 +113,7 @@ impl Xdr for Finding {
 /// Result of SCRUB.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReply {
-    /// The position for the next request; `None` if the scrub has reached the end of the store.
+    /// The position at which the next request must continue; `None` if the scrub has reached the end of the store.
     pub next: Option<ScrubCursor>,
     /// Number of objects whose check this request has finished.
     pub objects: u64,

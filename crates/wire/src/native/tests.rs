@@ -335,7 +335,7 @@ fn hello_has_its_golden_bytes() {
 const ORIGIN: Origin = Origin { owner: [9; 16], incarnation: 7 };
 
 /// A HELLO of revision 1 has the MAC of the ticket where later revisions have the nonce, and an `Origin` at the end.
-/// The iod must still decode it, so that it can reply which revisions it speaks.
+/// The iod must still decode such a HELLO, so that it can reply which revisions it speaks.
 #[test]
 fn the_hello_of_revision_1_is_read() {
     let mut old = hello().0;
@@ -377,7 +377,8 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
             );
         }
     }
-    // Each of these tickets differs in one property: the iod, the session, the expiry, or the file system.
+    // Each ticket in the list differs from the right ticket in one property: the iod, the session, the expiry, or the
+    // file system.
     let others = [
         Key::new([7; 32]).of_iod(IodId([3; 16])).ticket(fsid(), 42, 1000),
         key().ticket(fsid(), 43, 1000),
@@ -389,7 +390,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
         assert!(!other.is_proven(&said, &shown));
         assert_eq!(other.check_told(&args, &reply, &told), Err(Status::CapRefused));
     }
-    // The proof of the iod covers both messages of HELLO, so the client detects each changed bit.
+    // The proof of the iod covers the request and the reply of HELLO, so the client detects each changed bit.
     for bit in 0..args.to_bytes().len() * 8 {
         let mut bytes = args.to_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -402,7 +403,8 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
     for bit in 0..reply.to_bytes().len() * 8 {
         let mut bytes = reply.to_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // A changed bit in XDR padding does not change the decoded message.
+        // A changed bit in XDR padding does not change the decoded message, so check the proof only of changed
+        // messages.
         if let Ok(changed) = HelloReply::from_bytes(&bytes.into())
             && changed != reply
         {

@@ -1,9 +1,9 @@
 //! Incremental codec for COMPOUND and CB_COMPOUND (RFC 8881 sections 16.2 and 20.2), which handles one operation at a
 //! time.
 //!
-//! A server must execute the operations before a malformed or unknown operation. So it cannot decode a whole COMPOUND
-//! at once. It decodes the header first. Then [`Ops`] returns one operation number after the other, and the server
-//! decodes the body of each operation.
+//! A server must execute the operations that precede a malformed or unknown operation. So it cannot decode a whole
+//! COMPOUND at once. It decodes the header first. Then [`Ops`] returns one operation number after the other, and the
+//! server decodes the body of each operation.
 
 use super::{nfs_cb_opnum4, nfs_opnum4, nfsstat4, utf8str_cs};
 use types::limits;
@@ -37,7 +37,7 @@ pub struct CbArgsHeader {
 /// The header before the results of a COMPOUND or CB_COMPOUND reply (`COMPOUND4res`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResHeader {
-    /// Status of the last operation that the peer executed.
+    /// Status of the last operation that the peer has executed, which is the status of the whole reply.
     pub status: nfsstat4,
     /// The tag of the call, copied unchanged.
     pub tag: utf8str_cs,
@@ -90,8 +90,8 @@ impl Xdr for ResHeader {
 
 /// An iterator over the operations of a COMPOUND, or over the results in its reply.
 ///
-/// After each operation number, the caller must decode the body of that operation before the next number. The length of
-/// a body follows only from its type.
+/// After each operation number, the caller must decode the body of that operation, and only then request the next
+/// number. The length of a body follows only from its type.
 #[derive(Clone, Debug)]
 pub struct Ops {
     left: u32,
@@ -99,7 +99,7 @@ pub struct Ops {
 }
 
 impl Ops {
-    /// Returns an iterator over `count` operations, whose encoding is the rest of `input`.
+    /// Returns an iterator over `count` operations, which are encoded in the rest of `input`.
     pub fn new(count: u32, input: Reader) -> Self {
         Ops { left: count, input }
     }
@@ -109,8 +109,8 @@ impl Ops {
         self.left
     }
 
-    /// Decodes the number of the next operation; returns `None` after the last operation. The number may be one that
-    /// NFS does not define.
+    /// Decodes the number of the next operation; returns `None` after the last operation. NFS may not define an
+    /// operation with this number.
     ///
     /// # Errors
     /// When the message has fewer operations than the header announced.
@@ -172,11 +172,12 @@ pub fn cb_opnum(number: u32) -> Option<nfs_cb_opnum4> {
     nfs_cb_opnum4::try_from(i32::try_from(number).ok()?).ok()
 }
 
-/// Initial capacity of the encoder in bytes. Most COMPOUNDs fit, so they are not reallocated while they grow.
+/// Initial capacity of the encoder in bytes. Most COMPOUNDs fit, so the encoder need not reallocate its buffer for
+/// them.
 const ROOM: usize = 512;
 
-/// An encoder for COMPOUNDs and their replies. It appends operations (or results), and at the end prepends the header
-/// with their number.
+/// An encoder for COMPOUNDs and their replies. It appends operations (or results), and finally prepends the header,
+/// which contains the number of operations.
 #[derive(Debug, Default)]
 pub struct OpsWriter {
     count: u32,
@@ -189,7 +190,7 @@ impl OpsWriter {
         OpsWriter { count: 0, out: Writer::with_capacity(ROOM) }
     }
 
-    /// Returns the number of operations that were appended.
+    /// Returns the number of operations in the encoder.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -199,7 +200,7 @@ impl OpsWriter {
         self.out.len()
     }
 
-    /// Returns whether no operation was appended yet.
+    /// Returns whether the encoder has no operation yet.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -280,7 +281,7 @@ mod tests {
                 let number = ops.next_number().unwrap().unwrap();
                 assert_eq!(opnum(number), Some(op.discriminant()));
                 // Decode the operation a second time with the generated type, to find where its body ends. The encoder
-                // must produce the same bytes.
+                // must produce the same bytes for this operation.
                 let mut skipped = before.clone();
                 nfs_argop4::decode(&mut skipped).unwrap();
                 let len = before.remaining() - skipped.remaining();

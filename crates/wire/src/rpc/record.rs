@@ -1,5 +1,5 @@
-//! Record marking of ONC RPC over byte streams (RFC 5531 §11): a record consists of fragments. Each fragment follows a
-//! mark with its length and a "last fragment" bit.
+//! Record marking of ONC RPC over byte streams (RFC 5531 §11): a record consists of fragments. Before each fragment is
+//! a record mark with the fragment's length and a "last fragment" bit.
 
 use bytes::Bytes;
 use xdr::{Malformed, Segments};
@@ -23,22 +23,22 @@ impl Mark {
     }
 }
 
-/// The progress of a record that a peer sends. The receiver checks each mark against these limits before it allocates
-/// memory for the fragment.
+/// The progress of a record that a peer sends. The receiver checks each record mark against the limits of the record
+/// before it allocates memory for the fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Maximum length of the whole record in bytes.
     pub bytes_max: usize,
     /// Maximum number of fragments in the record.
     pub fragments_max: usize,
-    /// Sum of the lengths in all marks so far, in bytes.
+    /// Sum of the fragment lengths in the marks of this record that have arrived, in bytes.
     pub bytes: usize,
-    /// Number of marks so far.
+    /// Number of marks of this record that have arrived.
     pub fragments: usize,
 }
 
 impl Progress {
-    /// Returns the state before the first mark of a record.
+    /// Returns the progress of a record of which no mark has arrived.
     pub fn new(bytes_max: usize, fragments_max: usize) -> Self {
         Progress { bytes_max, fragments_max, bytes: 0, fragments: 0 }
     }

@@ -1,13 +1,13 @@
-//! Tests with messages that a Linux kernel has sent or received, one of each kind: the tests decode, encode and damage
-//! them.
+//! Tests that decode, encode and damage captured messages. A Linux kernel has sent or received these messages; there
+//! is one of each kind.
 
 use bytes::Bytes;
 use wire::nfs4::{CB_COMPOUND4args, CB_COMPOUND4res, COMPOUND4args, COMPOUND4res};
 use wire::rpc::{Message, decode_message};
 use xdr::{Reader, Xdr};
 
-/// Returns the kind and the bytes of each captured message. The test `tests/kernel-client` writes the file of messages
-/// if `WEIR_GOLDEN` is set.
+/// Returns the kind and the bytes of each captured message. The test `tests/kernel-client` writes the file of captured
+/// messages if `WEIR_GOLDEN` is set.
 fn messages() -> Vec<(&'static str, Bytes)> {
     let lines: Vec<&str> = include_str!("../frames/linux-6.1.txt").lines().skip(1).collect();
     let bytes = |hex: &str| {
@@ -57,8 +57,8 @@ fn damaged_messages_are_refused_or_decode_without_loss() {
         for bit in 0..body.len() * 8 {
             let mut bad = body.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);
-            // The decoder may accept a changed bit in XDR padding, and the encoder writes zeros there. But the length
-            // must stay the same.
+            // The decoder may accept a changed bit in XDR padding, and the encoder writes zeros there. But the encoded
+            // message must have the length of the original message.
             let bad = Bytes::from(bad);
             let read = again(kind, &bad);
             assert!(read.is_none_or(|read| read.len() == bad.len()), "{kind}: bit {bit}");

@@ -45,7 +45,7 @@ proptest! {
         TARGETS.iter().for_each(|run| run(&data));
     }
 
-    /// Messages of small numbers pass more checks of the decoders than random bytes do.
+    /// Messages that consist of small numbers pass more checks of the decoders than random bytes do.
     #[test]
     fn random_small_words_cause_no_panic(
         words in prop::collection::vec(prop_oneof![0u32..4, 0u32..80, any::<u32>()], 0..150),

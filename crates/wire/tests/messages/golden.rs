@@ -1,4 +1,5 @@
-//! Golden frames: each frame must decode to the values in its comments, and these values must encode to the same bytes.
+//! Tests of golden frames: each frame must decode to the values in its comments, and these values must encode to the
+//! bytes of the frame.
 
 use crate::frames;
 use bytes::Bytes;
@@ -18,7 +19,8 @@ fn stateid(seqid: u32) -> stateid4 {
     stateid4 { seqid, other: std::array::from_fn(|i| 0xc0 + i as u8) }
 }
 
-/// Decodes a frame with a COMPOUND of one operation, and encodes it again. Compares the arguments and the bytes.
+/// Decodes a frame with a COMPOUND of one operation; compares its arguments with the expected ones. Encodes the
+/// COMPOUND again, and compares the bytes with the frame.
 fn alone<T: Xdr + PartialEq + std::fmt::Debug>(frame: &str, minorversion: u32, number: nfs_opnum4, args: T) {
     let mut input = Reader::new(frames::bytes(frame));
     let header = ArgsHeader::decode(&mut input).unwrap();

@@ -13,11 +13,12 @@ const VERSIONS: usize = 4;
 
 type Page = Arc<[u8; PAGE as usize]>;
 
-/// The earlier versions of a page since the last sync; `None` is a hole.
+/// The versions of a page that the file keeps from before the current one, since the last sync; `None` is a hole.
 #[derive(Clone, Default)]
 struct Past {
     versions: Vec<Option<Page>>,
-    /// A sync of the page failed and the page has not changed again, so a later sync does not write the page.
+    /// A sync of the page failed, and no write has changed the page since then, so a later sync does not write the
+    /// page.
     lost: bool,
 }
 
@@ -25,8 +26,8 @@ struct Past {
 #[derive(Clone, Default)]
 pub(super) struct Node {
     pages: BTreeMap<u64, Page>,
-    /// Pages for which `reserve` allocated storage, with or without content. The value says whether the allocation is
-    /// durable.
+    /// Pages for which `reserve` allocated storage, with or without content. The value of an entry says whether the
+    /// allocation is durable.
     reserved: BTreeMap<u64, bool>,
     len: u64,
     /// Earlier versions of each page that changed since the last sync.
@@ -58,8 +59,8 @@ impl Node {
         (self.pages.len() + empty) as u64
     }
 
-    /// Allocates storage for the pages of a range, and calls `take` for each new page. Returns false at the first page
-    /// for which `take` finds no free space.
+    /// Allocates storage for the pages of a file range, and calls `take` for each new page to count it. Returns false
+    /// at the first page for which `take` finds no free space.
     pub(super) fn reserve(&mut self, offset: u64, len: u64, take: &mut dyn FnMut() -> bool) -> bool {
         let end = offset.saturating_add(len);
         for page in offset / PAGE..end.div_ceil(PAGE) {
@@ -93,8 +94,8 @@ impl Node {
         len
     }
 
-    /// Writes `data`, and calls `take` for each new page. Stops at the first page for which `take` finds no free space;
-    /// returns the number of bytes written.
+    /// Writes `data` to the file, and calls `take` for each new page to count it. Stops at the first page for which
+    /// `take` finds no free space; returns the number of bytes written.
     pub(super) fn write(&mut self, data: &[u8], offset: u64, take: &mut dyn FnMut() -> bool) -> usize {
         let mut done = 0;
         for (page, within, at, n) in parts(offset, data.len()) {
@@ -110,7 +111,8 @@ impl Node {
         if done > 0 && end > self.len {
             self.change_len(end);
         }
-        // If this write reached the end of the file, the next sync writes the last bytes and the length again.
+        // A failed sync may have lost the last bytes of the file. After a write up to the end of the file, the next
+        // sync writes these bytes and the length again.
         self.lens_lost &= done == 0 || end < self.len;
         done
     }
@@ -128,7 +130,7 @@ impl Node {
         self.clear(offset, offset.saturating_add(len).min(self.len));
     }
 
-    /// Zeroes the bytes from `start` to `end`. Pages that lie wholly in this range become holes.
+    /// Zeroes the bytes of the file from `start` to `end`. Pages that lie wholly in this range become holes.
     fn clear(&mut self, start: u64, end: u64) {
         let whole = start.div_ceil(PAGE)..end / PAGE;
         self.reserved.retain(|page, _| !whole.contains(page));
@@ -168,9 +170,9 @@ impl Node {
         }
     }
 
-    /// Applies a failed sync. Later syncs do not write the pages that this sync should have written, unless they change
-    /// again. The same holds for a length that grew. Truncations survive, because they are in the log of the file
-    /// system.
+    /// Applies a failed sync. Later syncs do not write the pages that this sync should have written, unless a write
+    /// changes them again. In the same way, later syncs do not make a length durable that grew before the failed sync.
+    /// Truncations survive, because they are in the log of the file system.
     pub(super) fn lose(&mut self) {
         self.past.values_mut().for_each(|past| past.lost = true);
         self.lens_lost |= self.lens.iter().any(|len| *len < self.len);

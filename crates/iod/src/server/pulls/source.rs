@@ -1,4 +1,4 @@
-//! A blocking connection from a PULL to the iod that it reads from, with a deadline for each call.
+//! A blocking connection to the source iod of a PULL, with a deadline for each call.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -30,7 +30,7 @@ impl Source {
     pub(super) fn connect(at: &PullSource, fsid: Fsid, until: Instant) -> Result<Self, String> {
         let mut problem = "it has no address to be reached at".to_owned();
         for text in &at.addresses {
-            // An address must be numeric: a lookup of a host name has no time limit.
+            // Skip addresses that are not numeric, because a lookup of a host name has no time limit.
             let Ok(address) = text.parse::<SocketAddr>() else { continue };
             match Self::greet(address, at, fsid, until) {
                 Ok(source) => return Ok(source),
@@ -67,7 +67,8 @@ impl Source {
         Ok(source)
     }
 
-    /// Reads extents that together fit into one payload. The pieces of the reply cover exactly these extents.
+    /// Reads extents of the source object that together fit into one payload. The pieces of the reply cover exactly
+    /// these extents.
     pub(super) fn read(&mut self, cap: Capability, extents: Vec<Extent>, until: Instant) -> Result<ReadReply, String> {
         let asked: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
         let reply: ReadReply = self.call(Procedure::Read, &ReadArgs { cap, extents }, until)?;

@@ -122,7 +122,7 @@ fn a_truncate_removes_checksums_durably_before_it_removes_bytes() {
 
 #[test]
 fn a_damaged_block_never_gets_a_matching_checksum() {
-    // The first write appends to the damaged block, the second overwrites a part of it.
+    // The write at offset 3000 appends to the damaged block, the write at offset 100 overwrites a part of the block.
     for (offset, len) in [(3000, 50), (100, 50)] {
         let mut trial = Trial::new();
         trial.write(0, &[1; 3000]).unwrap();

@@ -15,8 +15,9 @@ use crate::store::head::{HEAD_LEN, Head};
 use crate::store::shards::Leaf;
 use crate::store::{Store, failure};
 
-/// The change number that stands for the content that a file has when the iod opens it. An earlier run may have died
-/// before it synced this content. So the iod must sync once before it reports anything about the object as durable.
+/// The change number that stands for the content that a file has when the iod opens it. An earlier run of the iod may
+/// have died before it synced this content. So the iod must sync once before it reports anything about the object as
+/// durable.
 const FOUND: u64 = 1;
 
 /// An open object file. Only the iod changes the file, so the iod knows its size without a system call.
@@ -29,24 +30,25 @@ pub(crate) struct Open {
     pub(super) generation: AtomicU32,
     /// Size of the object in bytes. Grows under the shared lock of the object, shrinks under the exclusive lock.
     pub(super) size: AtomicU64,
-    /// Length of the dense prefix: the object has no hole before this offset. May exceed `size` for a moment.
+    /// Length of the dense prefix: the object has no hole before this offset. May exceed `size` for a moment, while a
+    /// request changes the size.
     pub(super) dense: AtomicU64,
-    /// Number of finished changes. Starts at [`FOUND`], because the content that an earlier run left may not be
-    /// durable.
+    /// Number of finished changes of the object. Starts at [`FOUND`], because the content that an earlier run left may
+    /// not be durable.
     written: AtomicU64,
-    /// Number of changes that are durable.
+    /// Number of changes of the object that are durable.
     durable: AtomicU64,
-    /// Held during a sync. Threads that wait for this lock then share one sync.
+    /// Held during a sync of the object. Threads that wait for this lock then share the next sync.
     syncing: Mutex<()>,
-    /// A sync failed, so the iod reports nothing about this object as durable until the object is removed or the iod
-    /// restarts.
+    /// A sync of the object failed, so the iod reports nothing about this object as durable until the object is
+    /// removed or the iod restarts.
     pub(super) failed: AtomicBool,
-    /// `sendfile` failed in the middle of a reply, where the iod cannot report an error. READs now copy the bytes
+    /// `sendfile` failed in the middle of a reply, where the iod cannot report an error. So later READs copy the bytes
     /// through memory.
     pub(crate) read_by_copy: AtomicBool,
     leaf: Arc<Leaf>,
-    /// The change number of the folder with which the file got its name. The file survives a power cut once this change
-    /// is durable.
+    /// The number of the folder change that gave the file its name. The file survives a power cut once this change is
+    /// durable.
     entry: u64,
 }
 
@@ -55,7 +57,7 @@ pub(crate) struct Open {
 pub(crate) struct ReadPlan {
     pub(crate) size: u64,
     pub(crate) pieces: Vec<Piece>,
-    /// Offset and length of each byte range with data; adjacent ranges are merged.
+    /// Offset and length of each byte range of the object with data; adjacent ranges are joined.
     pub(crate) runs: Vec<(u64, u64)>,
     pub(crate) data_len: u64,
 }
@@ -85,8 +87,7 @@ impl ReadPlan {
 }
 
 impl Open {
-    /// Makes the state of an object of `size` bytes. The file got its name in folder `leaf` with the folder's change
-    /// number `entry`.
+    /// Makes the state of an object of `size` bytes. Change number `entry` of folder `leaf` gave the file its name.
     pub(super) fn new(
         file: Box<dyn DiskFile>,
         sums: Option<BlockChecksums>,
@@ -112,7 +113,7 @@ impl Open {
         }
     }
 
-    /// Returns the head of the object with its current generation.
+    /// Returns the head of the object file, with the current generation of the object.
     pub(super) fn head(&self) -> Head {
         Head { generation: self.generation(), ..self.head }
     }
@@ -141,7 +142,8 @@ impl Open {
         self.durable.load(Ordering::Acquire) < FOUND
     }
 
-    /// Counts a finished change. The caller must have finished the change, because a later sync counts it as durable.
+    /// Counts a finished change. The caller must have finished the change before this call, because the next sync
+    /// counts the change as durable.
     pub(in crate::store) fn changed(&self) {
         self.written.fetch_add(1, Ordering::AcqRel);
     }
@@ -153,8 +155,8 @@ impl Open {
         Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })
     }
 
-    /// Adds the pieces between `offset` and `end` to the plan, in at most `spare` pieces in all. Both offsets must not
-    /// exceed the size of the object.
+    /// Adds the pieces between `offset` and `end` to the plan, so that the plan has at most `spare` pieces afterwards.
+    /// Neither offset may exceed the size of the object.
     pub(super) fn plan(
         &self,
         plan: &mut ReadPlan,
@@ -167,7 +169,8 @@ impl Open {
         while at < end {
             let mut dense = self.dense();
             if at >= dense {
-                // A write may have filled the hole behind the dense prefix since the last check.
+                // A write may have filled the hole behind the dense prefix since the last check, so look for the first
+                // hole again.
                 dense = self.next_hole(dense, counters)?;
                 self.dense.fetch_max(dense, Ordering::AcqRel);
             }
@@ -180,7 +183,8 @@ impl Open {
                     None => (PieceKind::Hole, end),
                 }
             };
-            // If the plan has no more free pieces, return the rest as one data piece. Its holes read as zeros.
+            // If the reply can have no more pieces, plan the rest of the range as one data piece. Holes in it are sent
+            // as zeros.
             let full = plan.pieces.len() + 2 >= spare;
             let (kind, until) = if full { (PieceKind::Data, end) } else { (kind, until.min(end)) };
             if let Some(sums) = self.sums.as_ref().filter(|_| kind == PieceKind::Hole) {
@@ -233,14 +237,14 @@ impl Open {
         failure
     }
 
-    /// Claims free space for a write. A write that only overwrites allocated space succeeds even when the disk has no
-    /// more free space than the reserve.
+    /// Checks that the disk has free space for a write, and counts the space as used. A write that only overwrites
+    /// allocated space succeeds even when the disk has no more free space than the reserve.
     pub(super) fn take_room(&self, store: &Store, extents: &[WriteExtent]) -> Result<(), Failure> {
         let range = |extent: &WriteExtent| (extent.offset, u64::from(extent.len));
         store.take_room(self.growth(extents)).or_else(|refused| self.unless_stored(refused, extents.iter().map(range)))
     }
 
-    /// Returns the failure `refused`, unless the file system has allocated space for all these ranges.
+    /// Returns the failure `refused`, unless the file system has allocated space for every range in `ranges`.
     fn unless_stored(&self, refused: Failure, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
         for (offset, len) in ranges {
             let stored = self.file.is_stored(HEAD_LEN + offset, len);
@@ -251,14 +255,15 @@ impl Open {
         Ok(())
     }
 
-    /// Allocates disk space from `offset` up to `end`, and extends the object to `end`. No byte changes, so the
-    /// checksums stay valid.
+    /// Allocates disk space for the object from `offset` up to `end`, and extends the object to `end`. No byte of the
+    /// object changes, so its block checksums stay valid.
     pub(super) fn reserve(&self, store: &Store, offset: u64, end: u64) -> Result<(), Failure> {
         let more = end.saturating_sub(self.dense().min(self.size()).max(offset));
         let room = store.take_room(more);
         room.or_else(|refused| self.unless_stored(refused, std::iter::once((offset, end - offset))))?;
         let mut at = offset;
-        // Allocate piece by piece and check the free space before each piece. Other stores may use the same disk.
+        // Allocate the range in steps, and check the free space before each step, because other stores may use the
+        // same disk.
         while at < end {
             let len = store.piece().min(end - at);
             if at > offset {
@@ -342,7 +347,7 @@ impl Open {
             }
             let left = len - done;
             match self.file.copy_from(&*source.file, HEAD_LEN + from + done, HEAD_LEN + to + done, left) {
-                // The source ended early, because another request truncated it.
+                // The source object ended before the range, because another request has truncated it.
                 Ok(0) => break Ok(false),
                 Ok(n) => done += n,
                 Err(error) => break Err(error),
@@ -371,8 +376,8 @@ impl Open {
         Ok(())
     }
 
-    /// Makes all finished changes and the name of the file durable. Threads that wait for a running sync share the next
-    /// one.
+    /// Makes all finished changes and the name of the file durable. Threads that wait while a sync runs share the next
+    /// sync.
     pub(in crate::store) fn sync(&self, store: &Store) -> Result<(), Failure> {
         let counters = store.counters();
         let target = self.written.load(Ordering::Acquire);
@@ -398,8 +403,8 @@ impl Open {
         }
         Counters::add(&counters.syncs_object, 1);
         if let Err(error) = self.file.sync() {
-            // After a failed sync, Linux marks the lost pages as clean. So a later sync may succeed without having
-            // written them.
+            // Remember the failure. After a failed sync, Linux marks the lost pages as clean, so a later sync may
+            // succeed without writing them.
             self.failed.store(true, Ordering::Release);
             self.note_failed_sync(store);
             return Err(failure(&error, "sync the object"));
@@ -422,7 +427,7 @@ impl Open {
         }
     }
 
-    /// Returns whether so many regions have unsynced checksums that the iod should sync the object by itself.
+    /// Returns whether so many regions have unsynced checksums that the iod should sync the object without a request.
     pub(super) fn wants_sync(&self) -> bool {
         self.sums.as_ref().is_some_and(|sums| sums.changed() >= CHANGED_MAX)
     }

@@ -1,8 +1,8 @@
 //! The iod's side of short-circuit reads: opening an object file for a local process.
 //!
-//! After each read, the client checks two conditions: the head of the file is the same as when the iod lent the file,
-//! and the file still has a name. FENCE changes the head and REMOVE removes the name, each before the iod replies. So
-//! if both conditions hold after a read, the read happened before any FENCE or REMOVE took effect.
+//! After each read, the client checks two conditions: the head of the file has not changed after the loan, and the
+//! file still has a name. FENCE changes the head and REMOVE removes the name, each before the iod replies. So if both
+//! conditions hold after a read, the read happened before any FENCE or REMOVE took effect.
 
 use std::fs::File;
 

@@ -1,5 +1,5 @@
-//! Power-cut tests: before every change of a history of operations, the disk dies, keeps some of its unsynced changes,
-//! and is opened again.
+//! Power-cut tests: before every change that a history of operations makes, the disk dies, keeps some of its unsynced
+//! changes, and is opened again.
 //!
 //! The history runs only once: the simulated disk keeps a copy from before each change, and each copy is a disk that
 //! dies there.
@@ -14,7 +14,8 @@ use super::FSID;
 use crate::disks::{Disk, Memory};
 use crate::store::{Features, ReadPlan, Store};
 
-/// Object ids in three folders. The high half of each number is the stream, the low half the file.
+/// Ids of the test objects, which lie in three folders. The high half of each number is the stream, the low half the
+/// file.
 const OBJECTS: [u64; 6] = [1, 2, 3, 0x101, 0x2_0301, 5 << 32 | 1];
 const BLOCK: u64 = 4096;
 
@@ -63,7 +64,7 @@ fn history(len: usize) -> Vec<(u64, Op)> {
                 Op::Fence(*generation)
             }
             18 => Op::Reserve(random.below(60_000), 1 + random.below(30_000)),
-            // This write mostly overwrites bytes that earlier writes have written.
+            // This operation mostly overwrites bytes of earlier writes.
             _ => Op::Write(vec![(random.below(4) * BLOCK, 2 * BLOCK as usize), (40_000, 100)]),
         };
         (object, op)
@@ -71,7 +72,7 @@ fn history(len: usize) -> Vec<(u64, Op)> {
     (0..len).map(&mut step).collect()
 }
 
-/// Returns ranges that do not overlap, some of them at high offsets.
+/// Returns random byte ranges for one write. The ranges do not overlap, and some are at high offsets.
 fn extents(random: &mut Random, far: bool) -> Vec<(u64, usize)> {
     let mut at = if far && random.below(2) == 0 { 250_000 } else { 0 };
     (0..1 + random.below(3))
@@ -123,7 +124,7 @@ impl Model {
         self.touched.extend(start / BLOCK..end.div_ceil(BLOCK));
     }
 
-    /// Applies an operation to the model. The operation may survive a power cut or not.
+    /// Applies an operation to the model of the objects. The operation may survive a power cut or not.
     fn begin(&mut self, step: usize, op: &Op) {
         if matches!(op, Op::Commit) {
             return;
@@ -180,11 +181,12 @@ impl Model {
         if found.len() < least || found.len() > most {
             return Err(format!("size {} is not between {least} and {most}", found.len()));
         }
-        // A byte may have its value in any version. Versions that end before the byte count as zero.
+        // After a power cut, a byte may have its value in any version of the object. In a version that ends before the
+        // byte, its value is zero.
         let allowed = |at: usize, byte: u8| self.versions.iter().any(|v| v.get(at).copied().unwrap_or(0) == byte);
         for (start, page) in (0..).step_by(4096).zip(found.chunks(4096)) {
-            // Fast path: most pages are equal to the page of one version of the object. A page that mixes versions is
-            // compared byte by byte.
+            // Fast path: most pages equal the same page in one version of the object. Compare only the other pages
+            // byte by byte.
             if self.versions.iter().any(|v| v.get(start..start + page.len()) == Some(page)) {
                 continue;
             }
@@ -282,8 +284,8 @@ impl Trial {
     }
 
     /// Kills the iod before every change of the disk, and repeats the interrupted operation on a restarted iod. Then
-    /// cuts the power before every change of the repeated operation, and after it. Returns the number of repeated
-    /// operations.
+    /// cuts the power before every change of the repeated operation, and after the operation. Returns the number of
+    /// repeated operations.
     fn again_everywhere(&self) -> usize {
         let disk = self.disk();
         let store = Self::open(&disk);
@@ -351,12 +353,12 @@ impl Trial {
         assert!(listed.iter().all(|entry| entry.head == HeadState::Own));
     }
 
-    /// The store never returns a damaged byte of a committed block that has not changed since the commit.
+    /// If a committed block has not changed since the commit, the store never returns a damaged byte of it.
     fn damage_is_seen(&self, disk: &Memory, store: &Store, models: &BTreeMap<u64, Model>, random: &mut Random) {
         for (object, model) in models {
             let kept: Vec<_> = model.committed.difference(&model.touched).collect();
             let Some(block) = kept.get(random.below(kept.len() as u64) as usize) else { continue };
-            // Damage the first byte of the block: a committed block has at least this byte committed.
+            // Damage the first byte of the block, because every committed block has at least this one committed byte.
             let path = crate::store::Shards::path(object_id(*object));
             assert!(disk.spoil(&path, crate::store::HEAD_LEN + **block * BLOCK, 4), "object {object} block {block}");
             let status = read(store, *object).map(drop).map_err(|f| f.status);
