@@ -1,7 +1,7 @@
 //! The system call of the thread that waits for a FUSE request, read from `/proc/<tid>/syscall`.
 //!
 //! A FUSE request does not say whether a program named a file by a path or by a descriptor. After ESTALE, the kernel
-//! walks a path again, but a call with a descriptor fails.
+//! walks a path again, but a call with a descriptor fails. So the mount reads the system call to choose the reply.
 
 use libc::c_long;
 use std::fs::File;
@@ -31,7 +31,7 @@ const REMOVEXATTRAT: c_long = 466;
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     thread: u32,
-    /// The line in `/proc/<tid>/syscall`.
+    /// The content of `/proc/<tid>/syscall`: the number and the arguments of the call.
     text: String,
     number: Option<c_long>,
     arguments: [u64; 6],
@@ -66,8 +66,8 @@ impl Call {
         let read = || std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
         let mut text = read();
         for pause in PAUSES {
-            // The thread has sent the request and does not wait for the reply yet. Another thread may occupy its
-            // processor.
+            // The thread has sent the request but does not wait for the reply yet, perhaps because another thread
+            // occupies its processor. Until the thread waits, `/proc` does not show its call.
             if !text.starts_with("running") {
                 break;
             }
@@ -78,7 +78,7 @@ impl Call {
     }
 
     fn parse(thread: u32, text: String) -> Self {
-        // If the thread still runs, its call is unknown.
+        // If `/proc` shows the thread as running after all pauses, its call is unknown.
         let text = if text.starts_with("running") { String::new() } else { text };
         let mut words = text.split_whitespace();
         let number = words.next().and_then(|number| number.parse().ok()).filter(|number| *number >= 0);
@@ -94,7 +94,7 @@ impl Call {
         self.number.is_none()
     }
 
-    /// Returns the line from `/proc`, which distinguishes this call from other calls of the same thread.
+    /// Returns the content of `/proc/<tid>/syscall`, which distinguishes this call from other calls of the thread.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -247,8 +247,8 @@ impl Call {
         };
         let source = source.and_then(|at| self.path(at)).unwrap_or_default();
         let elsewhere = above.contains(&name) || names(&source).contains(&name);
-        // If `name` occurs several times in the paths, the directory decides. A symbolic link may lead to a directory
-        // with another name.
+        // If `name` occurs several times in the paths, it is the last name only if its directory has the right name.
+        // The directory's name may differ if a symbolic link leads to the directory.
         let here = || above.last().zip(dir).is_none_or(|(above, dir)| *above == dir);
         last == name && (!elsewhere || here())
     }
@@ -299,7 +299,7 @@ fn names(path: &[u8]) -> Vec<&[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns how a system call that only older architectures have names its file.
+/// Returns how a system call names its file, for calls that only older architectures have.
 #[cfg(target_arch = "x86_64")]
 fn old_names(number: c_long) -> Option<Names> {
     match number {
@@ -315,7 +315,7 @@ fn old_names(_: c_long) -> Option<Names> {
     None
 }
 
-/// Returns whether the number belongs to a call that opens a file and that only older architectures have.
+/// Returns whether a system call opens a file, for calls that only older architectures have.
 #[cfg(target_arch = "x86_64")]
 fn is_old_open(number: c_long) -> bool {
     matches!(number, libc::SYS_open | libc::SYS_creat)
@@ -326,8 +326,8 @@ fn is_old_open(_: c_long) -> bool {
     false
 }
 
-/// Returns two argument indices of a call that only older architectures have: the name to create, and the existing
-/// file.
+/// Returns the argument indices of the name to create and of the existing file, for calls that only older architectures
+/// have.
 #[cfg(target_arch = "x86_64")]
 fn old_making(number: c_long) -> Option<(usize, Option<usize>)> {
     match number {

@@ -131,7 +131,7 @@ impl Coherence {
         self.transport.get().and_then(Weak::upgrade)
     }
 
-    /// Returns a shared reference to this value, or `None` while the value is being dropped.
+    /// Returns an [`Arc`] of this coherence state, or `None` while the state is being dropped.
     fn shared(&self) -> Option<Arc<Coherence>> {
         self.own.upgrade()
     }

@@ -1,8 +1,8 @@
 //! Close-to-open consistency: an open sees the data that other clients wrote before they closed the file.
 //!
-//! Each reply to OPEN gives the client the size and attributes of the file. This file makes the kernel drop cached
+//! Each reply to OPEN gives the client the size and attributes of the file. This module makes the kernel drop cached
 //! pages and attributes of older versions, and decides whether the open uses the page cache. `client::File::close`
-//! flushes dirty data before a close.
+//! flushes the dirty data of a file, so that later opens on other clients see the data.
 
 use crate::abi::fopen;
 use crate::coherence::Coherence;
@@ -23,7 +23,7 @@ pub(crate) struct Admission {
 /// The state of the kernel's cache at an open, as far as the mount knows it.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    /// Whether the kernel's cached pages belong to another version of the file than the opened one.
+    /// Whether the kernel's cached pages belong to another version of the file than the version that was opened.
     changed: bool,
     /// Whether the kernel is certain to have the size of the opened version cached.
     sure: bool,
@@ -107,14 +107,16 @@ impl Coherence {
     /// Returns the `FOPEN_*` flags for the reply to an open, whose use of the page cache has begun with the flags
     /// `how`.
     pub(crate) async fn open_replied(&self, number: u64, how: u32) -> u32 {
-        // A direct write between the check of the pages and this point did not find the file open, so check again.
         if self.is_shared(number) {
-            // The kernel may still have attributes cached that it received before another client opened the file.
+            // The kernel may still have attributes cached that it received before another client opened the file, so
+            // expire them.
             self.invalidate_attributes(number);
             if self.write_back.is_on() {
                 Box::pin(self.expire(number)).await;
             }
         }
+        // A direct write that ended before this open was in the table did not make the kernel drop its pages. So let
+        // the kernel keep its pages only if no direct write has happened.
         let keeps = how & fopen::KEEP_CACHE != 0 && !self.cache.is_written_past(number);
         if keeps { how } else { how & !fopen::KEEP_CACHE }
     }

@@ -63,8 +63,8 @@ impl Told {
         self.mark.is_some()
     }
 
-    /// Returns whether no program has written to the file since the correction set the time `mark`. A write would
-    /// have changed the time.
+    /// Returns whether no program has written to the file since the correction set its modification time to `mark`. A
+    /// write changes this time.
     pub(super) fn is_untouched(&self) -> bool {
         let Some(mark) = self.mark else { return false };
         let believed = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
@@ -72,7 +72,7 @@ impl Told {
     }
 }
 
-/// Guard of a thread that is setting attributes. Dropping the guard removes the thread from the table.
+/// Guard of a thread that is setting attributes. Dropping the guard removes the thread from the table of such threads.
 struct Setting<'a>(&'a KernelSizes, u32);
 
 impl Drop for Setting<'_> {
@@ -139,8 +139,8 @@ impl KernelSizes {
     }
 
     /// Makes the kernel request the size of a file until it caches the size in the reply, and returns this size. The
-    /// kernel discards a reply if a write ends meanwhile. For mounts without write-back. Must run on its own thread,
-    /// like [`KernelSizes::correct`].
+    /// kernel discards a reply if a write of the file ends between the request and the reply. For mounts without
+    /// write-back. Must run on its own thread, like [`KernelSizes::correct`].
     ///
     /// # Errors
     /// The errors of [`KernelSizes::expire`].
@@ -184,7 +184,7 @@ impl KernelSizes {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let believed = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
         if (believed.stx_dev_major, believed.stx_dev_minor) != *device {
-            // Another file system is mounted at this directory now.
+            // Another file system is mounted over the mount point, so the opened file is not a file of this mount.
             return Err(io::Error::other("something else is mounted there"));
         }
         Ok((file, believed))
@@ -197,9 +197,9 @@ impl KernelSizes {
     /// file system.
     ///
     /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. A *shared* file is used
-    /// by other clients while the kernel writes it through its page cache. For a shared file, the time is compared
-    /// only if `times` is true. The time is set first, and then `refresh` writes back the earlier writes. The handler
-    /// of the SETATTR that sets the size checks whether a program has written since.
+    /// by other clients while the kernel writes it through its page cache. For a shared file, the time is compared only
+    /// if `times` is true. The time is set first, and then `refresh` writes back the earlier writes. The handler of the
+    /// SETATTR that sets the size checks whether a program has written after the time was set.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no inode of the file. After any error, the kernel's cached attributes are unknown.

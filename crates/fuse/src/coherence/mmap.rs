@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use types::ByteRange;
 
 /// Bytes of twins of a file after which the mount drops the older generation of twins; both generations together may
-/// have twice as many. Between dropping the pages for a direct write and the arrival of the write, the kernel reads
-/// fewer bytes of a file than this.
+/// have twice as many. The kernel drops the pages of a range before it sends a direct write. Until this write arrives,
+/// the kernel reads fewer bytes of the file than this.
 const GENERATION: usize = 8 << 20;
 
 /// The page twins of an open file, and its reads, write-backs and direct writes in progress.
@@ -31,7 +31,8 @@ pub(super) struct MappedPages {
 
 #[derive(Default)]
 struct State {
-    /// The last id. Reads, write-backs, direct writes and other changes get increasing ids when they begin.
+    /// The id that was assigned last. Reads, write-backs, direct writes and other changes get increasing ids when they
+    /// begin.
     next: u64,
     /// Number of opens for writing that bypass the page cache.
     writers: usize,
@@ -39,7 +40,7 @@ struct State {
     young: HashMap<u64, Twin>,
     old: HashMap<u64, Twin>,
     young_bytes: usize,
-    /// The id of the last change other than a write.
+    /// The id of the last change of the file other than a write, such as a truncation.
     changed: u64,
     /// Ids and ranges of the kernel's reads into its page cache in progress.
     filling: Vec<(u64, ByteRange)>,
@@ -166,7 +167,7 @@ impl Drop for Back<'_> {
 
 impl Past<'_> {
     /// Records that the servers have the written bytes. Returns `None` if the kernel cannot have read older bytes of
-    /// the range meanwhile. Otherwise returns the range that the kernel has to drop, and the mark for
+    /// the range during the write. Otherwise returns the range whose pages the kernel has to drop, and the id for
     /// [`Past::forgotten`].
     pub(super) fn written(&self) -> Option<(ByteRange, u64)> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
@@ -212,8 +213,8 @@ impl State {
         for writing in &mut self.writing {
             writing.got |= writing.range.overlaps(whole_pages(range));
         }
-        // Without writers no page changes. The kernel itself applies other changes to pages that it is reading. The
-        // kernel reads only whole pages.
+        // Without opens for writing past the page cache, the pages need no twins. The kernel applies changes other than
+        // writes to pages that it is reading. The kernel reads only whole pages.
         if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
             return;
         }
@@ -553,7 +554,8 @@ mod tests {
                 }
                 Stage::Ends(id) => {
                     self.state.writing.retain(|writing| writing.id != id);
-                    // A program that reads through the mapping sees the written bytes.
+                    // A program that reads through the mapping must see the written bytes, unless another direct write
+                    // is in progress.
                     if let Some(bytes) = self.pages[number].bytes.as_ref().filter(|_| self.is_quiet()) {
                         assert_eq!(bytes[start % PAGE as usize], value, "the mapped bytes at {start}");
                     }

@@ -35,8 +35,8 @@ struct FilePages {
     forgetting: Mutex<Forgetting>,
 }
 
-/// Requests of the mount to drop pages, and GETATTR requests of the kernel. The kernel discards the reply to a
-/// GETATTR if it has to drop pages meanwhile.
+/// Requests of the mount to drop pages, and GETATTR requests of the kernel. The kernel discards the reply to a GETATTR
+/// if it has to drop pages before it receives the reply.
 #[derive(Default)]
 struct Forgetting {
     /// Number of running requests of the mount to drop pages.
@@ -49,7 +49,7 @@ struct Forgetting {
     answered: Option<Instant>,
 }
 
-/// Pages that the kernel may keep for a moment although other clients use the file.
+/// Pages that the kernel may keep for at most `pages::SHARED_KEPT` although other clients use the file.
 #[derive(Default)]
 struct Lingering {
     /// Whether a pending task will make the kernel drop the pages that it reads now.
@@ -221,7 +221,8 @@ impl OpenPages {
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
         if cached && pages.cached == 0 {
-            // At an open, the kernel keeps cached pages only if they belong to the opened version of the file.
+            // At the first such open, the kernel keeps cached pages only if they belong to the opened version of the
+            // file. So all kept pages are valid under the delegation of this open.
             pages.known.got_under.store(delegation.unwrap_or(0), SeqCst);
         }
         pages.cached += usize::from(cached);

@@ -25,7 +25,8 @@ impl Coherence {
     /// Makes the kernel write back and drop the pages of a file that contain bytes of a range.
     pub(super) async fn forget_pages_of(&self, number: u64, range: ByteRange) {
         let Some(coherence) = self.shared() else { return };
-        // The notification returns after the write-back, whose WRITE requests other threads of this process execute.
+        // The notification returns after the write-back. Other threads of this process execute the WRITE requests of
+        // the write-back, so send the notification from a blocking thread.
         let _ = tokio::task::spawn_blocking(move || coherence.have_pages_written(number, range)).await;
     }
 
@@ -44,7 +45,7 @@ impl Coherence {
             self.write_back.pages_were_forgotten(number, age, range);
         }
         match told {
-            // The kernel has no inode of the file.
+            // The kernel has no inode of the file, so it has no pages to drop.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             told => told,
         }
@@ -71,7 +72,8 @@ impl Coherence {
         if self.write_back.got(number, asked, data)
             && let Some(coherence) = self.shared()
         {
-            // Run in the background, because the kernel keeps some of these pages locked until it has their bytes.
+            // Drop the pages in the background, because the kernel keeps some of these pages locked until it receives
+            // the bytes of this READ.
             tokio::spawn(async move { coherence.forget_pages(number).await });
         }
     }
@@ -80,7 +82,7 @@ impl Coherence {
     /// the reply if it had to drop pages at that moment.
     pub(super) async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
-            // With write-back, the kernel takes the size from no reply.
+            // With write-back, the kernel takes the size from no reply, so a discarded reply does no harm.
             if self.write_back.is_on() || !self.pages.are_attributes_asked(number, QUIET) {
                 return;
             }
