@@ -57,7 +57,7 @@ impl FileSystem {
                 // file.
                 let file = kind == FileKind::Regular;
                 for (part, value, origin) in effective.rows().filter(|(part, ..)| !(file && part.is_placement())) {
-                    // Writing to a `String` cannot fail.
+                    // Writing to a `String` cannot fail, so ignore the result.
                     let _ = writeln!(text, "{} {value} {}", part.name(), origin.name());
                 }
                 Ok(text.into_bytes())

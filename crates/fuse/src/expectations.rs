@@ -99,8 +99,8 @@ impl FileSystem {
         !self.config.entry_valid.is_zero() && request.header.pid != 0 && request.op.is_by_name()
     }
 
-    /// Executes a request without checking its path. For a user who may not search a directory on the path and
-    /// reached the file another way, such as a bind mount.
+    /// Executes a request without checking its path. This is for a user who may not search a directory on the path, but
+    /// reached the file through a bind mount, for example.
     pub(crate) async fn carry_out_unchecked(&self, mut request: Request) -> Answer {
         request.header.expects = false;
         ops::carry_out(self, request).await
@@ -149,7 +149,7 @@ impl FileSystem {
                 self.rewalks.dropped(header.pid, header.node, name);
                 return Err(ESTALE);
             }
-            // The kernel goes on to create the name. If the creation fails, the kernel walks the path again.
+            // After ENOENT the kernel creates the name. If the creation fails, the kernel walks the path again.
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
             // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, and the kernel
             // looks up the name again.
@@ -170,8 +170,8 @@ impl FileSystem {
             | Op::Getxattr { .. }
             | Op::Listxattr { .. }
             | Op::Removexattr { .. } => !call.is_by_path(),
-            // If the system call is unknown, the program itself might receive the ESTALE of this LOOKUP. Let the
-            // LOOKUP pass: the mount checks the path of the request that follows.
+            // If the system call is unknown, the program itself might receive the ESTALE of this LOOKUP. So the mount
+            // executes the LOOKUP without a check, and checks the path of the next request.
             Op::Lookup { .. } => call.is_unknown() || call.never_walks_again(),
             _ => call.never_walks_again(),
         };
@@ -189,7 +189,7 @@ impl FileSystem {
     /// walk. Any other request with a path expectation ends the walk.
     pub(crate) fn answered(&self, header: &Header, outcome: &Answer) {
         match header.opcode {
-            // An entry begins with its node id, which is zero if the name does not exist.
+            // An entry begins with a node id. The node id zero means that the name does not exist.
             opcode::LOOKUP => {
                 let found = matches!(outcome, Ok(Reply::Bytes(entry)) if entry.iter().take(8).any(|byte| *byte != 0));
                 self.rewalks.looked_up(header.pid, found);

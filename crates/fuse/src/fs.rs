@@ -111,7 +111,8 @@ impl FileSystem {
         self.entry_for(body, (header, name), (node, attrs), (written, None))
     }
 
-    /// Appends the entry that a LOOKUP found. `mark` is from before the mount requested the attributes.
+    /// Appends the entry that a LOOKUP found. `mark` is the moment before the mount requested the attributes from the
+    /// mgr.
     pub(crate) fn entry_found(
         &self,
         body: Body,
@@ -122,8 +123,8 @@ impl FileSystem {
         self.entry_for(body, (header, name), (node, attrs), (false, mark))
     }
 
-    /// Appends an entry of a directory listing. `mark` is from before the mount requested the page of entries. If
-    /// another client may have changed the file since, the attributes get no lifetime.
+    /// Appends an entry of a directory listing. `mark` is the moment before the mount requested the page of entries
+    /// from the mgr. If another client may have changed the file after `mark`, the attributes get no lifetime.
     pub(crate) fn entry_listed(&self, body: Body, header: &Header, entry: &client::Entry, mark: Option<Mark>) -> Body {
         self.entry_for(body, (header, &entry.name), (&entry.node, &entry.attrs), (entry.written_elsewhere, mark))
     }
@@ -138,8 +139,8 @@ impl FileSystem {
         let told = |number| self.coherence.entry_told(number, attrs);
         let number = self.nodes.remember(node, (header.node, name), attrs, told);
         let valid = self.coherence.entry_replied(header.pid, number, attrs, (written, found));
-        // The kernel follows a cached symbolic link without a request, so the mount could not check the path of the
-        // link.
+        // The kernel follows a cached symbolic link without a request, so the mount cannot check the path of the link.
+        // So the kernel must not cache its name.
         let entry = if attrs.kind == FileKind::Symlink { Duration::ZERO } else { self.config.entry_valid };
         crate::reply::entry(body, number, attrs, Lifetimes { entry, attrs: valid })
     }

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 /// Largest number of inodes in one prune notification.
 const AT_ONCE: usize = 512;
-/// The pause after a prune notification, in which the kernel drops inodes. It doubles each time that the kernel
-/// dropped none.
+/// The pause after a prune notification, in which the kernel drops inodes. The pause doubles each time that the kernel
+/// has dropped no inode.
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(64);
 
-/// Asks the kernel to drop inodes whenever the kernel has too many. Returns when the file system ends, or if the
+/// Notifies the kernel to drop inodes whenever it has more than the limit. Returns when the file system ends, or if the
 /// kernel does not support the notification.
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
     loop {
@@ -54,7 +54,7 @@ fn let_go(fs: &FileSystem, files: &[u64]) -> io::Result<()> {
             body = body.u64(*file);
         }
         match transport.notify(abi::notify::PRUNE, &body.into_vec()) {
-            // The kernel has dropped some of these inodes meanwhile.
+            // The kernel dropped some of these inodes before it received the notification, which is no error.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             told => told?,
         }

@@ -33,8 +33,8 @@ impl Place {
 pub(crate) struct Trusted(u32);
 
 impl Trusted {
-    /// Computes the limit from the time for which the kernel caches names. A request may be in flight for as long
-    /// again.
+    /// Computes the limit from `entry_valid`, the time for which the kernel caches names. The limit is twice this time,
+    /// because a request may be in flight for as long again.
     pub(crate) fn new(entry_valid: Duration) -> Self {
         let secs = entry_valid.as_secs().saturating_add(1).saturating_mul(2);
         Trusted(u32::try_from(secs).unwrap_or(u32::MAX))
@@ -46,7 +46,7 @@ impl Trusted {
 pub(crate) struct KnownNames(Vec<Place>);
 
 impl KnownNames {
-    /// Records that the kernel receives this name for the file at the time `now`. A directory gets no other name.
+    /// Records that the kernel receives this name for the file at the time `now`. A directory keeps only this name.
     /// Returns the names that the mount no longer keeps.
     pub(crate) fn found(
         &mut self,

@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long after FLUSH the mount expects RELEASE. While other descriptors of the same open exist, the kernel sends
-/// no RELEASE.
+/// How long after FLUSH the mount expects RELEASE. While other descriptors of the same open exist, the kernel sends no
+/// RELEASE, so a longer wait is useless.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Lock owners, recorded by file and not by open. A process that closes one open of a file also loses the fcntl(2)
@@ -97,7 +97,8 @@ impl LockOwners {
         self.table().get(&(file, owner)).map(|locker| locker.pid)
     }
 
-    /// Removes an owner that has no locks of a file any more. Returns whether the owner had requested any.
+    /// Removes an owner that has no locks of a file any more. Returns whether the owner had requested locks of the
+    /// file.
     pub(crate) fn take(&self, file: u64, owner: u64) -> bool {
         self.table().remove(&(file, owner)).is_some()
     }
@@ -132,13 +133,14 @@ impl LockOwners {
         self.news.notify_waiters();
     }
 
-    /// Returns the mark for [`LockOwners::may_be_free`]. The caller takes it before the attempt to lock.
+    /// Returns the number of released opens that had locks, for [`LockOwners::may_be_free`]. The caller calls this
+    /// before it tries to lock.
     pub(crate) fn mark(&self) -> u64 {
         self.released.load(SeqCst)
     }
 
-    /// Waits for locks of `owner`, or of any owner, that may end soon. `mark` is from before the caller found the
-    /// file locked. Returns whether the caller should try again.
+    /// Waits for locks of `owner`, or of any owner, that may end soon. `mark` is the result of [`LockOwners::mark`]
+    /// before the caller found the file locked. Returns whether the caller should try again.
     pub(crate) async fn may_be_free(&self, file: u64, owner: Option<u64>, mark: u64) -> bool {
         let news = self.news.notified();
         let mut news = std::pin::pin!(news);
@@ -163,7 +165,7 @@ mod tests {
     const FILE: u64 = 7;
     const OWNER: u64 = 1;
 
-    /// Returns whether a caller that finds the file locked tries again, or `None` if it still waits.
+    /// Returns whether a caller that finds the file locked tries again, or `None` if the caller still waits.
     fn looks_again(lockers: &LockOwners, mark: u64) -> Option<bool> {
         let waits = std::pin::pin!(lockers.may_be_free(FILE, None, mark));
         match waits.poll(&mut Context::from_waker(Waker::noop())) {

@@ -45,7 +45,8 @@ impl Named {
         self.files.insert(self.hasher.hash_one((dir, name)), number);
     }
 
-    /// Removes these names of the file `number` from the table. A name that now stands for another file stays.
+    /// Removes these names of the file `number` from the table. A name that now stands for another file stays in the
+    /// table.
     fn remove(&mut self, places: &[Place], number: u64) {
         for place in places {
             let hash = self.hasher.hash_one((place.dir, &*place.name));
@@ -98,8 +99,8 @@ impl Known {
     }
 }
 
-/// Returns the names on the path from the root of the mount to a place. Returns `None` if the path is too long or
-/// unknown.
+/// Returns the names on the path from the root of the mount to a name in a directory. Returns `None` if the path is too
+/// long or unknown.
 fn path(table: &HashMap<u64, Known>, place: &Place) -> Option<Vec<Bytes>> {
     let mut names = vec![place.name.clone()];
     let mut dir = place.dir;
@@ -261,7 +262,7 @@ impl Nodes {
     pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) {
         let [moved, replaced] = [from, to].map(|(dir, name)| self.names().get(dir, name));
         if moved.is_some() && moved == replaced {
-            // Both names belong to one file: rename(2) leaves both.
+            // Both names belong to one file: rename(2) changes nothing.
             return;
         }
         for (dir, name) in [from, to] {
@@ -295,8 +296,8 @@ impl Nodes {
         self.table().contains_key(&number)
     }
 
-    /// Records that the kernel has forgotten `lookups` lookups of a file (FORGET). If none is left, calls `forgotten`
-    /// before the kernel can receive the file again.
+    /// Records that the kernel has forgotten `lookups` lookups of a file (FORGET). If no lookup is left, calls
+    /// `forgotten` before the kernel can receive the file again.
     pub(crate) fn forget(&self, number: u64, lookups: u64, forgotten: impl FnOnce()) {
         let mut table = self.table();
         if let Some(known) = table.get_mut(&number) {

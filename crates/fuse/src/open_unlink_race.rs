@@ -1,15 +1,15 @@
 //! The race between open and unlink: names that are removed while a program opens them.
 //!
 //! Between the LOOKUP of a name and the OPEN of its file, another program may remove the file. The mount then replies
-//! ESTALE, and the kernel looks up the whole path again, once. A local file system would have opened the old or the
-//! new file, or found none. So a thread that retries its open reserves the name from its LOOKUP until it has opened
-//! the file. A thread of this mount that removes the name or replaces its file waits meanwhile. Removals through
-//! other mounts do not wait.
+//! ESTALE, and the kernel looks up the whole path again, once. A local file system would have opened the old or the new
+//! file, or found none. So a thread that retries its open reserves the name from its LOOKUP until it has opened the
+//! file. Until then, a thread of this mount that removes the name or replaces its file waits. Removals through other
+//! mounts do not wait.
 //!
-//! The kernel caches names for a while, in which other programs may remove them or replace their files. A removed
-//! file exists as long as a program has it open. A thread must not open it by a name that it no longer has. But a
-//! thread may open it by a descriptor (`/proc/self/fd`, or its file handle). The mount recognizes this because the
-//! thread sends a second OPEN without a LOOKUP before.
+//! The kernel caches names for a while, in which other programs may remove them or replace their files. A removed file
+//! exists as long as a program has it open. A thread must not open it by a name that it no longer has. But a thread may
+//! open it by a descriptor (`/proc/self/fd`, or its file handle). The mount recognizes such a thread, because it sends
+//! a second OPEN without a LOOKUP between both.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -172,7 +172,7 @@ impl OpenUnlinkRaces {
     }
 
     /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may: it
-    /// received ESTALE for the file before, and has looked up no name since. A retrying thread may if it has just
+    /// received ESTALE for the file before, and has looked up no name after that. A retrying thread may if it has just
     /// found the file by a name that it reserved. An unknown thread (0) may as well.
     pub(crate) fn may_be_nameless(&self, thread: u32, node: u64) -> bool {
         let may = |trying: &Trying| match trying.found {
@@ -205,7 +205,7 @@ impl OpenUnlinkRaces {
 }
 
 impl State {
-    /// Returns until when a thread has a name reserved, or `None` if no thread has.
+    /// Returns until when a thread has a name reserved, or `None` if no thread has reserved it.
     fn held(&self, name: &Name) -> Option<Instant> {
         let held = self.threads.values().filter_map(|trying| trying.held.as_ref());
         let now = Instant::now();

@@ -42,7 +42,7 @@ pub(crate) struct OpenDir {
     pub(crate) reading: tokio::sync::Mutex<Reading>,
 }
 
-/// The position in a directory listing.
+/// The reading position of an open directory, with the entries fetched ahead of this position.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) pages: Option<ReadDir>,
@@ -50,7 +50,7 @@ pub(crate) struct Reading {
     pub(crate) ahead: VecDeque<Entry>,
     /// The directory offset directly before the first entry of `ahead`.
     pub(crate) at: u64,
-    /// A mark from before the mount requested the entries of `ahead`.
+    /// The moment before the mount requested the entries of `ahead`.
     pub(crate) asked: Option<Mark>,
     /// Whether OPENDIR has fetched the first page of entries, and the kernel has not requested this page yet.
     pub(crate) unasked: bool,

@@ -1,8 +1,9 @@
 //! Poll scheduling: which thread polls the future of a request. The thread that read the request, the *reader*, polls
 //! it first. After a wake-up while the request waits, a task polls it.
 //!
-//! A wake-up during a poll by the reader only sets a mark, and the reader polls again. Otherwise the wake-up would
-//! start a task that has to wait for the reader. Replies of nearby servers often arrive during this poll.
+//! A wake-up during a poll by the reader only changes the state of the request, and the reader polls again. Otherwise
+//! the wake-up would start a task that has to wait for the reader. Replies of nearby servers often arrive during this
+//! poll.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -329,7 +329,7 @@ impl Request {
         let behind = rest.len().checked_sub(extensions);
         rest.truncate(behind.ok_or(Malformed("its extensions are longer than itself"))?);
         let op = Op::decode(&header, fixed, rest)?;
-        // The mount does not know the length of the arguments of unknown operations.
+        // The mount does not know how long the arguments of unknown operations are, so it checks only known operations.
         if op != Op::Unknown && header.len as usize != len {
             return Err(Malformed("its length is not the one it says"));
         }
@@ -418,7 +418,7 @@ fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
 
 fn init(f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
     let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-    // Kernels that know more than 32 INIT flags set `INIT_EXT`.
+    // Kernels that know more than 32 INIT flags set `INIT_EXT`, and send the higher flags in a further field.
     let high = if u64::from(low) & abi::init::INIT_EXT != 0 { Fields(&rest).u32()? } else { 0 };
     Ok(Op::Init { major, minor, max_readahead, flags: u64::from(low) | u64::from(high) << 32 })
 }

@@ -57,7 +57,7 @@ impl Told {
         self.last.is_none_or(|last| last.elapsed() < KNOWN_FOR)
     }
 
-    /// Returns whether the thread looks up the name again that its last LOOKUP found.
+    /// Returns whether the thread looks up again the name that its last LOOKUP found.
     fn asks_again(&self) -> bool {
         matches!((&self.looked_up, &self.asking), (Some((found, true)), Some(asking)) if found == asking)
     }

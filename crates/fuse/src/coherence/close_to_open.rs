@@ -116,7 +116,7 @@ impl Coherence {
             }
         }
         // A direct write that ended before this open was in the table did not make the kernel drop its pages. So let
-        // the kernel keep its pages only if no direct write has happened.
+        // the kernel keep its pages only if the record has no direct write since this open.
         let keeps = how & fopen::KEEP_CACHE != 0 && !self.cache.is_written_past(number);
         if keeps { how } else { how & !fopen::KEEP_CACHE }
     }

@@ -36,7 +36,8 @@ pub(crate) async fn create(
     };
     let mark = fs.coherence.directory_mark();
     let (file, after) = match mount.create_telling(&dir, name, options).await {
-        // Another client has created the file meanwhile, and this caller may not read it.
+        // Another client created the file before this request, and this caller may not read it. So open it only for
+        // writing.
         Err(error) if alone && error.is(Status::Access) => {
             let open = OpenFlags { read: false, ..options.open };
             mount.create_telling(&dir, name, CreateOptions { open, alone: false, ..options }).await?
@@ -52,9 +53,9 @@ pub(crate) async fn create(
         Box::pin(fs.drop_privileges(header, &file.node())).await?;
     }
     fs.coherence.directory_changed(header.node, after, mark);
-    // The kernel may already have an inode of a file that another client created, with another size.
+    // If another client created the file, the kernel may already have its inode, with another size.
     let new = !fs.nodes.is_known(file.node().id.0);
-    // Decide the use of the page cache before the kernel receives attributes with a lifetime. From then on, another
+    // Decide the use of the page cache before the kernel receives attributes with a lifetime. After that, another
     // client may request the file.
     let admission = fs.admit(&file, flags, Found::created(new));
     let how = admission.how();

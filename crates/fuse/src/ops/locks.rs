@@ -53,7 +53,7 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer
         len => held.range.offset.saturating_add(len - 1).min(END),
     };
     let kind = if held.kind == LockKind::Write { WRITE } else { READ };
-    // The process id is unknown if the owner of the lock uses another mount.
+    // The process id is unknown if the owner of the lock uses another mount. Then the reply has the id 0.
     let pid = held.owner.and_then(|owner| lockers.process(header.node, owner)).unwrap_or(0);
     Ok(body.u64(held.range.offset.min(END)).u64(end).u32(kind).u32(pid).reply())
 }
@@ -107,8 +107,8 @@ async fn take(
         None if open.file.may_lock(what.1) || !lock.flock => &open.file,
         None => {
             let file = open.for_locks.get_or_try_init(|| Box::pin(open_for_locks(fs, header))).await?;
-            // Locks through the first open would remain. While flock(2) changes the kind of a lock, other callers may
-            // get the lock.
+            // Release the owner's lock through the first open, because this lock would remain. While flock(2) changes
+            // the kind of a lock, other callers may get the lock.
             open.file.unlock(lock.owner, what.0).await?;
             file
         }

@@ -30,7 +30,7 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
         // The kernel has written back dirty pages at the end of a synchronous write(2), and sends its time of the
         // write.
         Some(open) if is_times_alone(&changes) && fs.coherence.ends_synchronous_write(header.pid).await => {
-            // The servers have already set the time of the write.
+            // The servers have already set the time of the write, so change nothing.
             open.file.attrs()
         }
         Some(open) if is_times_alone(&changes) => {
@@ -92,7 +92,8 @@ async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno
 /// caller of this request.
 async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let node = fs.node(header)?;
-    // A time that this mount has sent to the kernel is not new, and may be older than writes of other clients.
+    // A time that this mount has sent to the kernel is not new, and may be older than writes of other clients. So do
+    // not set it.
     let set = match fs.coherence.is_time_of_mount(header.node, changes.mtime) {
         true => None,
         false => Some(fs.acting(header).setattr(&node, changes).await),
@@ -105,7 +106,7 @@ async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Res
         _ => fs.callers.anybody().getattr(&node).await,
     };
     match attrs {
-        // The last name of the file is gone, so no program will ever see the time.
+        // The last name of the file is gone, so no program will ever see the time. Reply with placeholder attributes.
         Err(error) if error.is(Status::Stale) => Ok(gone(&node, changes)),
         outcome => Ok(outcome?),
     }
@@ -142,8 +143,8 @@ fn changes(args: &SetAttr) -> Result<SetAttrs, Errno> {
         gid: is(fattr::GID).then_some(args.gid),
         size: is(fattr::SIZE).then_some(args.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime)?,
-        // A truncation sets the time on the servers. With write-back, the kernel sends its own time too, but only the
-        // owner of the file could set it.
+        // The servers set the modification time at a truncation. With write-back, the kernel sends its own time too.
+        // Ignore this time, because only the owner of the file may set it.
         mtime: if is(fattr::SIZE) { None } else { time(fattr::MTIME, fattr::MTIME_NOW, args.mtime)? },
     })
 }

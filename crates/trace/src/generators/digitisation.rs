@@ -1,5 +1,5 @@
-//! Generator for the digitisation of particle physics, after Hildebrand, Ward and Honeyman ("Large files, small writes,
-//! and pNFS", 2006, section 6.3).
+//! Generator for the digitisation step of simulated particle-physics experiments, after Hildebrand, Ward and Honeyman
+//! ("Large files, small writes, and pNFS", 2006, section 6.3).
 //!
 //! The client writes one file at random offsets, 650 MB for 500 events. 96 % of the requests are shorter than 32 KB
 //! and carry 5 % of the bytes. Half of all requests are shorter than 1 KB, and 87 % are shorter than 4 KB. The other

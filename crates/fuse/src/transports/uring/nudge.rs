@@ -26,7 +26,7 @@ pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
 
 fn ask(queue: u16, place: &Path) -> io::Result<()> {
     super::stay_on(queue.into())?;
-    // Only the request matters, not its result.
+    // The request itself makes the kernel deliver its queued requests, so ignore the result.
     let _ = rustix::fs::getxattr(place, ATTRIBUTE, &mut [0u8; 64]);
     Ok(())
 }

@@ -63,9 +63,10 @@ impl Ring {
     }
 
     fn wake(&self) {
-        // If the thread is awake, it checks for entries with replies before it sleeps.
+        // If the ring's thread is awake, it checks for entries with replies before it sleeps, so wake only a sleeping
+        // thread.
         if self.asleep.swap(false, SeqCst) {
-            // The write fails only if the counter of the eventfd overflows, which cannot happen.
+            // The write fails only if the counter of the eventfd overflows, which cannot happen, so ignore the result.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -197,8 +198,8 @@ impl Server {
         Ok(())
     }
 
-    /// Counts the entries that received requests, and ensures that their queues have spare entries. Requests may have
-    /// to wait, perhaps for requests that have not arrived yet.
+    /// Counts the entries that received requests, and ensures that their queues have spare entries. A request may have
+    /// to wait for another request, which then needs a spare entry to arrive.
     fn provide(&mut self, done: &[cqueue::Entry]) -> io::Result<()> {
         let with_request = |entry: &&cqueue::Entry| entry.user_data() != BELL && entry.result() >= 0;
         for completion in done.iter().filter(with_request) {
@@ -213,7 +214,7 @@ impl Server {
                 self.queues[queue].behind = true;
             }
             if self.queues[queue].behind {
-                // Nudge only after the kernel has the new entries.
+                // The nudge request needs a free entry, so first give the new entries to the kernel.
                 self.kernel.submit()?;
                 nudge(self.queues[queue].number, &self.place);
             }
