@@ -41,9 +41,9 @@ pub(crate) struct Call {
 enum Names {
     /// The call always uses a path.
     Path,
-    /// The call uses a path, unless the argument with this index is a null pointer.
+    /// The call uses a path, unless the argument with the contained index is a null pointer.
     PathUnlessNull(usize),
-    /// The call uses a path, unless the argument with this index contains `AT_EMPTY_PATH`.
+    /// The call uses a path, unless the argument with the contained index contains the flag `AT_EMPTY_PATH`.
     PathUnlessEmpty(usize),
 }
 
@@ -275,7 +275,7 @@ impl Call {
             && self.shown_of(self.arguments[0], "ino:") == Some(dir)
     }
 
-    /// Returns the path to which the argument with this index points.
+    /// Returns the path to which the argument with the given index points.
     fn path(&self, at: usize) -> Option<Vec<u8>> {
         let memory = File::open(format!("/proc/{}/mem", self.thread)).ok()?;
         let (mut path, mut from) = (Vec::new(), self.arguments[at]);

@@ -88,7 +88,7 @@ impl Coherence {
     /// state.
     ///
     /// # Errors
-    /// The client mount already has another cache above it, for example another FUSE file system.
+    /// Another cache already uses the client mount, for example another FUSE file system.
     pub(crate) fn new(
         mount: Mount,
         nodes: Arc<Nodes>,

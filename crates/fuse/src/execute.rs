@@ -69,8 +69,8 @@ impl FileSystem {
         true
     }
 
-    /// Returns the reply for a removed file if the kernel would not walk the path again: a directory is empty, and
-    /// its attributes still exist.
+    /// Returns the reply for a removed file if the kernel does not walk the path again: a directory is empty, and its
+    /// attributes still exist.
     pub(crate) fn gone_for_good(&self, header: &Header) -> Answer {
         match InDirectory::of(header.opcode) {
             Some(InDirectory::Entries | InDirectory::Name) => Err(ENOENT),

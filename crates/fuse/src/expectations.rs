@@ -161,8 +161,8 @@ impl FileSystem {
         Err(ESTALE)
     }
 
-    /// Returns whether the mount executes an operation without checking its path, because the kernel would not walk
-    /// the path again after ESTALE.
+    /// Returns whether the mount executes an operation without checking its path, because the kernel does not walk the
+    /// path again after ESTALE.
     fn is_unexpecting(&self, op: &Op, call: &Call, thread: u32) -> bool {
         let by_descriptor = match op {
             Op::Setattr(_)

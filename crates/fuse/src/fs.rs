@@ -50,7 +50,7 @@ impl FileSystem {
     /// Creates the file system whose root is the directory `root` of a client mount.
     ///
     /// # Errors
-    /// The client mount already has another cache above it, for example another FUSE file system.
+    /// Another cache already uses the client mount, for example another FUSE file system.
     pub(crate) fn new(mount: Mount, root: Node, config: Config) -> client::Result<Arc<Self>> {
         let nodes = Arc::new(Nodes::new(root, config.known_files, config.entry_valid));
         let opens = Arc::<Opens>::default();
@@ -155,7 +155,7 @@ impl FileSystem {
         told(header, attrs, self.coherence.setattr_replied(header.node, attrs))
     }
 
-    /// Decides how an open with these flags uses the page cache ([`Coherence::admit`]).
+    /// Decides how an open with the given flags uses the page cache ([`Coherence::admit`]).
     pub(crate) fn admit(&self, file: &File, flags: u32, found: Found) -> Admission {
         if file.policy().access == Access::Page {
             self.read_ahead.begin(|| self.callers.anybody().policy().policy);
@@ -163,7 +163,7 @@ impl FileSystem {
         self.coherence.admit(file, flags, found)
     }
 
-    /// Adds a file that was opened with these flags to the table of opens, and returns its handle.
+    /// Adds a file that was opened with the given flags to the table of opens, and returns its handle.
     pub(crate) fn add_file(&self, file: File, flags: u32, admission: Admission) -> u64 {
         let pages = self.coherence.begins_use(&file, flags, admission);
         self.opens.add_file(file, flags, pages)

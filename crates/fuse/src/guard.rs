@@ -2,8 +2,8 @@
 //!
 //! The kernel aborts the connection itself once no process has the device open. But a thread that makes the kernel drop
 //! pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. During this wait, the thread
-//! has the device open and cannot be killed. After the process was killed, no thread writes these pages back. So this
-//! thread, and every program that uses the mount, would wait forever.
+//! has the device open and cannot be killed. After the process was killed, no thread writes these pages back. So
+//! without the guard process, this thread and every program that uses the mount wait forever.
 
 use crate::mounting;
 use rustix::fd::{AsFd, OwnedFd};
@@ -85,8 +85,8 @@ impl Post {
     }
 
     /// Keeps a guard process running until it is dismissed, and reports whether the first guard process starts. The
-    /// thread must not end otherwise while a guard process runs, because the guard would take this for the end of the
-    /// mount process.
+    /// thread must not end otherwise while a guard process runs, because the guard process takes this for the end of
+    /// the mount process.
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));

@@ -2,8 +2,8 @@
 //!
 //! FUSE requests contain node ids and no paths. From the names of a file and of its parent directories, the mount
 //! derives the path that the kernel walked. A file may have several names, and another client may have given some of
-//! these names to other files since. A request does not say which name the program used. So the mount keeps each name
-//! for as long as the kernel may use it without a LOOKUP.
+//! these names to other files. A request does not say which name the program used. So the mount keeps each name for as
+//! long as the kernel may use it without a LOOKUP.
 
 use bytes::Bytes;
 use std::time::Duration;
@@ -46,8 +46,8 @@ impl Trusted {
 pub(crate) struct KnownNames(Vec<Place>);
 
 impl KnownNames {
-    /// Records that the kernel receives this name for the file at the time `now`. A directory keeps only this name.
-    /// Returns the names that the mount no longer keeps.
+    /// Records that the kernel receives the given name for the file at the time `now`. A directory keeps only this
+    /// name. Returns the names that the mount no longer keeps.
     pub(crate) fn found(
         &mut self,
         (dir, name): (u64, &[u8]),

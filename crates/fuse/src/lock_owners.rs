@@ -35,8 +35,8 @@ pub(crate) struct LockOwners {
 struct LockOwner {
     /// The id of the process that requested the locks.
     pid: u32,
-    /// The handle of the open through which the owner last requested a lock. The locks end with this open, and the
-    /// kernel reports only that the open is closed.
+    /// The handle of the open through which the owner last requested a lock. The locks end with this open. The kernel
+    /// reports only the close of the open, not the end of its locks.
     handle: u64,
     /// Whether the owner used flock(2).
     flock: bool,
@@ -48,7 +48,7 @@ struct LockOwner {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,
-    /// The process with this id closed a descriptor of the open at this time.
+    /// The process with the contained id closed a descriptor of the open at the contained time.
     Flushed(u32, Instant),
     /// A program closed the last descriptor, and the mount releases the locks.
     Released,
@@ -103,8 +103,8 @@ impl LockOwners {
         self.table().remove(&(file, owner)).is_some()
     }
 
-    /// Records that a process closed a descriptor of the open `handle`, through which these owners requested locks of
-    /// a file.
+    /// Records that a process closed a descriptor of the open `handle`, through which the given owners requested locks
+    /// of a file.
     pub(crate) fn flushed(&self, file: u64, owners: &[u64], handle: u64, pid: u32) {
         self.set(file, owners, handle, Closing::Flushed(pid, Instant::now()));
     }
@@ -124,7 +124,7 @@ impl LockOwners {
         owners.iter().copied().filter(|owner| set(owner)).collect()
     }
 
-    /// Records that the mount has released the locks of these owners.
+    /// Records that the mount has released the locks of the given owners.
     pub(crate) fn ended(&self, file: u64, owners: &[u64]) {
         for owner in owners {
             self.take(file, *owner);

@@ -150,8 +150,8 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
     (device, Carrier::Device)
 }
 
-/// Detaches a Weir mount from `dir` if the process of the mount was killed. Otherwise every request to the directory
-/// would fail with ENOTCONN. Returns whether there was such a mount.
+/// Detaches a Weir mount from `dir` if the process of the mount was killed. Without this, every request to the
+/// directory fails with ENOTCONN. Returns whether there was such a mount.
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
     // Use statfs(2): for other calls, such as stat(2), the kernel may answer from its cache.
     match rustix::fs::statfs(dir) {

@@ -45,8 +45,8 @@ impl Named {
         self.files.insert(self.hasher.hash_one((dir, name)), number);
     }
 
-    /// Removes these names of the file `number` from the table. A name that now stands for another file stays in the
-    /// table.
+    /// Removes the given names of the file `number` from the table. A name that now stands for another file stays in
+    /// the table.
     fn remove(&mut self, places: &[Place], number: u64) {
         for place in places {
             let hash = self.hasher.hash_one((place.dir, &*place.name));
@@ -92,7 +92,7 @@ const GONE_HERE: u32 = u32::MAX;
 impl Known {
     /// Creates the record of an inode whose entry the kernel receives for the first time.
     fn new(node: &Node, dir: u64, told_at: u32) -> Self {
-        // Copy the filehandle: it is a slice of a network buffer of 8 KiB or more, and would keep the whole buffer in
+        // Copy the filehandle: it is a slice of a network buffer of 8 KiB or more, and keeps the whole buffer in
         // memory.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         Known { node, dir, places: KnownNames::default(), lookups: 0, as_dir: None, told_at, gone: 0 }
@@ -163,8 +163,8 @@ impl Nodes {
         all.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Records that the kernel opens a file with these `FOPEN_*` flags. Unless the open bypasses the page cache, the
-    /// kernel may have cached pages of the file from now on.
+    /// Records that the kernel opens a file with the given `FOPEN_*` flags. Unless the open bypasses the page cache,
+    /// the kernel may have cached pages of the file from now on.
     pub(crate) fn may_have_pages(&self, number: u64, how: u32) {
         if how & abi::fopen::DIRECT_IO == 0
             && let Some(known) = self.table().get_mut(&number)
@@ -196,7 +196,7 @@ impl Nodes {
         self.get(dir).ok()
     }
 
-    /// Records that the kernel is about to receive an entry of a file with this name in this directory. Returns the
+    /// Records that the kernel is about to receive an entry of a file with the given name and directory. Returns the
     /// node id of the file. Except for the root, calls `told` with the node id while no FORGET of the file can run.
     pub(crate) fn remember(
         &self,

@@ -2,8 +2,7 @@
 //! it first. After a wake-up while the request waits, a task polls it.
 //!
 //! A wake-up during a poll by the reader only changes the state of the request, and the reader polls again. Otherwise
-//! the wake-up would start a task that has to wait for the reader. Replies of nearby servers often arrive during this
-//! poll.
+//! the wake-up starts a task that has to wait for the reader. Replies of nearby servers often arrive during this poll.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -348,8 +348,8 @@ impl Op {
             opcode::FORGET => Op::Forget { nlookup: f.u64()? },
             opcode::BATCH_FORGET => Op::BatchForget { nodes: forgets(f.u32()?, &rest)? },
             opcode::INTERRUPT => Op::Interrupt { unique: f.u64()? },
-            // STATX also has a mask of requested attributes after these fields. The mount ignores the mask and
-            // returns all attributes.
+            // After the fields of GETATTR, STATX also has a mask of requested attributes. The mount ignores the mask
+            // and returns all attributes.
             opcode::GETATTR | opcode::STATX => {
                 let flags = f.u64()? as u32;
                 let fh = f.u64()?;

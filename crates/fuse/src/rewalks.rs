@@ -34,7 +34,7 @@ pub(crate) struct Rewalks {
 type Name = (u64, Box<[u8]>);
 
 /// A cached name that the kernel drops, because the name now stands for another file. Each thread that looked up the
-/// name before gets ESTALE once, and looks up the name again.
+/// name before the drop gets ESTALE once, and looks up the name again.
 struct Dropped {
     at: Instant,
     threads: Vec<u32>,
@@ -158,7 +158,7 @@ impl Rewalks {
             Step::LookUp(dir, name) => Some((dir, name.into())),
             _ => None,
         };
-        // Boxed, because rewalks are rare, and every request would otherwise reserve memory for the guard.
+        // Boxed, because rewalks are rare, and otherwise every request reserves memory for the guard.
         Some(Box::new(Asking { rewalks: self, thread }))
     }
 

@@ -8,7 +8,8 @@ pub const NAME_MAX: usize = 255;
 pub const PATH_MAX: usize = 4095;
 /// Maximum number of hard links to one file.
 pub const LINK_MAX: u32 = 1 << 30;
-/// Largest size of a file in bytes. An object of this size and its head stay below `i64::MAX` bytes.
+/// Largest size of a file in bytes. An iod's file for an object of this size, with the head of the file, stays below
+/// `i64::MAX` bytes.
 pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
 /// Longest xattr name in bytes, without its `user.` prefix.
 pub const XATTR_NAME_MAX: usize = 250;
@@ -96,8 +97,8 @@ pub const LAYOUTS_PER_CLIENT_MAX: usize = 64 << 10;
 pub const LAYOUTS_MAX: usize = 512 << 10;
 /// Maximum number of bytes in the reply caches of all sessions together.
 pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
-/// A new session gets at most the free part of the reply cache divided by this number, so that space remains for many
-/// more sessions.
+/// A new session gets at most the free part of the reply cache divided by this number, so that space remains for
+/// further sessions.
 pub const REPLY_CACHE_SHARE: u64 = 1024;
 
 /// Maximum number of connections that one daemon accepts.

@@ -45,7 +45,7 @@ impl Admission {
 }
 
 impl Coherence {
-    /// Returns whether an open with these flags needs a write delegation, so that the kernel can write the file
+    /// Returns whether an open with the given flags needs a write delegation, so that the kernel can write the file
     /// through the page cache.
     pub(crate) fn wants_write_delegation(&self, flags: u32) -> bool {
         self.write_back.wants(flags) && self.mount.policy().policy.access == Access::Page
@@ -72,8 +72,8 @@ impl Coherence {
         Found { changed, sure }
     }
 
-    /// Decides how an open with these flags uses the page cache. The kernel may write the file through the page cache
-    /// if the mount has the write delegation and the kernel has the right size cached.
+    /// Decides how an open with the given flags uses the page cache. The kernel may write the file through the page
+    /// cache if the mount has the write delegation and the kernel has the right size cached.
     pub(crate) fn admit(&self, file: &File, flags: u32, Found { changed, sure }: Found) -> Admission {
         let keep = if changed { 0 } else { fopen::KEEP_CACHE };
         let past = Admission { how: fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, writing: None };
@@ -99,7 +99,7 @@ impl Coherence {
         }
     }
 
-    /// Begins the use of the page cache by an open with these flags of open(2).
+    /// Begins the use of the page cache by an open with the given flags of open(2).
     pub(crate) fn begins_use(&self, file: &File, flags: u32, Admission { how, writing }: Admission) -> PageUse {
         PageUse::begin(&self.pages, file, flags, (how & fopen::DIRECT_IO == 0, writing))
     }

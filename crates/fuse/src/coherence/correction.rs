@@ -40,9 +40,9 @@ impl Coherence {
         self.mount.getattr(&node).await.map_err(|error| unknown(error.into()))
     }
 
-    /// Makes the kernel cache these attributes before it writes the file through the page cache. Returns whether that
-    /// succeeded. The kernel replaces bytes after its cached end of the file by zeros, so a wrong size would lose
-    /// data.
+    /// Makes the kernel cache the given attributes of a file before it writes the file through the page cache. Returns
+    /// whether that succeeded. The kernel replaces bytes after its cached end of the file by zeros, so a wrong size
+    /// loses data.
     pub(super) async fn agree_surely(&self, number: u64, attrs: &Attrs) -> bool {
         if self.write_back.is_written(number) {
             return true;
@@ -53,14 +53,14 @@ impl Coherence {
         }
     }
 
-    /// Makes the kernel cache these attributes of a regular file, unless the kernel's own attributes are newer. Waits
-    /// at most [`PATIENCE`]. Used before replies that contain attributes. For a file that other clients use, the
+    /// Makes the kernel cache the given attributes of a regular file, unless the kernel's own attributes are newer.
+    /// Waits at most [`PATIENCE`]. Used before replies that contain attributes. For a file that other clients use, the
     /// kernel drops its pages before the mount requests the attributes.
     pub(super) async fn agree(&self, thread: u32, number: u64, attrs: &Attrs) {
         let _ = tokio::time::timeout(PATIENCE, self.agree_whole(thread, number, attrs)).await;
     }
 
-    /// Makes the kernel cache these attributes before a read or write of a file that other clients use. The kernel
+    /// Makes the kernel cache the given attributes before a read or write of a file that other clients use. The kernel
     /// reads only up to its cached end of the file. The kernel writes zeros between this end and the written bytes.
     ///
     /// # Errors

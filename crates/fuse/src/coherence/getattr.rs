@@ -68,8 +68,8 @@ impl Coherence {
             return None;
         }
         if !self.cache.has_size(number, open.file.attrs().size) {
-            // The kernel may discard the reply to this request. Then it would read only up to its old cached size, so
-            // first make it cache the new size.
+            // The kernel may discard the reply to this request. Then it reads only up to its old cached size, so first
+            // make it cache the new size.
             Box::pin(self.show_size(number)).await;
         }
         // The reply contains the modification time that the kernel has cached, even if this mount has written the file

@@ -139,7 +139,7 @@ impl KernelSizes {
     }
 
     /// Makes the kernel request the size of a file until it caches the size in the reply, and returns this size. The
-    /// kernel discards a reply if a write of the file ends between the request and the reply. For mounts without
+    /// kernel discards a reply if a write of the file ends between the request and the reply. Used on mounts without
     /// write-back. Must run on its own thread, like [`KernelSizes::correct`].
     ///
     /// # Errors
@@ -174,8 +174,8 @@ impl KernelSizes {
         Ok(told.map(|_| answered)?)
     }
 
-    /// Opens the kernel's inode with this number, if the kernel has one, and reads its cached attributes. Opening the
-    /// mount point makes a request to this very file system.
+    /// Opens the kernel's inode with the given number, if the kernel has one, and reads its cached attributes. Opens
+    /// the mount point too, which makes a request to this very file system.
     fn look(&self, number: u64) -> io::Result<(OwnedFd, Statx)> {
         let (dir, device) = self.place.get().ok_or_else(|| io::Error::other("where the mount is, is not known"))?;
         let mount = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -266,7 +266,7 @@ fn differs(believed: &Statx, attrs: &Attrs) -> (bool, bool) {
     (believed.stx_size != attrs.size, mtime != (attrs.mtime.secs, attrs.mtime.nanos))
 }
 
-/// Opens the kernel's inode with this number with `O_PATH`. Makes no request to the mount.
+/// Opens the kernel's inode `number` with `O_PATH`. Makes no request to the mount.
 fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
     // All inodes of this mount have the generation 0.
     let id = [(number >> 32) as u32, number as u32, 0];
@@ -281,7 +281,7 @@ fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
             error if error.raw_os_error() == Some(libc::ESTALE) => Err(io::ErrorKind::NotFound.into()),
             error => Err(error),
         },
-        // SAFETY: the call above has just opened `fd`, and nothing else owns it.
+        // SAFETY: open_by_handle_at(2) has just opened `fd`, and nothing else owns it.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }

@@ -297,7 +297,7 @@ impl State {
         (id, runs)
     }
 
-    /// Updates the twins: the kernel has these bytes from `offset` on in its page cache.
+    /// Updates the twins of pages: the kernel has `data` in its page cache, from `offset` on.
     fn has_now(&mut self, offset: u64, data: &[u8]) {
         if self.young.is_empty() && self.old.is_empty() {
             return;

@@ -128,7 +128,7 @@ impl FilePages {
 }
 
 impl PageUse {
-    /// Records an open of a file with these flags of open(2). `cached`: the open uses the page cache.
+    /// Records an open of a file with the given flags of open(2). `cached`: the open uses the page cache.
     pub(super) fn begin(
         table: &Arc<OpenPages>,
         file: &File,
@@ -187,12 +187,12 @@ impl PageUse {
         &self.pages.mapped
     }
 
-    /// Returns whether the kernel has read all its cached pages under this delegation ([`File::delegation`]).
+    /// Returns whether the kernel has read all its cached pages under the given delegation ([`File::delegation`]).
     pub(super) fn are_pages_of(&self, delegation: u64) -> bool {
         self.pages.got_under.load(SeqCst) == delegation
     }
 
-    /// Records that the kernel has dropped the pages that it read before this delegation.
+    /// Records that the kernel has dropped the pages that it read before the mount got the given delegation.
     pub(super) fn pages_begin_under(&self, delegation: u64) {
         self.pages.got_under.fetch_max(delegation, SeqCst);
     }

@@ -51,10 +51,10 @@ impl Coherence {
         }
     }
 
-    /// Lets the kernel keep pages of a file that other clients use for a moment, for a mapping or a system call such
-    /// as `sendfile`. The kernel uses such pages without checking that they are valid. So the mount makes the kernel
-    /// drop them after [`SHARED_KEPT`], and before it answers a GETATTR. The mount does not do so at once, because
-    /// one instruction of a program may need several pages of a mapping.
+    /// Lets the kernel keep pages for a moment, for a mapping or a system call such as `sendfile`, although other
+    /// clients use the file. The kernel uses such pages without checking that they are valid. So the mount makes the
+    /// kernel drop them after [`SHARED_KEPT`], and before it answers a GETATTR. The mount does not do so at once,
+    /// because one instruction of a program may need several pages of a mapping.
     pub(super) fn let_pages_linger(&self, number: u64, pages: &PageUse) {
         let (Some(coherence), Some(lingers)) = (self.shared(), pages.pages_linger()) else { return };
         tokio::spawn(async move {
@@ -78,8 +78,8 @@ impl Coherence {
         }
     }
 
-    /// Waits a short time until the kernel is not about to apply a reply with attributes. The kernel would discard
-    /// the reply if it had to drop pages at that moment.
+    /// Waits a short time until the kernel is not about to apply a reply with attributes. The kernel discards a reply
+    /// if it has to drop pages before it applies the reply.
     pub(super) async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
             // With write-back, the kernel takes the size from no reply, so a discarded reply does no harm.

@@ -1,5 +1,5 @@
-//! A cache of attributes that the kernel received with a name a moment ago. The kernel requests them again at once,
-//! with the birth time (STATX).
+//! A cache of attributes that the kernel has just received with a name. The kernel requests these attributes again at
+//! once, with the birth time (STATX).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -12,7 +12,7 @@ const GOOD_FOR: Duration = Duration::from_millis(100);
 /// Largest number of files in the cache.
 const MOST: usize = 2048;
 
-/// Attributes that the kernel received a moment ago, by file number.
+/// Attributes that the kernel has just received, by file number.
 #[derive(Default)]
 pub(super) struct RecentAttrs {
     /// Number of beginnings and ends of operations that may change attributes of any file.

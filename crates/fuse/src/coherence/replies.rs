@@ -33,15 +33,15 @@ impl Coherence {
         self.recent_attrs.change()
     }
 
-    /// Records that the kernel is about to receive an entry with these attributes. The caller must ensure that no
+    /// Records that the kernel is about to receive an entry with the given attributes. The caller must ensure that no
     /// FORGET of the file runs during this call.
     pub(crate) fn entry_told(&self, number: u64, attrs: &Attrs) {
         self.cache.entry_told(number, attrs);
     }
 
-    /// Returns how long the kernel may cache the attributes in the entry that it receives in reply to `thread`.
-    /// `changed`: the file may have changed since the mount requested the attributes. `mark`: the moment before the
-    /// mount requested the attributes, or `None` if the kernel's request changed something.
+    /// Returns how long the kernel may cache the attributes in the entry that it receives in the reply to a request of
+    /// `thread`. `changed`: the file may have changed since the mount requested the attributes. `mark`: the moment
+    /// before the mount requested the attributes, or `None` if the kernel's request changed something.
     pub(crate) fn entry_replied(
         &self,
         thread: u32,
@@ -65,15 +65,15 @@ impl Coherence {
         valid
     }
 
-    /// Returns how long the kernel may cache these attributes in the reply to a GETATTR.
+    /// Returns how long the kernel may cache the given attributes in the reply to a GETATTR.
     pub(crate) fn getattr_replied(&self, number: u64, attrs: &Attrs) -> Duration {
         self.replied(number, attrs);
         self.told(number, attrs);
         self.attrs_lifetime(number)
     }
 
-    /// Returns how long the kernel may cache these attributes in the reply to a SETATTR. The kernel accepts this reply
-    /// even if it has received other attributes since it sent the SETATTR. So a size that other clients may have
+    /// Returns how long the kernel may cache the given attributes in the reply to a SETATTR. The kernel accepts this
+    /// reply even if it has received other attributes since it sent the SETATTR. So a size that other clients may have
     /// changed gets no lifetime.
     pub(crate) fn setattr_replied(&self, number: u64, attrs: &Attrs) -> Duration {
         self.replied_surely(number, attrs);
@@ -81,16 +81,16 @@ impl Coherence {
         if self.write_back.is_written(number) { Duration::ZERO } else { self.attrs_lifetime(number) }
     }
 
-    /// Records that the kernel receives these attributes. The kernel discards a reply if its own attributes of the file
-    /// have changed since it sent the request. So it may or may not cache a new size. With write-back, the kernel takes
-    /// the size from no reply.
+    /// Records that the kernel receives the given attributes of a file in a reply. The kernel discards a reply if its
+    /// own attributes of the file have changed since it sent the request. So it may or may not cache a new size. With
+    /// write-back, the kernel takes the size from no reply.
     fn replied(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.cache.may_take(number, attrs);
         }
     }
 
-    /// Records that the kernel receives these attributes in the reply to SETATTR or to an open that truncates. The
+    /// Records that the kernel receives the given attributes in the reply to SETATTR or to an open that truncates. The
     /// kernel never discards such a reply.
     pub(super) fn replied_surely(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
@@ -98,7 +98,7 @@ impl Coherence {
         }
     }
 
-    /// Records that the kernel receives these attributes of a file.
+    /// Records that the kernel receives the given attributes of a file.
     pub(super) fn told(&self, number: u64, attrs: &Attrs) {
         self.cache.told(number, attrs);
         self.keep_pages(number, attrs);

@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, ByteRange};
 
 /// Files whose size requests of this mount are setting. The kernel has such a file locked during the request, so the
-/// mount does not correct the kernel's size during the request. Otherwise two mounts that set the size of one file
-/// would wait for each other.
+/// mount does not correct the kernel's size during the request. Otherwise two mounts that set the size of one file wait
+/// for each other.
 #[derive(Debug, Default)]
 pub(super) struct Resizing(Mutex<HashMap<u64, Under>>);
 

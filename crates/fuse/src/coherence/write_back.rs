@@ -41,7 +41,7 @@ pub(super) struct WriteBack {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NotAlone;
 
-/// Returns whether a file opened with these flags of open(2) can be written.
+/// Returns whether the given flags of open(2) permit writes.
 fn writes(flags: u32) -> bool {
     OFlags::from_bits_retain(flags).intersects(OFlags::WRONLY | OFlags::RDWR)
 }
@@ -68,14 +68,14 @@ impl WriteBack {
         self.on.store(false, Relaxed);
     }
 
-    /// Returns whether an open with these flags needs a write delegation. An append needs none, because only the mgr
-    /// knows the end of the file, and neither does O_DIRECT.
+    /// Returns whether an open with the given flags needs a write delegation. An append needs none, because only the
+    /// mgr knows the end of the file, and neither does O_DIRECT.
     pub(super) fn wants(&self, flags: u32) -> bool {
         self.is_on() && writes(flags) && !OFlags::from_bits_retain(flags).intersects(OFlags::APPEND | OFlags::DIRECT)
     }
 
-    /// Begins an open with these flags that may use the page cache. Returns the guard of its writes to the page
-    /// cache, or `None` if it does not write there.
+    /// Begins an open with the given flags that may use the page cache. Returns the guard of the kernel's writes to the
+    /// page cache, or `None` if the open does not write there.
     ///
     /// # Errors
     /// The writes of this open have to bypass the page cache.
@@ -191,7 +191,7 @@ impl WriteBack {
         self.writers.table().get_mut(&number).map(|cached| cached.twins.forgetting())
     }
 
-    /// Records that the kernel has dropped the pages of a range that it read before this age.
+    /// Records that the kernel has dropped the pages of a range that it read before the given age.
     pub(super) fn pages_were_forgotten(&self, number: u64, age: u64, range: ByteRange) {
         if let Some(cached) = self.writers.table().get_mut(&number) {
             cached.twins.forgotten(age, range);

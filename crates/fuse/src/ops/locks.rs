@@ -76,7 +76,8 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
         return Ok(Reply::Done);
     }
     let kind = kind(lock)?;
-    // Record the owner before the mount requests the lock. If the caller ends meanwhile, its close releases the lock.
+    // Record the owner before the mount requests the lock. If the caller ends before the mgr replies, the close of its
+    // descriptor releases the lock.
     fs.opens.asks_lock(&open, lock.owner, (lock.pid, lock.fh, lock.flock)).await;
     if !take(fs, header, &open, lock, (range, kind), sleep).await? {
         return Err(EAGAIN);
@@ -84,7 +85,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     if cached()
         && let Err(error) = fs.coherence.lock_taken(header.pid, header.node, &open).await
     {
-        // The caller receives an error and would not release the lock, so release the lock here.
+        // The caller receives an error and does not release the lock, so release the lock here.
         open.for_locks.get().unwrap_or(&open.file).unlock(lock.owner, range).await?;
         return Err(error);
     }
@@ -107,8 +108,8 @@ async fn take(
         None if open.file.may_lock(what.1) || !lock.flock => &open.file,
         None => {
             let file = open.for_locks.get_or_try_init(|| Box::pin(open_for_locks(fs, header))).await?;
-            // Release the owner's lock through the first open, because this lock would remain. While flock(2) changes
-            // the kind of a lock, other callers may get the lock.
+            // Release the owner's lock through the first open, because the lock through the second open does not
+            // replace it. While flock(2) changes the kind of a lock, other callers may get the lock.
             open.file.unlock(lock.owner, what.0).await?;
             file
         }

@@ -38,7 +38,7 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
             fs.coherence.write_time_set(header.node, &attrs, &changes);
             attrs
         }
-        // A caller with an open file keeps the rights from the open, even if the mode has changed since.
+        // A caller with an open file keeps the rights from the open, even if the mode has changed since the open.
         Some(open) if changes.size.is_some() => open.file.set_attrs(&changes).await?,
         _ => set_named(fs, header, args, &changes).await?,
     };

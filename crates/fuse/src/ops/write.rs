@@ -93,7 +93,7 @@ impl FileSystem {
     }
 
     /// Clears the setuid and setgid bits before a caller that may not keep them writes to a file or truncates it.
-    /// Returns the attributes afterwards.
+    /// Returns the attributes after the change.
     pub(crate) async fn drop_privileges(&self, header: &Header, node: &Node) -> Result<Attrs, Errno> {
         let attrs = self.callers.anybody().getattr(node).await?;
         // Without execute permission for the group, setgid does not mean execution with the group's rights (old
@@ -109,7 +109,7 @@ impl FileSystem {
             Err(_) => self.acting(header).setattr(node, &changes).await?,
             Ok(attrs) => attrs,
         };
-        // The kernel leaves this change to the mount, and would continue to use its cached mode. So make it expire the
+        // The kernel leaves this change to the mount, and continues to use its cached mode. So make it expire the
         // cached attributes.
         self.coherence.attributes_fetched(node.id.0, &attrs);
         Ok(attrs)

@@ -2,8 +2,8 @@
 //!
 //! The kernel queues a request if its queue has no free entry. The kernel puts the request into the next entry that
 //! returns with a reply, not into a new entry (Linux 6.14 to 6.18). If requests that wait for locks hold all other
-//! entries, the queued request would wait until some program makes another request through the same queue. So a
-//! thread on the queue's processor requests an extended attribute, which the mount returns without the servers.
+//! entries, the queued request waits until some program makes another request through the same queue. So a thread on
+//! the queue's processor requests an extended attribute, which the mount returns without the servers.
 
 use crate::self_requests;
 use std::io;

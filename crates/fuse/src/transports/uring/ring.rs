@@ -20,15 +20,15 @@ const DEPTH: usize = 8;
 /// than processes that wait for locks at the same time on one processor: the process that unlocks needs one more
 /// entry.
 const DEPTH_MAX: usize = 1024;
-/// Number of entries of a queue that should wait for requests at any time. With fewer entries, a burst of requests
-/// would have to wait until the ring's thread runs.
+/// Number of entries of a queue that should wait for requests at any time. With fewer entries, a burst of requests has
+/// to wait until the ring's thread runs.
 const SPARE: usize = 4;
 /// Capacity of the submission queue, in commands.
 const COMMANDS: u32 = 64;
 /// The user data of the poll for wake-ups; the user data of every other command is the number of its entry.
 const BELL: u64 = u64::MAX;
 
-/// The state that a ring's thread shares with the threads that answer requests.
+/// The state that a ring's thread shares with the threads that reply to requests.
 pub(super) struct Ring {
     entries: Box<[OnceLock<Entry>]>,
     /// The indices of entries whose replies the ring's thread has to give to the kernel.
@@ -111,7 +111,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Creates the ring for these queues of an open device. The thread that will serve the ring has to call this.
+    /// Creates the ring for the given queues of an open device. The thread that will serve the ring has to call this
+    /// function.
     pub(super) fn new(ring: Arc<Ring>, number: u32, queues: &[u16], over: &Over) -> io::Result<Server> {
         let kernel = IoUring::builder().setup_single_issuer().setup_defer_taskrun().dontfork().build(COMMANDS)?;
         kernel.submitter().register_files(&[over.device])?;
