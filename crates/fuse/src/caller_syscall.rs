@@ -148,7 +148,8 @@ impl Call {
             libc::SYS_pwrite64 => (count, true),
             libc::SYS_writev => (self.buffers(from, count)?, false),
             libc::SYS_pwritev => (self.buffers(from, count)?, true),
-            // The offset -1 stands for the file position of the descriptor.
+            // The offset -1 of pwritev2(2) stands for the file position of the descriptor, so read this position
+            // instead.
             libc::SYS_pwritev2 => (self.buffers(from, count)?, offset != u64::MAX),
             _ => return None,
         };
@@ -159,7 +160,7 @@ impl Call {
     fn buffers(&self, from: u64, count: u64) -> Option<u64> {
         let mut list = vec![0; size_of::<libc::iovec>() * count.min(BUFFERS_MAX) as usize];
         File::open(format!("/proc/{}/mem", self.thread)).ok()?.read_exact_at(&mut list, from).ok()?;
-        // Each element has two words: `iov_base` and `iov_len`.
+        // Each `struct iovec` has two words, `iov_base` and `iov_len`, so read the second word.
         let lens = list.chunks_exact(size_of::<libc::iovec>()).map(|buffer| buffer[size_of::<usize>()..].try_into());
         lens.map(|len| len.ok().map(u64::from_ne_bytes)).try_fold(0u64, |sum, len| sum.checked_add(len?))
     }
@@ -187,7 +188,8 @@ impl Call {
     /// Returns whether the call is a write that need not be durable when the call returns. Does not check the
     /// descriptor for `O_SYNC` or `O_DSYNC`.
     pub(crate) fn writes_lazily(&self) -> bool {
-        // The mask is RWF_DSYNC and RWF_SYNC. The flags of asynchronous calls (io_submit, io_uring) are not visible.
+        // The mask 0x6 contains RWF_DSYNC and RWF_SYNC. The flags of asynchronous calls (io_submit, io_uring) are not
+        // visible, so such a call counts as synchronous.
         let syncs = self.number == Some(libc::SYS_pwritev2) && self.arguments[5] & 0x6 != 0;
         self.writes() && !syncs && !self.is_asynchronous()
     }
@@ -240,7 +242,7 @@ impl Call {
             },
             None => return false,
         };
-        // If the mount cannot read the path, `name` is most likely the last name on the path.
+        // If the mount cannot read the path, `name` is most likely its last name, so assume that.
         let Some(path) = self.path(at) else { return true };
         let Some((last, above)) = names(&path).split_last().map(|(last, above)| (*last, above.to_vec())) else {
             return false;

@@ -143,15 +143,16 @@ impl FileSystem {
         }
         self.rewalks.end(header.pid);
         match &request.op {
-            // The kernel may be revalidating a cached name. Then the kernel handles ESTALE like other errors: it
-            // drops the name, and looks up the name again.
+            // The kernel may be revalidating a cached name. Then it handles ESTALE like other errors: it drops the
+            // name, and looks up the name again. So reply ESTALE.
             Op::Lookup { name } if self.nodes.unnamed(header.node, name) => {
                 self.rewalks.dropped(header.pid, header.node, name);
                 return Err(ESTALE);
             }
-            // After ENOENT the kernel creates the name. If the creation fails, the kernel walks the path again.
+            // The caller creates the name, so reply that it does not exist. If the creation then fails, the kernel
+            // walks the path again.
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
-            // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, and the kernel
+            // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, so that the kernel
             // looks up the name again.
             Op::Lookup { name } if self.rewalks.drops(header.pid, header.node, name) => return Err(ESTALE),
             Op::Open { .. } => drop(self.open_unlink_races.gone(header.pid, header.node)),

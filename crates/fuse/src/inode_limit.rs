@@ -24,7 +24,7 @@ const REST_MAX: Duration = Duration::from_secs(64);
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
     loop {
         let Some(crowded) = fs.upgrade().map(|fs| fs.nodes.crowded()) else { return };
-        // The timeout lets this task check whether the file system still exists.
+        // Wait with a timeout, so that this task notices the end of the file system.
         let _ = tokio::time::timeout(REST_MAX, crowded.notified()).await;
         let mut rest = REST;
         // Repeat the notification, because inodes in use may become unused, and the kernel does not report that.

@@ -221,7 +221,7 @@ mod tests {
         let began = Instant::now();
         while lockers.may_be_free(FILE, None, lockers.mark()).await {}
         assert_eq!(began.elapsed(), RELEASE_WITHIN);
-        // A process that inherited a descriptor does not affect the fcntl(2) locks of another process.
+        // A process that closes an inherited descriptor does not affect the fcntl(2) locks of another process.
         lockers.asks(FILE, OWNER, (100, 5, false)).await;
         lockers.flushed(FILE, &[OWNER], 5, 101);
         assert_eq!(looks_again(&lockers, lockers.mark()), Some(false));

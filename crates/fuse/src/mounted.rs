@@ -155,7 +155,7 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
     // Use statfs(2): for other calls, such as stat(2), the kernel may answer from its cache.
     match rustix::fs::statfs(dir) {
-        // ECONNABORTED: this request was in progress while the kernel ended the connection.
+        // ECONNABORTED: the statfs request was in progress while the kernel ended the connection.
         Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {}
         _ => return Ok(false),
     }

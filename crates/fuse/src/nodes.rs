@@ -92,8 +92,8 @@ const GONE_HERE: u32 = u32::MAX;
 impl Known {
     /// Creates the record of an inode whose entry the kernel receives for the first time.
     fn new(node: &Node, dir: u64, told_at: u32) -> Self {
-        // Copy the filehandle: it is a slice of a network buffer of 8 KiB or more, and keeps the whole buffer in
-        // memory.
+        // Copy the filehandle, because it is a slice of a network buffer of 8 KiB or more, and keeps the whole buffer
+        // in memory.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         Known { node, dir, places: KnownNames::default(), lookups: 0, as_dir: None, told_at, gone: 0 }
     }
@@ -262,7 +262,7 @@ impl Nodes {
     pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) {
         let [moved, replaced] = [from, to].map(|(dir, name)| self.names().get(dir, name));
         if moved.is_some() && moved == replaced {
-            // Both names belong to one file: rename(2) changes nothing.
+            // Both names belong to one file, so rename(2) changes nothing.
             return;
         }
         for (dir, name) in [from, to] {
@@ -306,7 +306,7 @@ impl Nodes {
                 self.names().remove(known.places.all(), number);
                 table.remove(&number);
                 forgotten();
-                // Free the memory of a table that has become much smaller.
+                // Free unused memory of the table if it has become much smaller.
                 if table.capacity() > 4096 && table.len() < table.capacity() / 8 {
                     let most = table.capacity() / 4;
                     table.shrink_to(most);

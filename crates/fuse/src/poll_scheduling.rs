@@ -89,7 +89,8 @@ mod tests {
                     turns.hand_over();
                     (reader, task) = (false, true);
                 }
-                // The task polls again whenever one of its own wakers is called.
+                // Other polls by the task need no step here, because the task polls again whenever one of its own
+                // wakers is called.
                 _ => {}
             }
             unseen &= !task;

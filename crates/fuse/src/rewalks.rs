@@ -261,7 +261,7 @@ mod tests {
         rewalks.threads().get_mut(&6).unwrap().last = Some(past);
         assert!(rewalks.asks(6, Step::Other).is_none());
         assert!(!rewalks.is_walking(6, "open") && rewalks.threads().len() == 1);
-        // The thread was killed before it received a reply.
+        // The thread is killed before it receives a reply.
         drop(asking);
         assert!(rewalks.threads()[&5].last.is_some());
     }

@@ -79,8 +79,8 @@ impl Coherence {
     /// bytes arrived.
     pub(crate) async fn write_ended(&self, number: u64, past: Past<'_>) {
         if self.write_back.is_on() {
-            // Record the write before the check for readers of pages. An open after the check then drops the pages
-            // that are older than the write.
+            // Record the write before the check for readers of pages. Otherwise an open between both keeps pages that
+            // are older than the write.
             self.cache.written_past(number);
         }
         if self.pages.are_read(number) {

@@ -268,7 +268,7 @@ fn differs(believed: &Statx, attrs: &Attrs) -> (bool, bool) {
 
 /// Opens the kernel's inode `number` with `O_PATH`. Makes no request to the mount.
 fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
-    // All inodes of this mount have the generation 0.
+    // All inodes of this mount have the generation 0, so the last word of the handle is 0.
     let id = [(number >> 32) as u32, number as u32, 0];
     let mut handle = FileHandle { bytes: FILEID_LEN as u32, kind: FILEID_INO64_GEN, id };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
@@ -276,7 +276,7 @@ fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
     // SAFETY: the handle has the length that its field `bytes` says, and the kernel only reads it.
     let fd = unsafe { libc::open_by_handle_at(mount.as_fd().as_raw_fd(), handle.cast(), flags) };
     match fd {
-        // ESTALE: the kernel has no inode with this number.
+        // ESTALE means that the kernel has no inode `number`.
         ..0 => match io::Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::ESTALE) => Err(io::ErrorKind::NotFound.into()),
             error => Err(error),
@@ -290,7 +290,8 @@ fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
 pub(super) fn may() -> bool {
     let Ok(here) = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     match open_by_number(here, u64::MAX) {
-        // The kernel checks the capability before it checks the handle.
+        // The kernel checks the capability before it checks the handle, so any other error proves that the process has
+        // the capability.
         Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
         Ok(_) => true,
     }

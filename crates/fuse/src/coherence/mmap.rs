@@ -213,8 +213,9 @@ impl State {
         for writing in &mut self.writing {
             writing.got |= writing.range.overlaps(whole_pages(range));
         }
-        // Without opens for writing past the page cache, the pages need no twins. The kernel applies changes other than
-        // writes to pages that it is reading. The kernel reads only whole pages.
+        // Without opens for writing that bypass the page cache, pages need no twins. A change during the read, such as
+        // a truncation, makes the bytes outdated. The kernel reads only whole pages, so a range that begins within a
+        // page makes no twins.
         if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
             return;
         }
@@ -455,7 +456,8 @@ mod tests {
                     page.is_dirty = true;
                     self.model[at] = byte;
                 }
-                // The kernel reads the page after the write-back in progress has ended.
+                // The kernel reads the page only after the write-back in progress has ended, so this step waits for its
+                // end.
                 None if page.writing_back.is_none() => {
                     page.is_locked = true;
                     page.filling = Some(Fill::Asked);
@@ -510,7 +512,7 @@ mod tests {
         /// programs stored in the page.
         fn forgets(&mut self, number: usize) -> bool {
             let page = &mut self.pages[number];
-            // The kernel does not wait for a write-back in progress that uses a copy of the page.
+            // The kernel does not wait for a write-back in progress, because the write-back uses a copy of the page.
             if page.is_dirty {
                 self.write_back(number, true);
                 return false;
@@ -534,7 +536,8 @@ mod tests {
                     return;
                 }
                 Stage::Forgets if self.locks(number) => Stage::Locked,
-                // Before it drops the page for a direct write, the kernel waits for all write-backs.
+                // Before it drops the page for a direct write, the kernel waits for all write-backs of the page, so
+                // advance the write-back.
                 Stage::Locked if self.pages[number].writing_back.is_some() => {
                     self.write_back(number, true);
                     Stage::Locked
@@ -625,7 +628,7 @@ mod tests {
             vec![0..1000, 1100..4096],
             "the write-back may be in progress"
         );
-        // After the end of the file, the kernel's page contains zeros.
+        // The direct write ends after the end of the file, where the kernel's page contains zeros.
         let (past, _) = state.write_begins(ByteRange { offset: 2 * PAGE + 900, len: 100 });
         let mut last = vec![0; 4096];
         last[..904].fill(7);

@@ -231,7 +231,8 @@ mod tests {
         assert_eq!(runs(&mut twins, PAGE, &page), [0..0; 0], "it has been written");
         page[15] = 7;
         assert!(runs(&mut twins, PAGE, &page).into_iter().eq(std::iter::once(15..16)));
-        // The second page ended after 904 bytes. The kernel has filled the rest of the page with zeros.
+        // The last page of the file ended after 904 bytes. The kernel has filled the rest of the page with zeros, which
+        // count as unchanged.
         let mut last = vec![7; 904];
         last.resize(1000, 0);
         last[950] = 1;
@@ -279,7 +280,7 @@ mod tests {
         twins.thread_writes(2, range(98, 6));
         pages[103..106].fill(2);
         assert_eq!(runs(&mut twins, 0, &pages), vec![98..106]);
-        // The threads write adjacent and overlapping ranges.
+        // The threads write adjacent and overlapping ranges, whose bytes the mount writes as a whole.
         twins.thread_writes(1, range(0, 50));
         twins.thread_writes(2, range(40, 20));
         twins.thread_writes(3, range(60, 5));

@@ -35,7 +35,7 @@ impl Coherence {
         let Some(transport) = self.transport() else { return Ok(()) };
         let _change = self.recent_attrs.change();
         let age = self.write_back.pages_are_being_forgotten(number);
-        // The length 0 means the rest of the file.
+        // In an `INVAL_INODE` notification, the length 0 means the rest of the file.
         let len = if range.end() > i64::MAX as u64 { 0 } else { range.len };
         let body = Body::with_capacity(24).u64(number).u64(range.offset).u64(len).into_vec();
         let forgets = self.pages.are_being_forgotten(number);

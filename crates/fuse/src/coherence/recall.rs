@@ -40,8 +40,8 @@ impl Keeper for Recalled {
                 // not from a program.
                 coherence.write_back.reaches(file.0, open.file.attrs().size);
             }
-            // Expire the cached attributes before a program reads cached pages again, or seeks to the end of the
-            // file.
+            // Expire the kernel's cached attributes, so that the kernel requests them before the next read or seek to
+            // the end of the file.
             if coherence.write_back.is_on() && coherence.cache.is_known(file.0) {
                 coherence.expire(file.0).await;
             }

@@ -135,7 +135,7 @@ impl Coherence {
     /// when it receives this notification.
     pub(super) fn invalidate_attributes(&self, number: u64) {
         let Some(transport) = self.transport() else { return };
-        // A negative offset invalidates only the attributes.
+        // In an `INVAL_INODE` notification, a negative offset invalidates only the attributes.
         let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
         if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {
             // The kernel has no inode of the file, so it has no attributes to expire.

@@ -22,7 +22,7 @@ pub(crate) async fn create(
     let wanted = wanted(flags);
     let alone = fs.coherence.wants_write_delegation(flags);
     // Open the file for reading too: the kernel reads a page before a program writes only a part of the page. The
-    // creator of a file may read the file.
+    // creator of a new file may read it, so this does not fail.
     let open = OpenFlags { read: alone || wanted.read, ..wanted };
     let options = CreateOptions {
         mode: mode & 0o7777,
@@ -30,7 +30,8 @@ pub(crate) async fn create(
         open,
         policy: hint(flags),
         alone,
-        // The next close or fsync of the file, or fsync of its directory, makes the creation durable.
+        // The creation need not be durable yet: the next close or fsync of the file, or fsync of its directory, makes
+        // it durable.
         unsynced: true,
         ..CreateOptions::default()
     };
@@ -44,7 +45,7 @@ pub(crate) async fn create(
         }
         outcome => outcome?,
     };
-    // The file existed already, and the open has truncated it: clear its setuid and setgid bits.
+    // The file existed already, and the open has truncated it, so clear its setuid and setgid bits.
     if !file.is_unsynced()
         && file.attrs().mode & 0o6000 != 0
         && open_flags & abi::OPEN_KILL_SUIDGID != 0

@@ -39,8 +39,8 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
     let resizing = options.flags.truncate.then(|| fs.coherence.size_change_begins(header.node)).flatten();
     let file = open_file(fs, header, &node, options, flags).await?;
-    // Clear the setuid and setgid bits only after the open: a caller that may not truncate the file must not clear
-    // them.
+    // Clear the setuid and setgid bits only after the open, because a caller that may not truncate the file must not
+    // clear them.
     if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
         Box::pin(fs.drop_privileges(header, &node)).await?;
     }

@@ -27,7 +27,7 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     let resizing = changes.size.and_then(|_| fs.coherence.size_change_begins(header.node));
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
-        // The kernel has written back dirty pages at the end of a synchronous write(2), and sends its time of the
+        // The kernel has written back dirty pages at the end of a synchronous write(2), and sends its own time of the
         // write.
         Some(open) if is_times_alone(&changes) && fs.coherence.ends_synchronous_write(header.pid).await => {
             // The servers have already set the time of the write, so change nothing.
@@ -38,7 +38,8 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
             fs.coherence.write_time_set(header.node, &attrs, &changes);
             attrs
         }
-        // A caller with an open file keeps the rights from the open, even if the mode has changed since the open.
+        // A caller that has the file open keeps its rights from the open, even if the mode has changed. So truncate
+        // through the open file.
         Some(open) if changes.size.is_some() => open.file.set_attrs(&changes).await?,
         _ => set_named(fs, header, args, &changes).await?,
     };
@@ -60,7 +61,8 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
 async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let (mount, node) = (fs.by_name(header), fs.node(header)?);
     match mount.setattr(&node, changes).await {
-        // A user who may write to a file may set its times, but only to the present time (utimensat(2)).
+        // A user who may write to a file may set its times only to the present time (utimensat(2)). So let the server
+        // set its own time.
         Err(error) if (error.is(Status::Perm) || error.is(Status::Access)) && means_now(args) => {
             Ok(mount.setattr(&node, &SetAttrs { mtime: Some(SetTime::Now), ..*changes }).await?)
         }

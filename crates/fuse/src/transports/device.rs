@@ -28,7 +28,7 @@ impl Device {
     /// Creates the transport over an open and mounted `/dev/fuse`, with `threads` threads, for requests with up to
     /// `payload` bytes.
     pub(crate) fn new(fd: OwnedFd, threads: usize, payload: usize) -> Self {
-        // The kernel requires a page for the header in addition to the payload.
+        // The kernel requires buffers with a page for the header in addition to the payload.
         Device { fd, threads, buffers: Buffers::new(payload + 4096) }
     }
 
@@ -40,7 +40,7 @@ impl Device {
                 // The kernel abandoned the request before this read, or a signal interrupted the read. Read the next
                 // request.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
-                // The file system is unmounted.
+                // The file system is unmounted, so no more requests arrive.
                 Err(Errno::NODEV) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }

@@ -25,7 +25,7 @@ pub(super) fn generate(seed: u64, events: u32, fsync: bool) -> Vec<Op> {
     let count = (u64::from(events) * REQUESTS / 100) as usize;
     let mut lens: Vec<u32> = (0..count).map(|n| length(&mut rng, n, count)).collect();
     rng.shuffle(&mut lens);
-    // The order of the requests by offset differs from their order in time.
+    // Shuffle the requests, because their order by offset differs from their order in time.
     let mut placed: Vec<usize> = (0..count).collect();
     rng.shuffle(&mut placed);
     let (mut offsets, mut at) = (vec![0; count], 0);
@@ -48,7 +48,7 @@ pub(super) fn generate(seed: u64, events: u32, fsync: bool) -> Vec<Op> {
 /// Returns the length of request `n` of `count`. The number `n` determines the size class, so that the share of each
 /// class is exact.
 fn length(rng: &mut Rng, n: usize, count: usize) -> u32 {
-    // The last requests get the two large lengths.
+    // The last four percent of the requests get the two large lengths in turn.
     let large = (count * 4).div_ceil(100);
     match n * 100 / count.max(1) {
         _ if n + large >= count => LARGE[n % 2],

@@ -108,7 +108,7 @@ impl World {
         match step {
             Step::Advance(at) => at < self.flights.len(),
             Step::Send(_) if self.flights.len() == FLIGHTS => false,
-            // The kernel holds the inode lock during a truncation: no other truncation or write runs at the same
+            // The kernel holds the inode lock during a truncation, so no other truncation or write runs at the same
             // time.
             Step::Send(Kind::Truncate(_)) => !truncates && !writes,
             Step::Send(Kind::Write(_)) => !truncates,

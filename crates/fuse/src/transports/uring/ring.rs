@@ -141,7 +141,7 @@ impl Server {
 
     fn command(&mut self, code: u32, index: usize) -> io::Result<()> {
         let Some(entry) = self.ring.entries[index].get() else { return Ok(()) };
-        // `fuse_uring_cmd_req`: flags, commit id, queue number.
+        // The command has a `fuse_uring_cmd_req`: flags, commit id, and queue number.
         let mut arguments = [0; 80];
         arguments[8..16].copy_from_slice(&entry.answered().to_ne_bytes());
         arguments[16..18].copy_from_slice(&entry.queue.to_ne_bytes());
