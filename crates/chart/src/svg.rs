@@ -1,4 +1,4 @@
-//! The SVG output of charts.
+//! The output of charts as SVG documents.
 
 use crate::{Chart, bytes, number};
 use plotters::prelude::*;

@@ -39,11 +39,12 @@ pub(crate) struct Call {
 
 /// How a system call names the file whose attributes the call reads or changes.
 enum Names {
-    /// The call always uses a path.
+    /// The call always names the file by a path.
     Path,
-    /// The call uses a path, unless the argument with the contained index is a null pointer.
+    /// The call names the file by a path, unless the argument with the contained index is a null pointer.
     PathUnlessNull(usize),
-    /// The call uses a path, unless the argument with the contained index contains the flag `AT_EMPTY_PATH`.
+    /// The call names the file by a path, unless the argument with the contained index contains the flag
+    /// `AT_EMPTY_PATH`.
     PathUnlessEmpty(usize),
 }
 

@@ -70,7 +70,7 @@ struct Task {
     /// Whether the mount has checked for signals that arrived before the request.
     looked: AtomicBool,
     turns: PollScheduling,
-    /// The future of the request; `None` after the reply.
+    /// The future that executes the request; `None` after the reply.
     work: Mutex<Option<BoxFuture<'static, Reply>>>,
 }
 

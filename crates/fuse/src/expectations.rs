@@ -67,7 +67,7 @@ impl Op {
 /// The relation between a system call and the name in the LOOKUP that the call caused.
 #[derive(Default)]
 struct Wanted {
-    /// Whether the call creates the name.
+    /// Whether the system call creates the name.
     makes: bool,
     /// Whether the path of the call begins at the directory of the LOOKUP.
     begins: bool,

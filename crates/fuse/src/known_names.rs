@@ -14,7 +14,7 @@ const KEPT: usize = 4;
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
-    /// The number of the directory.
+    /// The inode number of the directory.
     pub(crate) dir: u64,
     /// The name in the directory.
     pub(crate) name: Bytes,

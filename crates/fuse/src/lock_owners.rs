@@ -30,7 +30,7 @@ pub(crate) struct LockOwners {
     news: Notify,
 }
 
-/// An owner that requested locks of a file.
+/// A lock owner that requested locks of a file.
 #[derive(Clone, Copy)]
 struct LockOwner {
     /// The id of the process that requested the locks.
@@ -38,13 +38,13 @@ struct LockOwner {
     /// The handle of the open through which the owner last requested a lock. The locks end with this open. The kernel
     /// reports only the close of the open, not the end of its locks.
     handle: u64,
-    /// Whether the owner used flock(2).
+    /// Whether the owner used flock(2) and not fcntl(2).
     flock: bool,
-    /// The closing state of the open `handle`.
+    /// Whether programs have closed descriptors of the open `handle`.
     closing: Closing,
 }
 
-/// The closing state of an open file.
+/// Whether programs have closed descriptors of an open file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,

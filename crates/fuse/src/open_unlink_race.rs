@@ -25,7 +25,7 @@ const HELD_FOR: Duration = Duration::from_millis(500);
 /// How long the mount records a retrying thread that makes no request.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// A directory number, and a name in the directory.
+/// A name: the inode number of its directory, and the name in the directory.
 type Name = (u64, Box<[u8]>);
 
 /// Threads for which the kernel looks up a path again, and names that are being removed.
@@ -48,9 +48,9 @@ struct State {
 struct Trying {
     /// When the thread received ESTALE for its first attempt.
     since: Instant,
-    /// The name that the thread looked up last, and until when the thread reserves this name.
+    /// The name that the thread looked up last, and the time until which the thread reserves this name.
     held: Option<(Name, Instant)>,
-    /// The file that the thread found by this name.
+    /// The number of the file that the thread found by its reserved name.
     found: Option<u64>,
     /// The file that no longer existed at the thread's first attempt.
     gone: u64,

@@ -108,20 +108,22 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
 /// When the mount may abandon an operation because of a signal to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
-    /// Never: the operation changes something, and the caller needs to know whether the change succeeded.
+    /// The mount never abandons the operation. It changes something, and the caller needs to know whether the change
+    /// succeeded.
     Never,
-    /// When the caller is being killed, because the caller does not need the reply.
+    /// The mount abandons the operation when the caller is being killed, because the caller does not need the reply.
     WhenKilled,
-    /// On any signal, as POSIX defines for operations that may wait for other programs.
+    /// The mount abandons the operation on any signal, as POSIX defines for operations that may wait for other
+    /// programs.
     OnSignal,
 }
 
 /// The kinds of requests that concern a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InDirectory {
-    /// The request lists the entries of the directory.
+    /// The request lists the entries of a directory.
     Entries,
-    /// The request concerns a name in the directory.
+    /// The request concerns a name in a directory.
     Name,
     /// The request concerns the attributes of an inode that may be a directory.
     Itself,

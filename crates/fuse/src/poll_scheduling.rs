@@ -15,7 +15,7 @@ const WAITS: u8 = 2;
 /// State: a task polls the request, and registers its own wakers.
 const HANDED: u8 = 3;
 
-/// The polling state of one request.
+/// The polling state of one request: which thread polls its future.
 pub(crate) struct PollScheduling(AtomicU8);
 
 impl PollScheduling {
@@ -58,7 +58,7 @@ mod tests {
     /// The events in the history of a request.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Event {
-        /// A result arrives and wakes the request.
+        /// A result for which the request waits arrives and wakes the request.
         Wake,
         /// The current poll ends, and another poll begins if necessary.
         Look,

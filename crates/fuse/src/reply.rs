@@ -10,7 +10,7 @@ use types::{Attrs, FileKind, StatFs};
 /// page.
 pub const BLOCK_SIZE: u32 = 256 << 10;
 
-/// The result of an operation.
+/// The result of a request, from which the transport makes the reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// Success, with an empty body.

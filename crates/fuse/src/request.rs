@@ -57,15 +57,15 @@ pub struct SetAttr {
 /// The arguments of a lock request (`fuse_lk_in`): byte range, kind and owner of the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
-    /// The handle of the open file.
+    /// The handle of the open file whose lock is requested.
     pub fh: u64,
     /// The kernel's number of the lock owner.
     pub owner: u64,
-    /// Offset of the first byte of the lock.
+    /// Offset in the file of the first byte of the lock.
     pub start: u64,
     /// Offset of the last byte of the lock; `i64::MAX` means the end of the file, even if the file grows.
     pub end: u64,
-    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    /// The kind of the lock: `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: u32,
     /// The id of the process that requests the lock.
     pub pid: u32,
@@ -148,7 +148,7 @@ pub enum Op {
         fh: u64,
         offset: u64,
         size: u32,
-        /// Whether a program reads directly, bypassing the page cache.
+        /// Whether a program reads directly and bypasses the page cache.
         past: bool,
     },
     Write {

@@ -30,7 +30,7 @@ pub(crate) struct Rewalks {
     dropped: Mutex<HashMap<Name, Dropped>>,
 }
 
-/// A directory number, and a name in the directory.
+/// A name: the inode number of its directory, and the name in the directory.
 type Name = (u64, Box<[u8]>);
 
 /// A cached name that the kernel drops, because the name now stands for another file. Each thread that looked up the
@@ -40,7 +40,7 @@ struct Dropped {
     threads: Vec<u32>,
 }
 
-/// A thread that received ESTALE.
+/// A thread that received ESTALE, and whose path the kernel walks again.
 struct Told {
     /// When the thread last received a reply; `None` while the thread waits for a reply.
     last: Option<Instant>,
@@ -84,7 +84,7 @@ pub(crate) enum Step<'a> {
     LookUp(u64, &'a [u8]),
     /// The creation of a name, perhaps after a failed lookup.
     Make,
-    /// Any other request.
+    /// Any other request by a name.
     Other,
 }
 

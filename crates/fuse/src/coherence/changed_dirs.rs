@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use types::Attrs;
 
-/// Largest number of directories in the cache.
+/// Largest number of directories whose attributes are cached.
 const MOST: usize = 256;
 
 /// The cached attributes of directories that this mount changed, by inode number.

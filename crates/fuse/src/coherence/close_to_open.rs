@@ -14,7 +14,7 @@ use types::{Attrs, ByteRange};
 
 /// How an open may use the page cache, as decided by [`Coherence::admit`].
 pub(crate) struct Admission {
-    /// The `FOPEN_*` flags for the kernel.
+    /// The `FOPEN_*` flags in the reply to the open.
     how: u32,
     /// The guard of the kernel's writes to the page cache, or `None` if this open does not write there.
     writing: Option<Writing>,
@@ -38,7 +38,7 @@ impl Found {
 }
 
 impl Admission {
-    /// Returns the `FOPEN_*` flags for the kernel.
+    /// Returns the `FOPEN_*` flags for the reply to the open.
     pub(crate) fn how(&self) -> u32 {
         self.how
     }

@@ -46,9 +46,9 @@ impl Coherence {
         self.write_back.is_on() && self.write_back.is_given_up(number)
     }
 
-    /// Records that a WRITE begins, either of dirty pages (`of_pages`) or of a program's own bytes. For an append,
-    /// the kernel does not know the offset. For a direct write, waits for write-backs of pages in its range, and
-    /// returns a guard.
+    /// Records that a WRITE begins, either of dirty pages (`of_pages`) or of a program's own bytes. For an append, the
+    /// kernel does not know the offset, so the cached size becomes unknown. For a direct write, waits for write-backs
+    /// of pages in its range, and returns a guard.
     pub(crate) async fn write_begins<'a>(
         &self,
         number: u64,

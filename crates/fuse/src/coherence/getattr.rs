@@ -27,9 +27,9 @@ pub(crate) struct Before {
 enum Caller {
     /// A read or a write, with the written byte range if the mount knows it.
     MovesData(Option<ByteRange>),
-    /// `lseek` relative to the end of the file.
+    /// An lseek(2) relative to the end of the file.
     SeeksTheEnd,
-    /// Another call, or a call that the mount cannot read.
+    /// Any other system call, or a call that the mount cannot read.
     #[default]
     Other,
 }

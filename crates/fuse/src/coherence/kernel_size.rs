@@ -53,7 +53,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Returns the attributes that the kernel is to cache.
+    /// Returns the attributes of the file that the kernel has to cache.
     pub(super) fn attrs(&self) -> Attrs {
         self.attrs
     }

@@ -46,7 +46,7 @@ struct State {
     filling: Vec<(u64, ByteRange)>,
     /// Ids and ranges of the kernel's write-backs in progress.
     writing_back: Vec<(u64, ByteRange)>,
-    /// Direct writes in progress.
+    /// Direct writes to the file that are in progress.
     writing: Vec<Writing>,
 }
 
@@ -73,7 +73,7 @@ impl Twin {
     }
 }
 
-/// A direct write in progress.
+/// A direct write to a file that is in progress.
 struct Writing {
     id: u64,
     range: ByteRange,
@@ -397,7 +397,7 @@ mod tests {
         Read(u64, Vec<u8>),
     }
 
-    /// The progress of a direct write.
+    /// The progress of a direct write in the model.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Stage {
         Idle,

@@ -41,11 +41,11 @@ struct FilePages {
 struct Forgetting {
     /// Number of running requests of the mount to drop pages.
     running: u32,
-    /// When the last request to drop pages ended.
+    /// When the mount's last request to drop pages of the file ended.
     last: Option<Instant>,
-    /// Number of GETATTR requests that have no reply yet.
+    /// Number of GETATTR requests for the file that have no reply yet.
     asking: u32,
-    /// When the mount last replied to a GETATTR.
+    /// When the mount last replied to a GETATTR for the file.
     answered: Option<Instant>,
 }
 
@@ -54,7 +54,7 @@ struct Forgetting {
 struct Lingering {
     /// Whether a pending task will make the kernel drop the pages that it reads now.
     expected: AtomicBool,
-    /// Number of tasks that will make the kernel drop pages and have not ended.
+    /// Number of tasks that will make the kernel drop pages of the file and have not ended.
     left: AtomicU64,
 }
 
@@ -156,7 +156,7 @@ impl PageUse {
         }
     }
 
-    /// Returns whether the kernel reads the file into its page cache.
+    /// Returns whether the kernel reads the file into its page cache through this open.
     pub(crate) fn is_cached(&self) -> bool {
         self.cached
     }
@@ -182,7 +182,7 @@ impl PageUse {
         self.pages.unsynced.made_durable(due);
     }
 
-    /// Returns the page twins for mappings of the file.
+    /// Returns the page twins that protect mappings of the file from direct writes.
     pub(super) fn mapped(&self) -> &MappedPages {
         &self.pages.mapped
     }

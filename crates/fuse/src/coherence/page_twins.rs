@@ -329,11 +329,11 @@ mod tests {
         /// A program writes through the page cache. The kernel reads a page before the program writes a part of the
         /// page.
         Write(usize, usize, u8),
-        /// Another client makes a direct write.
+        /// Another client makes a direct write to the file.
         Other(usize, usize, u8),
-        /// The kernel writes back its pages, and keeps them.
+        /// The kernel writes back its pages of the file, and keeps them.
         Back,
-        /// The kernel writes back its pages, and drops them.
+        /// The kernel writes back its pages of the file, and drops them.
         Forget,
     }
 

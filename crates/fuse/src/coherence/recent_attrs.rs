@@ -9,7 +9,7 @@ use types::Attrs;
 
 /// How long cached attributes are valid. The mount cannot recognize requests with `AT_STATX_FORCE_SYNC`.
 const GOOD_FOR: Duration = Duration::from_millis(100);
-/// Largest number of files in the cache.
+/// Largest number of files whose attributes are cached.
 const MOST: usize = 2048;
 
 /// Attributes that the kernel has just received, by file number.

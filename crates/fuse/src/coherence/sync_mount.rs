@@ -20,7 +20,7 @@ pub(super) struct SyncMount {
     /// The mount point, and the device number of the mounted file system.
     place: OnceLock<(PathBuf, (u32, u32))>,
     on: AtomicBool,
-    /// Locked while a task changes the setting.
+    /// A lock that a task holds while it changes the setting.
     switching: tokio::sync::Mutex<()>,
 }
 

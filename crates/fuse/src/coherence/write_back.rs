@@ -30,7 +30,7 @@ const DIRTY_PERCENT: u32 = 25;
 /// twins.
 const TWINS_MAX: u64 = 16 << 20;
 
-/// The write-back state of a mount.
+/// The write-back state of a mount: whether write-back is on, and the files that the kernel writes.
 pub(super) struct WriteBack {
     on: AtomicBool,
     writers: Arc<Writers>,

@@ -31,7 +31,7 @@ const BACKGROUND: u16 = 128;
 /// Size of a page in bytes.
 const PAGE: usize = 4096;
 
-/// Executes INIT.
+/// Executes INIT: decides which of the kernel's features the mount uses.
 pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u32, offered: u64) -> Answer {
     if major != abi::MAJOR || minor < abi::MINOR_OLDEST {
         let (ours, least) = (abi::MAJOR, abi::MINOR_OLDEST);

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Zero bytes, which the transport sends for holes.
+/// Zero bytes, which the transport sends for holes of files.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Largest number of buffers of one reply for writev(2). A reply with more buffers is first copied into one buffer.
 const PARTS_MAX: usize = 512;

@@ -14,7 +14,7 @@ const FILE: u64 = 7;
 const OTHER: u64 = 8;
 /// Number of steps of the longest histories that the explorer walks.
 const DEPTH: usize = 8;
-/// Largest number of requests in flight.
+/// Largest number of requests that the modelled kernel has in flight.
 const FLIGHTS: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,7 +28,7 @@ enum Kind {
     Read,
 }
 
-/// A request of the kernel in flight.
+/// A request of the modelled kernel that is in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Flight {
     kind: Kind,

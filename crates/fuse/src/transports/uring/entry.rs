@@ -22,7 +22,7 @@ const EIO: Errno = Errno(5);
 pub(super) struct Entry {
     /// The number of the kernel queue of this entry.
     pub(super) queue: u16,
-    /// A page for the headers, followed by the payload.
+    /// The memory of the entry: a page for the headers, followed by the payload.
     memory: *mut u8,
     payload: usize,
     /// The addresses of the headers and of the payload, as the kernel expects them (`struct iovec`).

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Number of entries of a queue at the start.
+/// Number of entries that a queue has at its start.
 const DEPTH: usize = 8;
 /// Largest number of entries of a queue. Each entry holds a request until its reply. So there must be more entries
 /// than processes that wait for locks at the same time on one processor: the process that unlocks needs one more
@@ -23,7 +23,7 @@ const DEPTH_MAX: usize = 1024;
 /// Number of entries of a queue that should wait for requests at any time. With fewer entries, a burst of requests has
 /// to wait until the ring's thread runs.
 const SPARE: usize = 4;
-/// Capacity of the submission queue, in commands.
+/// Capacity of a ring's submission queue, in commands.
 const COMMANDS: u32 = 64;
 /// The user data of the poll for wake-ups; the user data of every other command is the number of its entry.
 const BELL: u64 = u64::MAX;
@@ -91,7 +91,7 @@ struct Queue {
 
 /// The device and the mount point that all rings of a mount share.
 pub(super) struct Over {
-    /// The open FUSE device.
+    /// The descriptor of the open FUSE device.
     pub(super) device: RawFd,
     /// The mount point.
     pub(super) place: Arc<Path>,
@@ -103,7 +103,7 @@ pub(super) struct Server {
     number: u32,
     kernel: IoUring<squeue::Entry128>,
     queues: Vec<Queue>,
-    /// Number of entries that the kernel has not dropped.
+    /// Number of entries of all queues that the kernel has not dropped.
     alive: usize,
     buffers: Arc<Buffers>,
     /// The mount point.
