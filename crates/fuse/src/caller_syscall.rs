@@ -223,8 +223,8 @@ impl Call {
         }
     }
 
-    /// Returns whether the kernel does not walk the path again when the call creates a name and gets ESTALE. This
-    /// holds for bind(2) of a Unix socket.
+    /// Returns whether the call creates a name, but the kernel does not walk its path again after ESTALE. This holds
+    /// for bind(2) of a Unix socket.
     pub(crate) fn never_walks_again(&self) -> bool {
         self.number == Some(libc::SYS_bind)
     }

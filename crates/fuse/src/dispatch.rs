@@ -32,7 +32,7 @@ pub(crate) trait Serve: Transport {
 const EINTR: Errno = Errno(4);
 const EIO: Errno = Errno(5);
 
-/// Takes requests from a transport, and ensures that each request gets exactly one reply.
+/// Receives requests from a transport, and ensures that each request gets exactly one reply.
 pub(crate) struct Dispatcher {
     fs: Arc<FileSystem>,
     transport: Arc<dyn Transport>,

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use types::{Attrs, FileKind};
 
-/// The result of an operation: a reply or an errno.
+/// The result of an operation: the reply to the kernel, or an errno.
 pub(crate) type Answer = Result<Reply, Errno>;
 
 /// Encodes attributes as the reply to GETATTR or STATX, with the lifetime `valid`.

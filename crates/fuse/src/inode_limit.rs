@@ -2,7 +2,7 @@
 //!
 //! The kernel keeps every inode that it has looked up until memory is short. It also keeps names that other clients
 //! have removed, and never checks them again. Each inode takes memory in this process, and about a kilobyte in the
-//! kernel. Above the limit, the mount asks the kernel to drop the inodes whose entries it received longest ago
+//! kernel. Above the limit, the mount notifies the kernel to drop the inodes whose entries it received longest ago
 //! (`FUSE_NOTIFY_PRUNE`, Linux 6.18). The kernel keeps inodes in use, and drops the others with FORGET requests.
 
 use crate::abi;

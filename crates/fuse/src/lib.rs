@@ -1,4 +1,4 @@
-//! The FUSE mount: answers requests of the kernel's FUSE client by means of the crate `client`.
+//! The FUSE mount: executes requests of the kernel's FUSE client by means of the crate `client`.
 //!
 //! [`Mounted::start`] mounts a [`client::Mount`] at a directory. A *transport* (`transport.rs`) delivers requests.
 //! `request.rs` decodes them, and each operation has a file in `ops/` that executes it. Replies (`reply.rs`) go back

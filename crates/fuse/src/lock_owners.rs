@@ -1,11 +1,11 @@
 //! Lock owners: which opens requested locks of a file, and which of these opens are being closed, so that their locks
 //! end soon.
 //!
-//! The kernel sends RELEASE after the last descriptor of an open file is closed, at a time of its choice, and
-//! close(2) does not wait for it. But a process that sees the descriptor closed expects the locks of the open to be
-//! gone too (flock(2), `F_OFD_SETLK`). Before RELEASE, the kernel sends FLUSH for each closed descriptor, and waits
-//! for the reply. FLUSH does not say whether the descriptor was the last. So if an open with a recent FLUSH has a
-//! file locked, a caller that wants a lock waits a short time for the RELEASE.
+//! The kernel sends RELEASE some time after the last descriptor of an open file is closed, and close(2) does not wait
+//! for RELEASE. But a process that sees the descriptor closed expects the locks of the open to have ended too
+//! (flock(2), `F_OFD_SETLK`). Before RELEASE, the kernel sends FLUSH for each closed descriptor, and waits for the
+//! reply. FLUSH does not say whether the descriptor was the last. So if an open with a recent FLUSH has a file locked,
+//! a caller that wants a lock waits a short time for the RELEASE.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

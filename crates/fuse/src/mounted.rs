@@ -153,7 +153,7 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
 /// Detaches a Weir mount from `dir` if the process of the mount was killed. Without this, every request to the
 /// directory fails with ENOTCONN. Returns whether there was such a mount.
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
-    // Use statfs(2): for other calls, such as stat(2), the kernel may answer from its cache.
+    // Use statfs(2), because for other calls, such as stat(2), the kernel may return cached data without a request.
     match rustix::fs::statfs(dir) {
         // ECONNABORTED: the statfs request was in progress while the kernel ended the connection.
         Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {}

@@ -171,9 +171,10 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may: it
-    /// received ESTALE for the file before, and has looked up no name after that. A retrying thread may if it has just
-    /// found the file by a name that it reserved. An unknown thread (0) may as well.
+    /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may open the
+    /// file: it received ESTALE for the file before, and has looked up no name after that. A retrying thread may open
+    /// the file if it has just found the file by a name that it reserved. An unknown thread (number 0) may open the
+    /// file too.
     pub(crate) fn may_be_nameless(&self, thread: u32, node: u64) -> bool {
         let may = |trying: &Trying| match trying.found {
             Some(found) => found == node,

@@ -2,8 +2,8 @@
 //! pages.
 //!
 //! The kernel discards a reply with attributes if its own attributes of the file have changed since it sent the
-//! request. So after most replies with a new size, the mount does not know the cached size. The record then has no
-//! size; it never has a wrong one.
+//! request. So after most replies with a new size, the mount does not know the cached size. The record of the file then
+//! has no size, but never a wrong size.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,7 +2,7 @@
 //!
 //! With write-back, the kernel ignores the size and times in replies, and changes them only when a program sets them.
 //! So when another client has changed a file, a thread of this process sets size and times like a program. The mount
-//! answers the resulting SETATTR from its own records.
+//! replies to the resulting SETATTR from its own records.
 
 use crate::mounting;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -190,11 +190,11 @@ impl KernelSizes {
         Ok((file, believed))
     }
 
-    /// Makes the kernel cache the size and modification time in `attrs`. If the size or, for a file that is not
-    /// shared, the time differs, sets and returns the attributes from `refresh`. Otherwise returns `None`. May wait
-    /// for a program's call that has the inode locked, such as a write, so a thread that answers requests must not
-    /// call this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very
-    /// file system.
+    /// Makes the kernel cache the size and modification time in `attrs`. If the size or, for a file that is not shared,
+    /// the time differs, sets and returns the attributes from `refresh`. Otherwise returns `None`. May wait for a
+    /// program's call that has the inode locked, such as a write. So a thread that replies to requests must not call
+    /// this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very file
+    /// system.
     ///
     /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. A *shared* file is used
     /// by other clients while the kernel writes it through its page cache. For a shared file, the time is compared only

@@ -369,7 +369,7 @@ mod tests {
     use proptest::prelude::*;
 
     const LEN: usize = 2 * PAGE as usize;
-    /// Bytes of a cell. Of three consecutive cells, each direct writer owns one, and the mapping owns one.
+    /// Bytes of a cell. Of three consecutive cells, each direct writer owns one cell, and the mapping owns one cell.
     const CELL: usize = 512;
 
     fn page_of(number: usize) -> Range<usize> {

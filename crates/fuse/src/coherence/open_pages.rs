@@ -241,7 +241,7 @@ impl OpenPages {
         }
     }
 
-    /// Returns the page state of a file, if it is open.
+    /// Returns the page state of a file, or `None` if the file is not open.
     fn known(&self, number: u64) -> Option<Arc<FilePages>> {
         self.table().get(&number).map(|pages| pages.known.clone())
     }

@@ -53,7 +53,7 @@ impl Coherence {
 
     /// Lets the kernel keep pages for a moment, for a mapping or a system call such as `sendfile`, although other
     /// clients use the file. The kernel uses such pages without checking that they are valid. So the mount makes the
-    /// kernel drop them after [`SHARED_KEPT`], and before it answers a GETATTR. The mount does not do so at once,
+    /// kernel drop them after [`SHARED_KEPT`], and before it replies to a GETATTR. The mount does not do so at once,
     /// because one instruction of a program may need several pages of a mapping.
     pub(super) fn let_pages_linger(&self, number: u64, pages: &PageUse) {
         let (Some(coherence), Some(lingers)) = (self.shared(), pages.pages_linger()) else { return };
@@ -104,8 +104,8 @@ impl Coherence {
         }
     }
 
-    /// Runs `ask` on its own thread, because `ask` makes requests that this process answers. Returns `None` if `ask`
-    /// fails.
+    /// Runs `ask` on its own thread, because `ask` makes requests to which this process itself replies. Returns `None`
+    /// if `ask` fails.
     pub(super) async fn ask_of_self<T: Send + 'static>(
         &self,
         number: u64,

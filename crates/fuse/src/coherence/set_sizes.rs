@@ -75,7 +75,7 @@ impl Coherence {
     }
 
     /// Ends a request that has set the size of a file; the mgr replied with `attrs`. Returns the attributes for the
-    /// kernel.
+    /// reply to the kernel.
     ///
     /// # Errors
     /// The error of a GETATTR request to the mgr.

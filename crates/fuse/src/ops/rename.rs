@@ -40,7 +40,8 @@ pub(crate) async fn rename(
         Renaming::Replace | Renaming::NoReplace => match mount.rename_as(from, to, how).await {
             Err(error) if error.is_in_doubt() => match mount.lookup(from.0, name).await {
                 Ok((node, _)) => client::in_doubt::rename(&mount, node.id, from, to, how).await,
-                // The name is gone, and only this request is known to have moved the file, so the rename succeeded.
+                // The old name no longer exists, and only this request is known to have moved the file, so the rename
+                // succeeded.
                 Err(gone) if gone.is(Status::NoEnt) => Ok(()),
                 Err(_) => Err(error),
             },

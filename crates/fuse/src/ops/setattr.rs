@@ -108,7 +108,7 @@ async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Res
         _ => fs.callers.anybody().getattr(&node).await,
     };
     match attrs {
-        // The last name of the file is gone, so no program will ever see the time. Reply with placeholder attributes.
+        // The file no longer has a name, so no program will ever see the time. Reply with placeholder attributes.
         Err(error) if error.is(Status::Stale) => Ok(gone(&node, changes)),
         outcome => Ok(outcome?),
     }

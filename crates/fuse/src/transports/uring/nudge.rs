@@ -17,7 +17,7 @@ const ATTRIBUTE: &str = "user.weir.mount.access";
 /// request has its own thread, because the kernel may queue this request too, until the next request arrives.
 pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
     let place = place.clone();
-    // Ignore errors: if the thread cannot run on this processor, requests of the queue may have to wait.
+    // Ignore errors of the thread: if it cannot run on this processor, requests in the queue only have to wait longer.
     let ask = move || drop(ask(queue, &place));
     if let Err(error) = self_requests::spawn(format!("fuse-nudge-{queue}"), ask) {
         tracing::warn!(queue, "cannot start a thread; requests of this queue may wait for each other: {error}");
