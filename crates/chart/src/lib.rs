@@ -10,7 +10,7 @@ pub struct Chart {
     pub title: String,
     /// The quantity on the vertical axis, with its unit. The horizontal axis shows bytes.
     pub up: String,
-    /// The curves. Their colours repeat after eight curves.
+    /// The curves of the chart. Their colours repeat after eight curves.
     pub curves: Vec<Curve>,
     /// Sizes in bytes at which the chart draws a vertical line, each with its label.
     pub marks: Vec<(f64, String)>,

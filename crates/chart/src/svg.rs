@@ -1,4 +1,4 @@
-//! The SVG output of charts.
+//! The output of charts as SVG documents.
 
 use crate::{Chart, bytes, number};
 use plotters::prelude::*;
@@ -21,7 +21,7 @@ impl Chart {
     /// Returns the chart as a complete SVG document.
     ///
     /// # Errors
-    /// An error of the plotting library; no cause is known.
+    /// An error of the plotting library; no chart is known to cause one.
     pub fn svg(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
         let mut out = String::new();
         // The errors of the plotting library are not `Send`, so keep only their text.

@@ -25,7 +25,7 @@ impl Chart {
         for (curve, letter) in self.curves.iter().zip('a'..='z') {
             for (x, y) in Chart::logs(curve) {
                 let cell = &mut cells[lines - 1 - place(y, up, lines)][place(x, across, columns)];
-                // `*` marks a cell with several points.
+                // If the cell already has a point, mark it with `*`.
                 *cell = if cell.is_ascii_lowercase() { '*' } else { letter };
             }
         }

@@ -115,13 +115,15 @@ pub mod fattr {
 pub mod uring {
     /// Length of `fuse_uring_req_header` in bytes.
     pub const HEADER: usize = 288;
-    /// The offset of the fixed-size arguments, after the header of the request or reply.
+    /// The offset in `fuse_uring_req_header` of the fixed-size arguments, which follow the header of the request or
+    /// reply.
     pub const FIXED_AT: usize = 128;
-    /// Bytes reserved for the fixed-size arguments.
+    /// Bytes that `fuse_uring_req_header` reserves for the fixed-size arguments.
     pub const FIXED: usize = 128;
-    /// The offset of `fuse_uring_ent_in_out`: flags, the commit id for the reply, and the payload length in bytes.
+    /// The offset in `fuse_uring_req_header` of `fuse_uring_ent_in_out`: flags, the commit id for the reply, and the
+    /// payload length in bytes.
     pub const IN_OUT: usize = 256;
-    /// Command (`enum fuse_uring_cmd`): registers a ring entry, into which the kernel may put a request.
+    /// Command (`enum fuse_uring_cmd`): registers a ring entry. Then the kernel may put a request into the entry.
     pub const REGISTER: u32 = 1;
     /// Command (`enum fuse_uring_cmd`): the kernel takes the reply from a ring entry, and may put the next request
     /// into it.
@@ -155,7 +157,7 @@ pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     /// The kernel puts bytes from the mount into the page cache of an inode; the bytes may extend the file.
     pub const STORE: i32 = 4;
-    /// The kernel may drop these inodes if they are unused. The body has their count, twelve bytes of padding, and
-    /// the node ids.
+    /// The kernel may drop these inodes if they are unused. The body of the notification has the number of inodes,
+    /// twelve bytes of padding, and the node ids.
     pub const PRUNE: i32 = 9;
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Messages shorter than this many bytes are copied to their own allocation. Longer messages keep their pool buffer.
 const COPIED: usize = 32 << 10;
-/// Largest number of free buffers in the pool.
+/// Largest number of free buffers that the pool keeps.
 const SPARE: usize = 32;
 
 /// A pool of buffers of one size.

@@ -1,7 +1,7 @@
 //! The system call of the thread that waits for a FUSE request, read from `/proc/<tid>/syscall`.
 //!
 //! A FUSE request does not say whether a program named a file by a path or by a descriptor. After ESTALE, the kernel
-//! walks a path again, but a call with a descriptor fails.
+//! walks a path again, but a call with a descriptor fails. So the mount reads the system call to choose the reply.
 
 use libc::c_long;
 use std::fs::File;
@@ -31,7 +31,7 @@ const REMOVEXATTRAT: c_long = 466;
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     thread: u32,
-    /// The line in `/proc/<tid>/syscall`.
+    /// The content of `/proc/<tid>/syscall`: the number and the arguments of the call.
     text: String,
     number: Option<c_long>,
     arguments: [u64; 6],
@@ -39,11 +39,12 @@ pub(crate) struct Call {
 
 /// How a system call names the file whose attributes the call reads or changes.
 enum Names {
-    /// The call always uses a path.
+    /// The call always names the file by a path.
     Path,
-    /// The call uses a path, unless the argument with this index is a null pointer.
+    /// The call names the file by a path, unless the argument with the contained index is a null pointer.
     PathUnlessNull(usize),
-    /// The call uses a path, unless the argument with this index contains `AT_EMPTY_PATH`.
+    /// The call names the file by a path, unless the argument with the contained index contains the flag
+    /// `AT_EMPTY_PATH`.
     PathUnlessEmpty(usize),
 }
 
@@ -66,8 +67,8 @@ impl Call {
         let read = || std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
         let mut text = read();
         for pause in PAUSES {
-            // The thread has sent the request and does not wait for the reply yet. Another thread may occupy its
-            // processor.
+            // The thread has sent the request but does not wait for the reply yet, perhaps because another thread
+            // occupies its processor. Until the thread waits, `/proc` does not show its call.
             if !text.starts_with("running") {
                 break;
             }
@@ -78,7 +79,7 @@ impl Call {
     }
 
     fn parse(thread: u32, text: String) -> Self {
-        // If the thread still runs, its call is unknown.
+        // If `/proc` shows the thread as running after all pauses, its call is unknown.
         let text = if text.starts_with("running") { String::new() } else { text };
         let mut words = text.split_whitespace();
         let number = words.next().and_then(|number| number.parse().ok()).filter(|number| *number >= 0);
@@ -94,7 +95,7 @@ impl Call {
         self.number.is_none()
     }
 
-    /// Returns the line from `/proc`, which distinguishes this call from other calls of the same thread.
+    /// Returns the content of `/proc/<tid>/syscall`, which distinguishes this call from other calls of the thread.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -148,7 +149,8 @@ impl Call {
             libc::SYS_pwrite64 => (count, true),
             libc::SYS_writev => (self.buffers(from, count)?, false),
             libc::SYS_pwritev => (self.buffers(from, count)?, true),
-            // The offset -1 stands for the file position of the descriptor.
+            // The offset -1 of pwritev2(2) stands for the file position of the descriptor, so read this position
+            // instead.
             libc::SYS_pwritev2 => (self.buffers(from, count)?, offset != u64::MAX),
             _ => return None,
         };
@@ -159,7 +161,7 @@ impl Call {
     fn buffers(&self, from: u64, count: u64) -> Option<u64> {
         let mut list = vec![0; size_of::<libc::iovec>() * count.min(BUFFERS_MAX) as usize];
         File::open(format!("/proc/{}/mem", self.thread)).ok()?.read_exact_at(&mut list, from).ok()?;
-        // Each element has two words: `iov_base` and `iov_len`.
+        // Each `struct iovec` has two words, `iov_base` and `iov_len`, so read the second word.
         let lens = list.chunks_exact(size_of::<libc::iovec>()).map(|buffer| buffer[size_of::<usize>()..].try_into());
         lens.map(|len| len.ok().map(u64::from_ne_bytes)).try_fold(0u64, |sum, len| sum.checked_add(len?))
     }
@@ -187,7 +189,8 @@ impl Call {
     /// Returns whether the call is a write that need not be durable when the call returns. Does not check the
     /// descriptor for `O_SYNC` or `O_DSYNC`.
     pub(crate) fn writes_lazily(&self) -> bool {
-        // The mask is RWF_DSYNC and RWF_SYNC. The flags of asynchronous calls (io_submit, io_uring) are not visible.
+        // The mask 0x6 contains RWF_DSYNC and RWF_SYNC. The flags of asynchronous calls (io_submit, io_uring) are not
+        // visible, so such a call counts as synchronous.
         let syncs = self.number == Some(libc::SYS_pwritev2) && self.arguments[5] & 0x6 != 0;
         self.writes() && !syncs && !self.is_asynchronous()
     }
@@ -220,8 +223,8 @@ impl Call {
         }
     }
 
-    /// Returns whether the kernel does not walk the path again when the call creates a name and gets ESTALE. This
-    /// holds for bind(2) of a Unix socket.
+    /// Returns whether the call creates a name, but the kernel does not walk its path again after ESTALE. This holds
+    /// for bind(2) of a Unix socket.
     pub(crate) fn never_walks_again(&self) -> bool {
         self.number == Some(libc::SYS_bind)
     }
@@ -240,15 +243,15 @@ impl Call {
             },
             None => return false,
         };
-        // If the mount cannot read the path, `name` is most likely the last name on the path.
+        // If the mount cannot read the path, `name` is most likely its last name, so assume that.
         let Some(path) = self.path(at) else { return true };
         let Some((last, above)) = names(&path).split_last().map(|(last, above)| (*last, above.to_vec())) else {
             return false;
         };
         let source = source.and_then(|at| self.path(at)).unwrap_or_default();
         let elsewhere = above.contains(&name) || names(&source).contains(&name);
-        // If `name` occurs several times in the paths, the directory decides. A symbolic link may lead to a directory
-        // with another name.
+        // If `name` occurs several times in the paths, it is the last name only if its directory has the right name.
+        // The directory's name may differ if a symbolic link leads to the directory.
         let here = || above.last().zip(dir).is_none_or(|(above, dir)| *above == dir);
         last == name && (!elsewhere || here())
     }
@@ -275,7 +278,7 @@ impl Call {
             && self.shown_of(self.arguments[0], "ino:") == Some(dir)
     }
 
-    /// Returns the path to which the argument with this index points.
+    /// Returns the path to which the argument with the given index points.
     fn path(&self, at: usize) -> Option<Vec<u8>> {
         let memory = File::open(format!("/proc/{}/mem", self.thread)).ok()?;
         let (mut path, mut from) = (Vec::new(), self.arguments[at]);
@@ -299,7 +302,7 @@ fn names(path: &[u8]) -> Vec<&[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns how a system call that only older architectures have names its file.
+/// Returns how a system call names its file, for calls that only older architectures have.
 #[cfg(target_arch = "x86_64")]
 fn old_names(number: c_long) -> Option<Names> {
     match number {
@@ -315,7 +318,7 @@ fn old_names(_: c_long) -> Option<Names> {
     None
 }
 
-/// Returns whether the number belongs to a call that opens a file and that only older architectures have.
+/// Returns whether a system call opens a file, for calls that only older architectures have.
 #[cfg(target_arch = "x86_64")]
 fn is_old_open(number: c_long) -> bool {
     matches!(number, libc::SYS_open | libc::SYS_creat)
@@ -326,8 +329,8 @@ fn is_old_open(_: c_long) -> bool {
     false
 }
 
-/// Returns two argument indices of a call that only older architectures have: the name to create, and the existing
-/// file.
+/// Returns the argument indices of the name to create and of the existing file, for calls that only older architectures
+/// have.
 #[cfg(target_arch = "x86_64")]
 fn old_making(number: c_long) -> Option<(usize, Option<usize>)> {
     match number {

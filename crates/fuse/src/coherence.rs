@@ -88,7 +88,7 @@ impl Coherence {
     /// state.
     ///
     /// # Errors
-    /// The client mount already has another cache above it, for example another FUSE file system.
+    /// Another cache already uses the client mount, for example another FUSE file system.
     pub(crate) fn new(
         mount: Mount,
         nodes: Arc<Nodes>,
@@ -131,7 +131,7 @@ impl Coherence {
         self.transport.get().and_then(Weak::upgrade)
     }
 
-    /// Returns a shared reference to this value, or `None` while the value is being dropped.
+    /// Returns an [`Arc`] of this coherence state, or `None` while the state is being dropped.
     fn shared(&self) -> Option<Arc<Coherence>> {
         self.own.upgrade()
     }

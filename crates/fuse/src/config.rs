@@ -8,12 +8,12 @@ use std::time::Duration;
 /// The transport of requests from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Carrier {
-    /// io_uring if the kernel offers FUSE over io_uring, otherwise the device.
+    /// Requests over io_uring if the kernel offers this, otherwise through the device.
     #[default]
     Auto,
-    /// The FUSE device `/dev/fuse`.
+    /// Requests through the FUSE device `/dev/fuse`.
     Device,
-    /// io_uring, with one ring for each processor.
+    /// Requests over io_uring, with one ring for each processor.
     Uring,
 }
 
@@ -25,7 +25,7 @@ pub struct Powers {
     pub suid: bool,
     /// Whether device nodes can be used as devices. Only root may mount with this setting.
     pub devices: bool,
-    /// Whether programs can be executed.
+    /// Whether programs on the mount can be executed.
     pub exec: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Control attributes: virtual extended attributes through which programs read and change the policy of a mount in use.
 //!
-//! `user.weir.effective` of any file or directory is the policy that would apply if the caller opened the file now.
-//! It has one line for each setting, with the value and its source. `user.weir.mount.` plus the name of a setting is
-//! the value from the mount options. Root and the user who mounted the file system can set and remove this attribute,
-//! on any file of the mount. `user.weir.known` is the number of inodes that the kernel has of the mount.
+//! `user.weir.effective` of any file or directory is the policy that applies if the caller opens the file now. It has
+//! one line for each setting, with the value and its source. `user.weir.mount.` plus the name of a setting is the value
+//! from the mount options. Root and the user who mounted the file system can set and remove this attribute, on any file
+//! of the mount. `user.weir.known` is the number of inodes that the kernel has of the mount.
 
 use crate::Errno;
 use crate::fs::FileSystem;
@@ -30,7 +30,7 @@ pub(crate) enum Control<'a> {
     Effective,
     /// The number of inodes that the kernel has of the mount.
     Known,
-    /// The mount option for the setting with this name.
+    /// The mount option for the setting with the contained name.
     Option(&'a [u8]),
 }
 
@@ -57,7 +57,7 @@ impl FileSystem {
                 // file.
                 let file = kind == FileKind::Regular;
                 for (part, value, origin) in effective.rows().filter(|(part, ..)| !(file && part.is_placement())) {
-                    // Writing to a `String` cannot fail.
+                    // Writing to a `String` cannot fail, so ignore the result.
                     let _ = writeln!(text, "{} {value} {}", part.name(), origin.name());
                 }
                 Ok(text.into_bytes())

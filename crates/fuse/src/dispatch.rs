@@ -32,7 +32,7 @@ pub(crate) trait Serve: Transport {
 const EINTR: Errno = Errno(4);
 const EIO: Errno = Errno(5);
 
-/// Takes requests from a transport, and ensures that each request gets exactly one reply.
+/// Receives requests from a transport, and ensures that each request gets exactly one reply.
 pub(crate) struct Dispatcher {
     fs: Arc<FileSystem>,
     transport: Arc<dyn Transport>,
@@ -47,12 +47,12 @@ pub(crate) struct Dispatcher {
 struct Underway {
     /// Requests that have no reply yet.
     tasks: HashMap<u64, Arc<Task>>,
-    /// The numbers of the last interrupts for requests that have not arrived yet, or already got their reply. A
-    /// request and its INTERRUPT may arrive through different channels.
+    /// Request numbers of the last INTERRUPTs that arrived before their request or after its reply. A request and its
+    /// INTERRUPT may arrive through different channels.
     early: VecDeque<u64>,
 }
 
-/// Largest number of early interrupts that are kept.
+/// Largest number of INTERRUPTs without a request in progress that the mount records.
 const EARLY: usize = 64;
 
 /// Largest number of polls of a request by the thread that read the request. That thread polls again if a wake-up
@@ -70,7 +70,7 @@ struct Task {
     /// Whether the mount has checked for signals that arrived before the request.
     looked: AtomicBool,
     turns: PollScheduling,
-    /// The future of the request; `None` after the reply.
+    /// The future that executes the request; `None` after the reply.
     work: Mutex<Option<BoxFuture<'static, Reply>>>,
 }
 
@@ -141,7 +141,7 @@ impl Dispatcher {
                 }
                 if dispatcher.underway().tasks.is_empty() {
                     dispatcher.looking.store(false, SeqCst);
-                    // A request may have arrived between the check and the store.
+                    // A request may have arrived after the check and before the store, so check again.
                     if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
                         return;
                     }
@@ -241,7 +241,7 @@ impl Task {
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let reply = {
             let mut work = self.work();
-            // The request already has its reply, or was abandoned.
+            // The request already has its reply, or was abandoned, so this poll has nothing to do.
             let Some(future) = work.as_mut() else { return Poll::Ready(()) };
             let Poll::Ready(reply) = future.poll_unpin(context) else { return Poll::Pending };
             *work = None;

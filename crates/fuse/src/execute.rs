@@ -1,4 +1,4 @@
-//! Execution of requests, and replies to requests whose path leads to another file or whose file is gone.
+//! Execution of requests, and replies to requests whose path leads to another file or whose file no longer exists.
 
 use crate::Errno;
 use crate::caller_syscall::{self, Call};
@@ -20,7 +20,8 @@ impl FileSystem {
         let header = request.header;
         let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
-        // Boxed, because this case is rare, and every request would otherwise reserve memory for it.
+        // Boxed, because few requests run without their path check, and otherwise every request reserves memory for
+        // this.
         if matches!(outcome, Err(Errno::UNWALKED))
             && let Some(request) = again.take()
         {
@@ -60,16 +61,16 @@ impl FileSystem {
             return false;
         }
         if by_path && call.opens() {
-            // For OPEN, `ops::open` has already recorded that the file is gone, but not for a LOOKUP or GETATTR
-            // within open(2).
+            // `ops::open` records for OPEN that the file no longer exists. For a LOOKUP or GETATTR within open(2),
+            // record this here.
             self.open_unlink_races.gone(header.pid, header.node);
         }
         self.rewalks.begin(header.pid, call.text());
         true
     }
 
-    /// Returns the reply for a removed file if the kernel would not walk the path again: a directory is empty, and
-    /// its attributes still exist.
+    /// Returns the reply for a removed file if the kernel does not walk the path again: a directory is empty, and its
+    /// attributes still exist.
     pub(crate) fn gone_for_good(&self, header: &Header) -> Answer {
         match InDirectory::of(header.opcode) {
             Some(InDirectory::Entries | InDirectory::Name) => Err(ENOENT),

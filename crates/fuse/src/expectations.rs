@@ -67,7 +67,7 @@ impl Op {
 /// The relation between a system call and the name in the LOOKUP that the call caused.
 #[derive(Default)]
 struct Wanted {
-    /// Whether the call creates the name.
+    /// Whether the system call creates the name.
     makes: bool,
     /// Whether the path of the call begins at the directory of the LOOKUP.
     begins: bool,
@@ -99,8 +99,8 @@ impl FileSystem {
         !self.config.entry_valid.is_zero() && request.header.pid != 0 && request.op.is_by_name()
     }
 
-    /// Executes a request without checking its path. For a user who may not search a directory on the path and
-    /// reached the file another way, such as a bind mount.
+    /// Executes a request without checking its path. This is for a user who may not search a directory on the path, but
+    /// reached the file through a bind mount, for example.
     pub(crate) async fn carry_out_unchecked(&self, mut request: Request) -> Answer {
         request.header.expects = false;
         ops::carry_out(self, request).await
@@ -143,15 +143,16 @@ impl FileSystem {
         }
         self.rewalks.end(header.pid);
         match &request.op {
-            // The kernel may be revalidating a cached name. Then the kernel handles ESTALE like other errors: it
-            // drops the name, and looks up the name again.
+            // The kernel may be revalidating a cached name. Then it handles ESTALE like other errors: it drops the
+            // name, and looks up the name again. So reply ESTALE.
             Op::Lookup { name } if self.nodes.unnamed(header.node, name) => {
                 self.rewalks.dropped(header.pid, header.node, name);
                 return Err(ESTALE);
             }
-            // The kernel goes on to create the name. If the creation fails, the kernel walks the path again.
+            // The caller creates the name, so reply that it does not exist. If the creation then fails, the kernel
+            // walks the path again.
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
-            // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, and the kernel
+            // Another thread has already got ESTALE for this name. This thread gets ESTALE once too, so that the kernel
             // looks up the name again.
             Op::Lookup { name } if self.rewalks.drops(header.pid, header.node, name) => return Err(ESTALE),
             Op::Open { .. } => drop(self.open_unlink_races.gone(header.pid, header.node)),
@@ -161,8 +162,8 @@ impl FileSystem {
         Err(ESTALE)
     }
 
-    /// Returns whether the mount executes an operation without checking its path, because the kernel would not walk
-    /// the path again after ESTALE.
+    /// Returns whether the mount executes an operation without checking its path, because the kernel does not walk the
+    /// path again after ESTALE.
     fn is_unexpecting(&self, op: &Op, call: &Call, thread: u32) -> bool {
         let by_descriptor = match op {
             Op::Setattr(_)
@@ -170,8 +171,8 @@ impl FileSystem {
             | Op::Getxattr { .. }
             | Op::Listxattr { .. }
             | Op::Removexattr { .. } => !call.is_by_path(),
-            // If the system call is unknown, the program itself might receive the ESTALE of this LOOKUP. Let the
-            // LOOKUP pass: the mount checks the path of the request that follows.
+            // If the system call is unknown, the program itself might receive the ESTALE of this LOOKUP. So the mount
+            // executes the LOOKUP without a check, and checks the path of the next request.
             Op::Lookup { .. } => call.is_unknown() || call.never_walks_again(),
             _ => call.never_walks_again(),
         };
@@ -189,7 +190,7 @@ impl FileSystem {
     /// walk. Any other request with a path expectation ends the walk.
     pub(crate) fn answered(&self, header: &Header, outcome: &Answer) {
         match header.opcode {
-            // An entry begins with its node id, which is zero if the name does not exist.
+            // An entry begins with a node id. The node id zero means that the name does not exist.
             opcode::LOOKUP => {
                 let found = matches!(outcome, Ok(Reply::Bytes(entry)) if entry.iter().take(8).any(|byte| *byte != 0));
                 self.rewalks.looked_up(header.pid, found);

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use types::{Attrs, FileKind};
 
-/// The result of an operation: a reply or an errno.
+/// The result of an operation: the reply to the kernel, or an errno.
 pub(crate) type Answer = Result<Reply, Errno>;
 
 /// Encodes attributes as the reply to GETATTR or STATX, with the lifetime `valid`.
@@ -50,7 +50,7 @@ impl FileSystem {
     /// Creates the file system whose root is the directory `root` of a client mount.
     ///
     /// # Errors
-    /// The client mount already has another cache above it, for example another FUSE file system.
+    /// Another cache already uses the client mount, for example another FUSE file system.
     pub(crate) fn new(mount: Mount, root: Node, config: Config) -> client::Result<Arc<Self>> {
         let nodes = Arc::new(Nodes::new(root, config.known_files, config.entry_valid));
         let opens = Arc::<Opens>::default();
@@ -111,7 +111,8 @@ impl FileSystem {
         self.entry_for(body, (header, name), (node, attrs), (written, None))
     }
 
-    /// Appends the entry that a LOOKUP found. `mark` is from before the mount requested the attributes.
+    /// Appends the entry that a LOOKUP found. `mark` is the moment before the mount requested the attributes from the
+    /// mgr.
     pub(crate) fn entry_found(
         &self,
         body: Body,
@@ -122,8 +123,8 @@ impl FileSystem {
         self.entry_for(body, (header, name), (node, attrs), (false, mark))
     }
 
-    /// Appends an entry of a directory listing. `mark` is from before the mount requested the page of entries. If
-    /// another client may have changed the file since, the attributes get no lifetime.
+    /// Appends an entry of a directory listing. `mark` is the moment before the mount requested the page of entries
+    /// from the mgr. If another client may have changed the file after `mark`, the attributes get no lifetime.
     pub(crate) fn entry_listed(&self, body: Body, header: &Header, entry: &client::Entry, mark: Option<Mark>) -> Body {
         self.entry_for(body, (header, &entry.name), (&entry.node, &entry.attrs), (entry.written_elsewhere, mark))
     }
@@ -138,8 +139,8 @@ impl FileSystem {
         let told = |number| self.coherence.entry_told(number, attrs);
         let number = self.nodes.remember(node, (header.node, name), attrs, told);
         let valid = self.coherence.entry_replied(header.pid, number, attrs, (written, found));
-        // The kernel follows a cached symbolic link without a request, so the mount could not check the path of the
-        // link.
+        // The kernel follows a cached symbolic link without a request, so the mount cannot check the path of the link.
+        // So the kernel must not cache its name.
         let entry = if attrs.kind == FileKind::Symlink { Duration::ZERO } else { self.config.entry_valid };
         crate::reply::entry(body, number, attrs, Lifetimes { entry, attrs: valid })
     }
@@ -154,7 +155,7 @@ impl FileSystem {
         told(header, attrs, self.coherence.setattr_replied(header.node, attrs))
     }
 
-    /// Decides how an open with these flags uses the page cache ([`Coherence::admit`]).
+    /// Decides how an open with the given flags uses the page cache ([`Coherence::admit`]).
     pub(crate) fn admit(&self, file: &File, flags: u32, found: Found) -> Admission {
         if file.policy().access == Access::Page {
             self.read_ahead.begin(|| self.callers.anybody().policy().policy);
@@ -162,7 +163,7 @@ impl FileSystem {
         self.coherence.admit(file, flags, found)
     }
 
-    /// Adds a file that was opened with these flags to the table of opens, and returns its handle.
+    /// Adds a file that was opened with the given flags to the table of opens, and returns its handle.
     pub(crate) fn add_file(&self, file: File, flags: u32, admission: Admission) -> u64 {
         let pages = self.coherence.begins_use(&file, flags, admission);
         self.opens.add_file(file, flags, pages)

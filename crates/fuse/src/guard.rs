@@ -1,9 +1,9 @@
 //! A guard process that aborts a mount's FUSE connection when the process that serves the mount is killed.
 //!
-//! The kernel aborts the connection itself once no process has the device open. But a thread that makes the kernel
-//! drop pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. Meanwhile the thread
-//! has the device open and cannot be killed. After the process was killed, no thread writes these pages back. So this
-//! thread, and every program that uses the mount, would wait forever.
+//! The kernel aborts the connection itself once no process has the device open. But a thread that makes the kernel drop
+//! pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. During this wait, the thread
+//! has the device open and cannot be killed. After the process was killed, no thread writes these pages back. So
+//! without the guard process, this thread and every program that uses the mount wait forever.
 
 use crate::mounting;
 use rustix::fd::{AsFd, OwnedFd};
@@ -42,7 +42,7 @@ struct Post {
 
 #[derive(Default)]
 struct State {
-    /// The guard process, until it is reaped. Meanwhile no other process can get its process id.
+    /// The guard process, until it is reaped. Until then, no other process can get its process id.
     process: Option<Child>,
     dismissed: bool,
 }
@@ -73,7 +73,7 @@ impl Guard {
     pub(crate) fn dismiss(self) {
         let mut state = self.0.state();
         state.dismissed = true;
-        // The guard process may have ended already.
+        // The guard process may have ended already, so ignore an error.
         let _ = state.process.as_mut().map(Child::kill);
         self.0.dismissed.notify_all();
     }
@@ -84,9 +84,9 @@ impl Post {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a guard process running until it is dismissed, and reports whether the first one starts. The thread must
-    /// not end otherwise while a guard process runs, because the guard would take this for the end of the mount
-    /// process.
+    /// Keeps a guard process running until it is dismissed, and reports whether the first guard process starts. The
+    /// thread must not end otherwise while a guard process runs, because the guard process takes this for the end of
+    /// the mount process.
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));
@@ -97,7 +97,7 @@ impl Post {
         loop {
             let ended = match command.spawn() {
                 Ok(child) => {
-                    // The receiver may have been dropped.
+                    // The receiver may have been dropped, so ignore the result.
                     let _ = tell.send(Ok(()));
                     self.ended(child)
                 }
@@ -130,7 +130,8 @@ impl Post {
             let _ = child.kill();
         }
         drop(state);
-        // The child is not reaped before the wait below, so no other process can get its process id.
+        // Wait without reaping the child, so that no other process gets its process id while `dismiss` may still kill
+        // it.
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while rustix::process::waitid(WaitId::Pid(id), how).err() == Some(Errno::INTR) {}
         let child = self.state().process.take();
@@ -185,7 +186,8 @@ fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
 fn abort_of(dir: &Path) -> io::Result<File> {
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     let device = mounting::device_at(&mounts, dir).ok_or(io::ErrorKind::NotFound)?;
-    // The kernel names connections by the device number, whose major part is zero.
+    // The kernel names FUSE connections by the device number of the mount. Its major part is zero, so use the minor
+    // part.
     let number = device.split_once(':').and_then(|(_, minor)| minor.parse::<u32>().ok());
     let name = format!("{}/abort", number.ok_or(io::ErrorKind::InvalidData)?);
     let open = |at: &dyn AsFd| rustix::fs::openat(at, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());

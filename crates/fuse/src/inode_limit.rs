@@ -2,7 +2,7 @@
 //!
 //! The kernel keeps every inode that it has looked up until memory is short. It also keeps names that other clients
 //! have removed, and never checks them again. Each inode takes memory in this process, and about a kilobyte in the
-//! kernel. Above the limit, the mount asks the kernel to drop the inodes whose entries it received longest ago
+//! kernel. Above the limit, the mount notifies the kernel to drop the inodes whose entries it received longest ago
 //! (`FUSE_NOTIFY_PRUNE`, Linux 6.18). The kernel keeps inodes in use, and drops the others with FORGET requests.
 
 use crate::abi;
@@ -14,17 +14,17 @@ use std::time::Duration;
 
 /// Largest number of inodes in one prune notification.
 const AT_ONCE: usize = 512;
-/// The pause after a prune notification, in which the kernel drops inodes. It doubles each time that the kernel
-/// dropped none.
+/// The pause after a prune notification, in which the kernel drops inodes. The pause doubles each time that the kernel
+/// has dropped no inode.
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(64);
 
-/// Asks the kernel to drop inodes whenever the kernel has too many. Returns when the file system ends, or if the
+/// Notifies the kernel to drop inodes whenever it has more than the limit. Returns when the file system ends, or if the
 /// kernel does not support the notification.
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
     loop {
         let Some(crowded) = fs.upgrade().map(|fs| fs.nodes.crowded()) else { return };
-        // The timeout lets this task check whether the file system still exists.
+        // Wait with a timeout, so that this task notices the end of the file system.
         let _ = tokio::time::timeout(REST_MAX, crowded.notified()).await;
         let mut rest = REST;
         // Repeat the notification, because inodes in use may become unused, and the kernel does not report that.
@@ -54,7 +54,7 @@ fn let_go(fs: &FileSystem, files: &[u64]) -> io::Result<()> {
             body = body.u64(*file);
         }
         match transport.notify(abi::notify::PRUNE, &body.into_vec()) {
-            // The kernel has dropped some of these inodes meanwhile.
+            // The kernel dropped some of these inodes before it received the notification, which is no error.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             told => told?,
         }

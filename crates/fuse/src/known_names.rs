@@ -2,8 +2,8 @@
 //!
 //! FUSE requests contain node ids and no paths. From the names of a file and of its parent directories, the mount
 //! derives the path that the kernel walked. A file may have several names, and another client may have given some of
-//! these names to other files since. A request does not say which name the program used. So the mount keeps each name
-//! for as long as the kernel may use it without a LOOKUP.
+//! these names to other files. A request does not say which name the program used. So the mount keeps each name for as
+//! long as the kernel may use it without a LOOKUP.
 
 use bytes::Bytes;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const KEPT: usize = 4;
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
-    /// The number of the directory.
+    /// The inode number of the directory.
     pub(crate) dir: u64,
     /// The name in the directory.
     pub(crate) name: Bytes,
@@ -33,8 +33,8 @@ impl Place {
 pub(crate) struct Trusted(u32);
 
 impl Trusted {
-    /// Computes the limit from the time for which the kernel caches names. A request may be in flight for as long
-    /// again.
+    /// Computes the limit from `entry_valid`, the time for which the kernel caches names. The limit is twice this time,
+    /// because a request may be in flight for as long again.
     pub(crate) fn new(entry_valid: Duration) -> Self {
         let secs = entry_valid.as_secs().saturating_add(1).saturating_mul(2);
         Trusted(u32::try_from(secs).unwrap_or(u32::MAX))
@@ -46,8 +46,8 @@ impl Trusted {
 pub(crate) struct KnownNames(Vec<Place>);
 
 impl KnownNames {
-    /// Records that the kernel receives this name for the file at the time `now`. A directory gets no other name.
-    /// Returns the names that the mount no longer keeps.
+    /// Records that the kernel receives the given name for the file at the time `now`. A directory keeps only this
+    /// name. Returns the names that the mount no longer keeps.
     pub(crate) fn found(
         &mut self,
         (dir, name): (u64, &[u8]),

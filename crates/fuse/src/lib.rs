@@ -1,4 +1,4 @@
-//! The FUSE mount: answers requests of the kernel's FUSE client by means of the crate `client`.
+//! The FUSE mount: executes requests of the kernel's FUSE client by means of the crate `client`.
 //!
 //! [`Mounted::start`] mounts a [`client::Mount`] at a directory. A *transport* (`transport.rs`) delivers requests.
 //! `request.rs` decodes them, and each operation has a file in `ops/` that executes it. Replies (`reply.rs`) go back
@@ -47,10 +47,11 @@ pub use namespaces::{Holder, device_at, holder};
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Internal error: the path that a request expected leads to another file. The kernel never receives this number.
+    /// Internal error: the path that a request expected leads to another file. The mount never sends this number to the
+    /// kernel.
     pub(crate) const MOVED: Errno = Errno(i32::MAX);
-    /// Internal error: the caller may not walk the path that the request expected. The kernel never receives this
-    /// number.
+    /// Internal error: the caller may not walk the path that the request expected. The mount never sends this number to
+    /// the kernel.
     pub(crate) const UNWALKED: Errno = Errno(i32::MAX - 1);
 }
 

@@ -1,11 +1,11 @@
 //! Lock owners: which opens requested locks of a file, and which of these opens are being closed, so that their locks
 //! end soon.
 //!
-//! The kernel sends RELEASE after the last descriptor of an open file is closed, at a time of its choice, and
-//! close(2) does not wait for it. But a process that sees the descriptor closed expects the locks of the open to be
-//! gone too (flock(2), `F_OFD_SETLK`). Before RELEASE, the kernel sends FLUSH for each closed descriptor, and waits
-//! for the reply. FLUSH does not say whether the descriptor was the last. So if an open with a recent FLUSH has a
-//! file locked, a caller that wants a lock waits a short time for the RELEASE.
+//! The kernel sends RELEASE some time after the last descriptor of an open file is closed, and close(2) does not wait
+//! for RELEASE. But a process that sees the descriptor closed expects the locks of the open to have ended too
+//! (flock(2), `F_OFD_SETLK`). Before RELEASE, the kernel sends FLUSH for each closed descriptor, and waits for the
+//! reply. FLUSH does not say whether the descriptor was the last. So if an open with a recent FLUSH has a file locked,
+//! a caller that wants a lock waits a short time for the RELEASE.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long after FLUSH the mount expects RELEASE. While other descriptors of the same open exist, the kernel sends
-/// no RELEASE.
+/// How long after FLUSH the mount expects RELEASE. While other descriptors of the same open exist, the kernel sends no
+/// RELEASE, so a longer wait is useless.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Lock owners, recorded by file and not by open. A process that closes one open of a file also loses the fcntl(2)
@@ -30,25 +30,25 @@ pub(crate) struct LockOwners {
     news: Notify,
 }
 
-/// An owner that requested locks of a file.
+/// A lock owner that requested locks of a file.
 #[derive(Clone, Copy)]
 struct LockOwner {
     /// The id of the process that requested the locks.
     pid: u32,
-    /// The handle of the open through which the owner last requested a lock. The locks end with this open, and the
-    /// kernel reports only that the open is closed.
+    /// The handle of the open through which the owner last requested a lock. The locks end with this open. The kernel
+    /// reports only the close of the open, not the end of its locks.
     handle: u64,
-    /// Whether the owner used flock(2).
+    /// Whether the owner used flock(2) and not fcntl(2).
     flock: bool,
-    /// The closing state of the open `handle`.
+    /// Whether programs have closed descriptors of the open `handle`.
     closing: Closing,
 }
 
-/// The closing state of an open file.
+/// Whether programs have closed descriptors of an open file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,
-    /// The process with this id closed a descriptor of the open at this time.
+    /// The process with the contained id closed a descriptor of the open at the contained time.
     Flushed(u32, Instant),
     /// A program closed the last descriptor, and the mount releases the locks.
     Released,
@@ -97,13 +97,14 @@ impl LockOwners {
         self.table().get(&(file, owner)).map(|locker| locker.pid)
     }
 
-    /// Removes an owner that has no locks of a file any more. Returns whether the owner had requested any.
+    /// Removes an owner that has no locks of a file any more. Returns whether the owner had requested locks of the
+    /// file.
     pub(crate) fn take(&self, file: u64, owner: u64) -> bool {
         self.table().remove(&(file, owner)).is_some()
     }
 
-    /// Records that a process closed a descriptor of the open `handle`, through which these owners requested locks of
-    /// a file.
+    /// Records that a process closed a descriptor of the open `handle`, through which the given owners requested locks
+    /// of a file.
     pub(crate) fn flushed(&self, file: u64, owners: &[u64], handle: u64, pid: u32) {
         self.set(file, owners, handle, Closing::Flushed(pid, Instant::now()));
     }
@@ -123,7 +124,7 @@ impl LockOwners {
         owners.iter().copied().filter(|owner| set(owner)).collect()
     }
 
-    /// Records that the mount has released the locks of these owners.
+    /// Records that the mount has released the locks of the given owners.
     pub(crate) fn ended(&self, file: u64, owners: &[u64]) {
         for owner in owners {
             self.take(file, *owner);
@@ -132,13 +133,14 @@ impl LockOwners {
         self.news.notify_waiters();
     }
 
-    /// Returns the mark for [`LockOwners::may_be_free`]. The caller takes it before the attempt to lock.
+    /// Returns the number of released opens that had locks, for [`LockOwners::may_be_free`]. The caller calls this
+    /// before it tries to lock.
     pub(crate) fn mark(&self) -> u64 {
         self.released.load(SeqCst)
     }
 
-    /// Waits for locks of `owner`, or of any owner, that may end soon. `mark` is from before the caller found the
-    /// file locked. Returns whether the caller should try again.
+    /// Waits for locks of `owner`, or of any owner, that may end soon. `mark` is the result of [`LockOwners::mark`]
+    /// before the caller found the file locked. Returns whether the caller should try again.
     pub(crate) async fn may_be_free(&self, file: u64, owner: Option<u64>, mark: u64) -> bool {
         let news = self.news.notified();
         let mut news = std::pin::pin!(news);
@@ -163,7 +165,7 @@ mod tests {
     const FILE: u64 = 7;
     const OWNER: u64 = 1;
 
-    /// Returns whether a caller that finds the file locked tries again, or `None` if it still waits.
+    /// Returns whether a caller that finds the file locked tries again, or `None` if the caller still waits.
     fn looks_again(lockers: &LockOwners, mark: u64) -> Option<bool> {
         let waits = std::pin::pin!(lockers.may_be_free(FILE, None, mark));
         match waits.poll(&mut Context::from_waker(Waker::noop())) {
@@ -219,7 +221,7 @@ mod tests {
         let began = Instant::now();
         while lockers.may_be_free(FILE, None, lockers.mark()).await {}
         assert_eq!(began.elapsed(), RELEASE_WITHIN);
-        // A process that inherited a descriptor does not affect the fcntl(2) locks of another process.
+        // A process that closes an inherited descriptor does not affect the fcntl(2) locks of another process.
         lockers.asks(FILE, OWNER, (100, 5, false)).await;
         lockers.flushed(FILE, &[OWNER], 5, 101);
         assert_eq!(looks_again(&lockers, lockers.mark()), Some(false));

@@ -28,7 +28,7 @@ pub struct Mounted {
     fs: Arc<FileSystem>,
     dir: PathBuf,
     carrier: Carrier,
-    /// Resolves when the kernel sends no more requests.
+    /// Receives the result of the transport when the kernel sends no more requests.
     served: oneshot::Receiver<io::Result<()>>,
     /// The guard process, which runs until the FUSE connection has ended.
     guard: Option<Guard>,
@@ -58,7 +58,7 @@ impl Mounted {
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));
         let (ended, served) = oneshot::channel();
         let serve = move || {
-            // The receiver may have been dropped.
+            // The receiver in `Mounted` may have been dropped, so ignore the result.
             let _ = ended.send(transport.serve(dispatcher));
         };
         std::thread::Builder::new().name("fuse-0".into()).spawn(serve)?;
@@ -107,7 +107,7 @@ impl Mounted {
     }
 }
 
-/// Chooses the transport, as far as the choice is possible before the mount.
+/// Chooses the transport, as far as the choice is possible before the file system is mounted.
 fn carrier(config: &Config) -> io::Result<Carrier> {
     match (config.carrier, uring::unavailable()) {
         (Carrier::Device, _) => Ok(Carrier::Device),
@@ -126,7 +126,7 @@ fn guard(config: &Config, dir: &Path) -> Option<Guard> {
         return None;
     }
     let without = |error: io::Error| match config.writeback {
-        // Warn only with write-back: without it, the kernel leaves no other programs waiting.
+        // Warn only with write-back, because without write-back no other program waits for the killed process.
         true => tracing::warn!(
             "the mount has no guard: if this process is killed, programs that use the mount may hang: {error}"
         ),
@@ -137,7 +137,7 @@ fn guard(config: &Config, dir: &Path) -> Option<Guard> {
     Guard::stand(&config.guard, dir).map_err(without).ok()
 }
 
-/// Creates the transport, and returns its kind.
+/// Creates the transport of a mount, and returns the transport and its kind.
 fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc<dyn Serve>, Carrier) {
     let (number, threads) = (fd.as_raw_fd(), config.threads.max(1));
     let device = Arc::new(Device::new(fd, threads, PAYLOAD_MAX));
@@ -150,12 +150,12 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
     (device, Carrier::Device)
 }
 
-/// Detaches a Weir mount from `dir` if the process of the mount was killed. Otherwise every request to the directory
-/// would fail with ENOTCONN. Returns whether there was such a mount.
+/// Detaches a Weir mount from `dir` if the process of the mount was killed. Without this, every request to the
+/// directory fails with ENOTCONN. Returns whether there was such a mount.
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
-    // Use statfs(2): for other calls, such as stat(2), the kernel may answer from its cache.
+    // Use statfs(2), because for other calls, such as stat(2), the kernel may return cached data without a request.
     match rustix::fs::statfs(dir) {
-        // ECONNABORTED: this request was in progress while the kernel ended the connection.
+        // ECONNABORTED: the statfs request was in progress while the kernel ended the connection.
         Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {}
         _ => return Ok(false),
     }

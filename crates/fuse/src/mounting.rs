@@ -25,8 +25,8 @@ fn with(what: impl std::fmt::Display, error: impl Into<io::Error>) -> io::Error 
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// Returns the mount options for mount(2) and for `fusermount3`. The kernel checks permissions by its cached
-/// attributes before it sends a request.
+/// Returns the mount options for mount(2) and for `fusermount3`. With `default_permissions`, the kernel checks
+/// permissions by its cached attributes before it sends a request.
 fn options(config: &Config) -> String {
     let mut options = format!("default_permissions,max_read={PAYLOAD_MAX}");
     if config.allow_other {

@@ -11,7 +11,7 @@ use std::path::Path;
 /// A process in another mount namespace in which a file system is still mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// The process id.
+    /// The id of the process that has the mount.
     pub process: u32,
     /// The name of the process.
     pub name: String,

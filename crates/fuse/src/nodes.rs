@@ -45,7 +45,8 @@ impl Named {
         self.files.insert(self.hasher.hash_one((dir, name)), number);
     }
 
-    /// Removes these names of the file `number` from the table. A name that now stands for another file stays.
+    /// Removes the given names of the file `number` from the table. A name that now stands for another file stays in
+    /// the table.
     fn remove(&mut self, places: &[Place], number: u64) {
         for place in places {
             let hash = self.hasher.hash_one((place.dir, &*place.name));
@@ -91,15 +92,15 @@ const GONE_HERE: u32 = u32::MAX;
 impl Known {
     /// Creates the record of an inode whose entry the kernel receives for the first time.
     fn new(node: &Node, dir: u64, told_at: u32) -> Self {
-        // Copy the filehandle: it is a slice of a network buffer of 8 KiB or more, and would keep the whole buffer in
-        // memory.
+        // Copy the filehandle, because it is a slice of a network buffer of 8 KiB or more, and keeps the whole buffer
+        // in memory.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         Known { node, dir, places: KnownNames::default(), lookups: 0, as_dir: None, told_at, gone: 0 }
     }
 }
 
-/// Returns the names on the path from the root of the mount to a place. Returns `None` if the path is too long or
-/// unknown.
+/// Returns the names on the path from the root of the mount to a name in a directory. Returns `None` if the path is too
+/// long or unknown.
 fn path(table: &HashMap<u64, Known>, place: &Place) -> Option<Vec<Bytes>> {
     let mut names = vec![place.name.clone()];
     let mut dir = place.dir;
@@ -162,8 +163,8 @@ impl Nodes {
         all.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Records that the kernel opens a file with these `FOPEN_*` flags. Unless the open bypasses the page cache, the
-    /// kernel may have cached pages of the file from now on.
+    /// Records that the kernel opens a file with the given `FOPEN_*` flags. Unless the open bypasses the page cache,
+    /// the kernel may have cached pages of the file from now on.
     pub(crate) fn may_have_pages(&self, number: u64, how: u32) {
         if how & abi::fopen::DIRECT_IO == 0
             && let Some(known) = self.table().get_mut(&number)
@@ -195,7 +196,7 @@ impl Nodes {
         self.get(dir).ok()
     }
 
-    /// Records that the kernel is about to receive an entry of a file with this name in this directory. Returns the
+    /// Records that the kernel is about to receive an entry of a file with the given name and directory. Returns the
     /// node id of the file. Except for the root, calls `told` with the node id while no FORGET of the file can run.
     pub(crate) fn remember(
         &self,
@@ -261,7 +262,7 @@ impl Nodes {
     pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) {
         let [moved, replaced] = [from, to].map(|(dir, name)| self.names().get(dir, name));
         if moved.is_some() && moved == replaced {
-            // Both names belong to one file: rename(2) leaves both.
+            // Both names belong to one file, so rename(2) changes nothing.
             return;
         }
         for (dir, name) in [from, to] {
@@ -295,8 +296,8 @@ impl Nodes {
         self.table().contains_key(&number)
     }
 
-    /// Records that the kernel has forgotten `lookups` lookups of a file (FORGET). If none is left, calls `forgotten`
-    /// before the kernel can receive the file again.
+    /// Records that the kernel has forgotten `lookups` lookups of a file (FORGET). If no lookup is left, calls
+    /// `forgotten` before the kernel can receive the file again.
     pub(crate) fn forget(&self, number: u64, lookups: u64, forgotten: impl FnOnce()) {
         let mut table = self.table();
         if let Some(known) = table.get_mut(&number) {
@@ -305,7 +306,7 @@ impl Nodes {
                 self.names().remove(known.places.all(), number);
                 table.remove(&number);
                 forgotten();
-                // Free the memory of a table that has become much smaller.
+                // Free unused memory of the table if it has become much smaller.
                 if table.capacity() > 4096 && table.len() < table.capacity() / 8 {
                     let most = table.capacity() / 4;
                     table.shrink_to(most);

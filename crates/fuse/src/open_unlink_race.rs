@@ -1,15 +1,15 @@
 //! The race between open and unlink: names that are removed while a program opens them.
 //!
 //! Between the LOOKUP of a name and the OPEN of its file, another program may remove the file. The mount then replies
-//! ESTALE, and the kernel looks up the whole path again, once. A local file system would have opened the old or the
-//! new file, or found none. So a thread that retries its open reserves the name from its LOOKUP until it has opened
-//! the file. A thread of this mount that removes the name or replaces its file waits meanwhile. Removals through
-//! other mounts do not wait.
+//! ESTALE, and the kernel looks up the whole path again, once. A local file system would have opened the old or the new
+//! file, or found none. So a thread that retries its open reserves the name from its LOOKUP until it has opened the
+//! file. Until then, a thread of this mount that removes the name or replaces its file waits. Removals through other
+//! mounts do not wait.
 //!
-//! The kernel caches names for a while, in which other programs may remove them or replace their files. A removed
-//! file exists as long as a program has it open. A thread must not open it by a name that it no longer has. But a
-//! thread may open it by a descriptor (`/proc/self/fd`, or its file handle). The mount recognizes this because the
-//! thread sends a second OPEN without a LOOKUP before.
+//! The kernel caches names for a while, in which other programs may remove them or replace their files. A removed file
+//! exists as long as a program has it open. A thread must not open it by a name that it no longer has. But a thread may
+//! open it by a descriptor (`/proc/self/fd`, or its file handle). The mount recognizes such a thread, because it sends
+//! a second OPEN without a LOOKUP between both.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -25,7 +25,7 @@ const HELD_FOR: Duration = Duration::from_millis(500);
 /// How long the mount records a retrying thread that makes no request.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// A directory number, and a name in the directory.
+/// A name: the inode number of its directory, and the name in the directory.
 type Name = (u64, Box<[u8]>);
 
 /// Threads for which the kernel looks up a path again, and names that are being removed.
@@ -48,9 +48,9 @@ struct State {
 struct Trying {
     /// When the thread received ESTALE for its first attempt.
     since: Instant,
-    /// The name that the thread looked up last, and until when the thread reserves this name.
+    /// The name that the thread looked up last, and the time until which the thread reserves this name.
     held: Option<(Name, Instant)>,
-    /// The file that the thread found by this name.
+    /// The number of the file that the thread found by its reserved name.
     found: Option<u64>,
     /// The file that no longer existed at the thread's first attempt.
     gone: u64,
@@ -171,9 +171,10 @@ impl OpenUnlinkRaces {
         }
     }
 
-    /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may: it
-    /// received ESTALE for the file before, and has looked up no name since. A retrying thread may if it has just
-    /// found the file by a name that it reserved. An unknown thread (0) may as well.
+    /// Returns whether a thread may open a file that has no name any more. A thread that uses a descriptor may open the
+    /// file: it received ESTALE for the file before, and has looked up no name after that. A retrying thread may open
+    /// the file if it has just found the file by a name that it reserved. An unknown thread (number 0) may open the
+    /// file too.
     pub(crate) fn may_be_nameless(&self, thread: u32, node: u64) -> bool {
         let may = |trying: &Trying| match trying.found {
             Some(found) => found == node,
@@ -205,7 +206,7 @@ impl OpenUnlinkRaces {
 }
 
 impl State {
-    /// Returns until when a thread has a name reserved, or `None` if no thread has.
+    /// Returns until when a thread has a name reserved, or `None` if no thread has reserved it.
     fn held(&self, name: &Name) -> Option<Instant> {
         let held = self.threads.values().filter_map(|trying| trying.held.as_ref());
         let now = Instant::now();

@@ -42,7 +42,7 @@ pub(crate) struct OpenDir {
     pub(crate) reading: tokio::sync::Mutex<Reading>,
 }
 
-/// The position in a directory listing.
+/// The reading position of an open directory, with the entries fetched ahead of this position.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) pages: Option<ReadDir>,
@@ -50,7 +50,7 @@ pub(crate) struct Reading {
     pub(crate) ahead: VecDeque<Entry>,
     /// The directory offset directly before the first entry of `ahead`.
     pub(crate) at: u64,
-    /// A mark from before the mount requested the entries of `ahead`.
+    /// The moment before the mount requested the entries of `ahead`.
     pub(crate) asked: Option<Mark>,
     /// Whether OPENDIR has fetched the first page of entries, and the kernel has not requested this page yet.
     pub(crate) unasked: bool,
@@ -110,7 +110,7 @@ impl OpenFile {
 }
 
 impl Opens {
-    /// Adds an open file with these flags of open(2) and this use of the page cache. Returns its handle.
+    /// Adds an open file with the given flags of open(2) and the given use of the page cache. Returns its handle.
     pub(crate) fn add_file(&self, file: File, flags: u32, pages: PageUse) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);
         let open = OpenFile {
@@ -180,14 +180,14 @@ impl Opens {
         Ok(outcome?)
     }
 
-    /// Records that the file with this number may have setuid and setgid bits from now on.
+    /// Records that the file `number` may have setuid and setgid bits from now on.
     pub(crate) fn doubt_bits(&self, number: u64) {
         for open in read(&self.files).values().filter(|open| open.file.node().id.0 == number) {
             open.plain.store(false, Relaxed);
         }
     }
 
-    /// Returns an open through which the kernel writes the file with this number to its page cache, if there is one.
+    /// Returns an open through which the kernel writes the file `number` to its page cache, if there is such an open.
     pub(crate) fn writing(&self, number: u64) -> Option<Arc<OpenFile>> {
         let fits = |open: &&Arc<OpenFile>| open.pages.is_writing() && open.file.node().id.0 == number;
         read(&self.files).values().find(fits).cloned()

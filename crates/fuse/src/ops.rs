@@ -47,7 +47,8 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
             write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
         }
         Op::Flush { fh, lock_owner } => flush::flush(fs, header, fh, lock_owner).await,
-        // Boxed, so that the frequent operations above need not reserve memory for the largest of these futures.
+        // Boxed, so that READ, WRITE and other frequent operations reserve no memory for the largest of the rarer
+        // futures.
         Op::Release { fh } => Box::pin(release::release(fs, fh)).await,
         _ => Box::pin(seldom(fs, request)).await,
     }
@@ -60,8 +61,8 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Init { major, minor, max_readahead, flags } => init::init(fs, (major, minor), max_readahead, flags),
         Op::Destroy => Ok(Reply::Done),
         Op::Setattr(args) => setattr::setattr(fs, header, &args).await,
-        // The kernel need not send ACCESS: the kernel decides by the cached attributes, and the server checks each
-        // operation again.
+        // After ENOSYS, the kernel sends no more ACCESS requests. It decides by its cached attributes, and the server
+        // checks each operation again.
         Op::Access { .. } => Err(ENOSYS),
         Op::Readlink => readlink::readlink(fs, header).await,
         Op::Symlink { name, target } => symlink::symlink(fs, header, &name, &target).await,
@@ -77,8 +78,8 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         }
         Op::Fsync { fh } => fsync::fsync(fs, header, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
-        // `sync_names` makes creations of files durable. All other changes of a directory are durable before the
-        // reply.
+        // `sync_names` makes creations of files durable. All other changes of a directory are durable before the mgr
+        // replies, so FSYNCDIR does nothing else.
         Op::Fsyncdir { .. } => Ok(fs.callers.anybody().sync_names().await.map(|()| Reply::Done)?),
         Op::Setxattr { name, value, flags } => xattr::set(fs, header, &name, &value, flags).await,
         Op::Getxattr { name, size } => xattr::get(fs, header, &name, size).await,
@@ -97,7 +98,7 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
             copy::copy(fs, header, (fh_in, off_in), (fh_out, off_out), len).await
         }
         Op::Forget { .. } | Op::BatchForget { .. } | Op::Interrupt { .. } => Ok(Reply::None),
-        // `carry_out` executes these operations.
+        // `carry_out` executes these operations, so they do not arrive here.
         Op::Lookup { .. } | Op::Getattr { .. } | Op::Read { .. } | Op::Write { .. } => Err(ENOSYS),
         Op::Flush { .. } | Op::Release { .. } => Err(ENOSYS),
         Op::Syncfs | Op::Unknown => Err(ENOSYS),
@@ -107,20 +108,22 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
 /// When the mount may abandon an operation because of a signal to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
-    /// Never: the operation changes something, and the caller needs to know whether the change succeeded.
+    /// The mount never abandons the operation. It changes something, and the caller needs to know whether the change
+    /// succeeded.
     Never,
-    /// When the caller is being killed, because the caller does not need the reply.
+    /// The mount abandons the operation when the caller is being killed, because the caller does not need the reply.
     WhenKilled,
-    /// On any signal, as POSIX defines for operations that may wait for other programs.
+    /// The mount abandons the operation on any signal, as POSIX defines for operations that may wait for other
+    /// programs.
     OnSignal,
 }
 
 /// The kinds of requests that concern a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InDirectory {
-    /// The request lists the entries of the directory.
+    /// The request lists the entries of a directory.
     Entries,
-    /// The request concerns a name in the directory.
+    /// The request concerns a name in a directory.
     Name,
     /// The request concerns the attributes of an inode that may be a directory.
     Itself,

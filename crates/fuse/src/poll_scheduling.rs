@@ -1,8 +1,8 @@
 //! Poll scheduling: which thread polls the future of a request. The thread that read the request, the *reader*, polls
 //! it first. After a wake-up while the request waits, a task polls it.
 //!
-//! A wake-up during a poll by the reader only sets a mark, and the reader polls again. Otherwise the wake-up would
-//! start a task that has to wait for the reader. Replies of nearby servers often arrive during this poll.
+//! A wake-up during a poll by the reader only changes the state of the request, and the reader polls again. Otherwise
+//! the wake-up starts a task that has to wait for the reader. Replies of nearby servers often arrive during this poll.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -15,7 +15,7 @@ const WAITS: u8 = 2;
 /// State: a task polls the request, and registers its own wakers.
 const HANDED: u8 = 3;
 
-/// The polling state of one request.
+/// The polling state of one request: which thread polls its future.
 pub(crate) struct PollScheduling(AtomicU8);
 
 impl PollScheduling {
@@ -58,7 +58,7 @@ mod tests {
     /// The events in the history of a request.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Event {
-        /// A result arrives and wakes the request.
+        /// A result for which the request waits arrives and wakes the request.
         Wake,
         /// The current poll ends, and another poll begins if necessary.
         Look,
@@ -89,7 +89,8 @@ mod tests {
                     turns.hand_over();
                     (reader, task) = (false, true);
                 }
-                // The task polls again whenever one of its own wakers is called.
+                // Other polls by the task need no step here, because the task polls again whenever one of its own
+                // wakers is called.
                 _ => {}
             }
             unseen &= !task;

@@ -16,7 +16,7 @@ pub(crate) struct ReadAhead {
 impl ReadAhead {
     /// Records where the file system is mounted.
     pub(crate) fn mounted_at(&self, dir: &Path) {
-        // Do not use stat(2) on the directory, because it would make a request to this very mount.
+        // Do not use stat(2) on the directory, because stat(2) makes a request to this very mount.
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         if let Some(number) = crate::mounting::device_at(&mounts, dir) {
             let _ = self.file.set(Path::new("/sys/class/bdi").join(number).join("read_ahead_kb"));

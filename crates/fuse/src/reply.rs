@@ -10,16 +10,16 @@ use types::{Attrs, FileKind, StatFs};
 /// page.
 pub const BLOCK_SIZE: u32 = 256 << 10;
 
-/// The result of an operation.
+/// The result of a request, from which the transport makes the reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// Success, with an empty body.
     Done,
-    /// Success, with these bytes as the body of the reply.
+    /// Success, with the contained bytes as the body of the reply.
     Bytes(Vec<u8>),
     /// Success, with bytes read from a file as the body of the reply.
     Read(Vec<Segment>),
-    /// An error with this errno value.
+    /// An error with the contained errno value.
     Failed(Errno),
     /// No reply, because the kernel does not wait for one.
     None,

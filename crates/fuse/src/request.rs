@@ -57,15 +57,15 @@ pub struct SetAttr {
 /// The arguments of a lock request (`fuse_lk_in`): byte range, kind and owner of the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
-    /// The handle of the open file.
+    /// The handle of the open file whose lock is requested.
     pub fh: u64,
     /// The kernel's number of the lock owner.
     pub owner: u64,
-    /// Offset of the first byte of the lock.
+    /// Offset in the file of the first byte of the lock.
     pub start: u64,
     /// Offset of the last byte of the lock; `i64::MAX` means the end of the file, even if the file grows.
     pub end: u64,
-    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    /// The kind of the lock: `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: u32,
     /// The id of the process that requests the lock.
     pub pid: u32,
@@ -148,7 +148,7 @@ pub enum Op {
         fh: u64,
         offset: u64,
         size: u32,
-        /// Whether a program reads directly, bypassing the page cache.
+        /// Whether a program reads directly and bypasses the page cache.
         past: bool,
     },
     Write {
@@ -329,7 +329,7 @@ impl Request {
         let behind = rest.len().checked_sub(extensions);
         rest.truncate(behind.ok_or(Malformed("its extensions are longer than itself"))?);
         let op = Op::decode(&header, fixed, rest)?;
-        // The mount does not know the length of the arguments of unknown operations.
+        // The mount does not know how long the arguments of unknown operations are, so it checks only known operations.
         if op != Op::Unknown && header.len as usize != len {
             return Err(Malformed("its length is not the one it says"));
         }
@@ -348,8 +348,8 @@ impl Op {
             opcode::FORGET => Op::Forget { nlookup: f.u64()? },
             opcode::BATCH_FORGET => Op::BatchForget { nodes: forgets(f.u32()?, &rest)? },
             opcode::INTERRUPT => Op::Interrupt { unique: f.u64()? },
-            // STATX also has a mask of requested attributes after these fields. The mount ignores the mask and
-            // returns all attributes.
+            // After the fields of GETATTR, STATX also has a mask of requested attributes. The mount ignores the mask
+            // and returns all attributes.
             opcode::GETATTR | opcode::STATX => {
                 let flags = f.u64()? as u32;
                 let fh = f.u64()?;
@@ -418,7 +418,7 @@ fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
 
 fn init(f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
     let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-    // Kernels that know more than 32 INIT flags set `INIT_EXT`.
+    // Kernels that know more than 32 INIT flags set `INIT_EXT`, and send the higher flags in a further field.
     let high = if u64::from(low) & abi::init::INIT_EXT != 0 { Fields(&rest).u32()? } else { 0 };
     Ok(Op::Init { major, minor, max_readahead, flags: u64::from(low) | u64::from(high) << 32 })
 }

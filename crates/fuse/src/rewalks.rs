@@ -30,17 +30,17 @@ pub(crate) struct Rewalks {
     dropped: Mutex<HashMap<Name, Dropped>>,
 }
 
-/// A directory number, and a name in the directory.
+/// A name: the inode number of its directory, and the name in the directory.
 type Name = (u64, Box<[u8]>);
 
 /// A cached name that the kernel drops, because the name now stands for another file. Each thread that looked up the
-/// name before gets ESTALE once, and looks up the name again.
+/// name before the drop gets ESTALE once, and looks up the name again.
 struct Dropped {
     at: Instant,
     threads: Vec<u32>,
 }
 
-/// A thread that received ESTALE.
+/// A thread that received ESTALE, and whose path the kernel walks again.
 struct Told {
     /// When the thread last received a reply; `None` while the thread waits for a reply.
     last: Option<Instant>,
@@ -57,7 +57,7 @@ impl Told {
         self.last.is_none_or(|last| last.elapsed() < KNOWN_FOR)
     }
 
-    /// Returns whether the thread looks up the name again that its last LOOKUP found.
+    /// Returns whether the thread looks up again the name that its last LOOKUP found.
     fn asks_again(&self) -> bool {
         matches!((&self.looked_up, &self.asking), (Some((found, true)), Some(asking)) if found == asking)
     }
@@ -84,7 +84,7 @@ pub(crate) enum Step<'a> {
     LookUp(u64, &'a [u8]),
     /// The creation of a name, perhaps after a failed lookup.
     Make,
-    /// Any other request.
+    /// Any other request by a name.
     Other,
 }
 
@@ -158,7 +158,7 @@ impl Rewalks {
             Step::LookUp(dir, name) => Some((dir, name.into())),
             _ => None,
         };
-        // Boxed, because rewalks are rare, and every request would otherwise reserve memory for the guard.
+        // Boxed, because rewalks are rare, and otherwise every request reserves memory for the guard.
         Some(Box::new(Asking { rewalks: self, thread }))
     }
 
@@ -261,7 +261,7 @@ mod tests {
         rewalks.threads().get_mut(&6).unwrap().last = Some(past);
         assert!(rewalks.asks(6, Step::Other).is_none());
         assert!(!rewalks.is_walking(6, "open") && rewalks.threads().len() == 1);
-        // The thread was killed before it received a reply.
+        // The thread is killed before it receives a reply.
         drop(asking);
         assert!(rewalks.threads()[&5].last.is_some());
     }

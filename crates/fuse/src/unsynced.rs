@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// and close the file at the same time. While one call still makes a write durable, another sync or close has to make
 /// the write durable, too.
 pub(crate) struct Unsynced {
-    /// Number of writes that have ended.
+    /// Number of writes through the open file that have ended.
     made: AtomicU64,
-    /// Number of writes that are certainly durable.
+    /// Number of writes through the open file that are certainly durable, counted from the first write.
     durable: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ impl Unsynced {
         (made > self.durable.load(SeqCst)).then_some(made)
     }
 
-    /// Records that the first `due` writes are durable.
+    /// Records that the first `due` writes through the open file are durable.
     pub(crate) fn made_durable(&self, due: u64) {
         self.durable.fetch_max(due, SeqCst);
     }

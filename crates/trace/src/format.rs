@@ -52,7 +52,7 @@ pub fn print(trace: &Trace) -> String {
     out
 }
 
-/// The state of the parser.
+/// The state of the parser: the trace of the parsed lines, and the files in use.
 #[derive(Default)]
 struct Reader {
     trace: Trace,

@@ -55,8 +55,8 @@ pub enum Generator {
         /// Whether an fsync precedes the close of each written file.
         fsync: bool,
     },
-    /// The digitisation of particle physics: many small requests, and a few large requests that carry nearly all
-    /// bytes, at random offsets.
+    /// The digitisation step of simulated particle-physics experiments: many small requests, and a few large requests
+    /// that carry nearly all bytes, at random offsets.
     Digitisation {
         /// Number of events, 1.3 MB each.
         events: u32,

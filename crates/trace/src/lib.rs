@@ -80,12 +80,12 @@ impl Op {
         Op { action, file, offset: 0, len: 0 }
     }
 
-    /// Returns a read of a byte range.
+    /// Returns an operation that reads a byte range.
     pub fn read(file: u32, offset: u64, len: u32) -> Op {
         Op { action: Action::Read, file, offset, len }
     }
 
-    /// Returns a write of a byte range.
+    /// Returns an operation that writes a byte range.
     pub fn write(file: u32, offset: u64, len: u32) -> Op {
         Op { action: Action::Write, file, offset, len }
     }
@@ -104,12 +104,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Returns all operations, client by client.
+    /// Returns the operations of all clients, client by client.
     pub fn ops(&self) -> impl Iterator<Item = &Op> {
         self.clients.iter().flatten()
     }
 
-    /// Returns the number of operations.
+    /// Returns the number of operations of all clients.
     pub fn len(&self) -> usize {
         self.clients.iter().map(Vec::len).sum()
     }

@@ -12,7 +12,7 @@ pub(crate) fn mix(number: u64) -> u64 {
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// Returns the sequence of a seed.
+    /// Returns the sequence of numbers for a seed.
     pub(crate) fn new(seed: u64) -> Rng {
         Rng(mix(seed))
     }
@@ -37,7 +37,7 @@ impl Rng {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Puts the items in a random order.
+    /// Puts the items of a slice in a random order.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for at in (1..items.len()).rev() {
             items.swap(at, self.below(at as u64 + 1) as usize);

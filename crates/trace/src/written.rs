@@ -12,7 +12,7 @@ pub struct Written {
 /// Adjacent bytes of a file with the same last write, or without any write (number 0).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// The offset of the first byte.
+    /// The offset of the first byte of the range.
     pub offset: u64,
     /// The number of bytes in the range.
     pub len: u64,

@@ -43,7 +43,7 @@ pub struct ObjectId {
 }
 
 impl ObjectId {
-    /// Returns the object of a file in this stream.
+    /// Returns the object of a file in the given stream.
     pub const fn new(file: FileId, stream: u32) -> Self {
         ObjectId { file, stream }
     }

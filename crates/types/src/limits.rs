@@ -8,7 +8,8 @@ pub const NAME_MAX: usize = 255;
 pub const PATH_MAX: usize = 4095;
 /// Maximum number of hard links to one file.
 pub const LINK_MAX: u32 = 1 << 30;
-/// Largest size of a file in bytes. An object of this size and its head stay below `i64::MAX` bytes.
+/// Largest size of a file in bytes. An iod's file for an object of this size, with the head of the file, stays below
+/// `i64::MAX` bytes.
 pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
 /// Longest xattr name in bytes, without its `user.` prefix.
 pub const XATTR_NAME_MAX: usize = 250;
@@ -96,8 +97,8 @@ pub const LAYOUTS_PER_CLIENT_MAX: usize = 64 << 10;
 pub const LAYOUTS_MAX: usize = 512 << 10;
 /// Maximum number of bytes in the reply caches of all sessions together.
 pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
-/// A new session gets at most the free part of the reply cache divided by this number, so that space remains for many
-/// more sessions.
+/// A new session gets at most the free part of the reply cache divided by this number, so that space remains for
+/// further sessions.
 pub const REPLY_CACHE_SHARE: u64 = 1024;
 
 /// Maximum number of connections that one daemon accepts.
@@ -133,8 +134,8 @@ pub const STALL_TIME: Duration = Duration::from_secs(60);
 pub const STALL_TIME_UNDER_PRESSURE: Duration = Duration::from_secs(2);
 /// Bytes of memory that an mgr may use with all tables and buffers full.
 pub const MGR_MEMORY_MAX: usize = 4 << 30;
-/// Default limit in bytes of the small writes that an mgr holds in memory to join them (write gathering). The mgr
-/// sends writes beyond the limit at once.
+/// Default limit in bytes of the small writes that an mgr holds in memory to join them (write gathering). The mgr sends
+/// writes beyond the limit to the iods at once.
 pub const GATHER_BYTES: usize = 64 << 20;
 /// Largest memory limit in bytes for gathered writes that the configuration of an mgr may set.
 pub const GATHER_BYTES_MAX: usize = 256 << 20;
@@ -188,8 +189,8 @@ pub const META_LOG_BYTES_MAX: u64 = 64 << 20;
 pub const META_RECENT_BYTES: u64 = 4 << 20;
 /// Maximum time for which a change is only in the batch log. Then the store flushes its database file (checkpoint).
 pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
-/// Worst-case growth in bytes of the metadata store's file for one changed record: the tree pages on the path to the
-/// record that no other record shares.
+/// Worst-case growth of the metadata store's file in bytes for one changed record: the tree pages that lie only on the
+/// path to this record.
 pub const META_CHANGE_BYTES: u64 = 12 << 10;
 /// Free disk space in bytes below which the metadata store on a large disk accepts only removals and recovery.
 pub const META_RESERVE_BYTES: u64 = 64 << 20;
@@ -246,7 +247,8 @@ const _: () = {
     assert!(MGR_MEMORY <= MGR_MEMORY_MAX);
     assert!(2 * CONNECTIONS_PER_PEER_MAX <= CONNECTIONS_MAX, "one peer cannot take all places");
     assert!(STRANGERS_MAX <= CONNECTIONS_MAX / 4 && STRANGERS_PER_MACHINE_MAX <= STRANGERS_MAX / 8);
-    // While a connection receives a large record, the daemon also accounts for the largest reply to this record.
+    // While a connection receives a large record, the daemon also accounts for the largest reply to this record. So a
+    // connection needs memory for two records.
     assert!(2 * RECORD_MAX + CALL_BYTES < CONNECTION_BYTES_MAX && 8 * CONNECTION_BYTES_MAX <= NET_BYTES_MAX);
     assert!(REPLY_SMALL + CALL_BYTES < IDLE_BYTES_MAX && STALL_TIME_UNDER_PRESSURE.as_secs() < STALL_TIME.as_secs());
     assert!(2 * UNCONFIRMED_MAX < CLIENTS_MAX && CONNECTIONS_MAX <= CLIENTS_MAX - UNCONFIRMED_MAX);
@@ -268,11 +270,12 @@ const _: () = {
     assert!(BATCH_BYTES_MAX + VALUE_MAX < META_WINDOW_BYTES && META_WINDOW_BYTES < META_QUEUE_BYTES);
     assert!(META_RESERVE_BYTES >= 4 * META_WINDOW_BYTES as u64);
     assert!(META_LOG_BYTES.is_multiple_of(4096) && META_LOG_BYTES <= META_LOG_BYTES_MAX);
-    // Sixteen iod stores on one disk may each write `IOD_ROOM_BYTES` before they notice that the disk is full.
+    // Iods keep at least twice the free space that the metadata store keeps. Between two checks of the free space, an
+    // iod may write at least sixteen of the largest payloads.
     assert!(2 * META_RESERVE_BYTES <= IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
-    // A removal deletes all extended attributes of a file in one batch. A new directory copies the extended
-    // attributes of its parent.
+    // A removal deletes all extended attributes of a file in one batch. A new directory copies the extended attributes
+    // of its parent. So all of them must fit into one batch.
     assert!(XATTRS_MAX + 16 < BATCH_WRITES_MAX && 2 * XATTRS_BYTES_MAX < BATCH_BYTES_MAX);
     assert!(XATTR_VALUE_MAX + XATTR_NAME_MAX <= XATTRS_BYTES_MAX);
 };

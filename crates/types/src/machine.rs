@@ -35,8 +35,8 @@ impl Machine {
     }
 }
 
-/// Returns whether a machine that uses `own` places must not take another place. All machines together use `all` of
-/// `max` places. No machine may use more places than remain free.
+/// Returns whether a machine has its full share of a limit of `max` items, such as connections. The machine uses `own`
+/// items, and all machines together use `all`. No machine may use more items than remain free.
 pub fn is_share_full(own: usize, all: usize, max: usize) -> bool {
     own >= max.saturating_sub(all)
 }

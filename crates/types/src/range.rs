@@ -3,7 +3,7 @@
 /// A range of `len` bytes from `offset`. The end must not exceed `u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ByteRange {
-    /// Offset of the first byte.
+    /// Offset of the first byte of the range.
     pub offset: u64,
     /// Number of bytes in the range.
     pub len: u64,
@@ -18,7 +18,7 @@ impl ByteRange {
         offset.checked_add(len).map(|_| ByteRange { offset, len })
     }
 
-    /// Returns the offset after the last byte.
+    /// Returns the offset after the last byte of the range.
     pub fn end(self) -> u64 {
         self.offset.saturating_add(self.len)
     }

@@ -30,7 +30,8 @@ impl Seldom {
     pub fn is_time(&mut self, reason: &'static str, machine: Machine, now: u64) -> Option<u64> {
         let mut key = (reason, machine);
         if self.0.len() >= APART && !self.0.contains_key(&key) {
-            // Remove entries without a recent message. Entries with unreported suppressed messages stay longer.
+            // Remove entries without a recent message. Entries with suppressed messages that were not yet counted in
+            // the log stay longer.
             let quiet = |said: &Said| now.abs_diff(said.at) >= if said.left_out > 0 { 30 * AGAIN } else { AGAIN };
             self.0.retain(|_, said| !quiet(said));
             if self.0.len() >= APART {
@@ -72,7 +73,7 @@ mod tests {
         let said = (0..100_000).filter(|n| seldom.is_time("a", Machine::Local(*n), 7).is_some()).count();
         assert!(said <= APART + 1, "{said}");
         assert!(seldom.0.len() <= APART + 1);
-        // Once the old entries have expired, the limiter tracks other machines again.
+        // After the entries of earlier machines have expired, the limiter tracks further machines one by one again.
         assert_eq!(seldom.is_time("a", Machine::Local(200_000), 99), Some(0));
     }
 }

@@ -93,7 +93,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// All values of this type.
+    /// All values of [`Status`].
     pub const ALL: [Status; 42] = {
         use Status::*;
         [

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use types::Attrs;
 
-/// Largest number of directories in the cache.
+/// Largest number of directories whose attributes are cached.
 const MOST: usize = 256;
 
 /// The cached attributes of directories that this mount changed, by inode number.
@@ -63,7 +63,7 @@ impl ChangedDirs {
         }
         let newer = |attrs: &Attrs| changes.dirs.get(&number).is_none_or(|known| known.attrs.change < attrs.change);
         match attrs {
-            // Replies to concurrent changes may arrive out of order: keep the newest attributes.
+            // Replies to concurrent changes of a directory may arrive out of order, so keep the newest attributes.
             Some(attrs) if changes.unseen == unseen && newer(&attrs) => {
                 changes.dirs.insert(number, Fresh { attrs, until: Instant::now() + valid });
             }

@@ -1,8 +1,8 @@
 //! Close-to-open consistency: an open sees the data that other clients wrote before they closed the file.
 //!
-//! Each reply to OPEN gives the client the size and attributes of the file. This file makes the kernel drop cached
+//! Each reply to OPEN gives the client the size and attributes of the file. This module makes the kernel drop cached
 //! pages and attributes of older versions, and decides whether the open uses the page cache. `client::File::close`
-//! flushes dirty data before a close.
+//! flushes the dirty data of a file, so that later opens on other clients see the data.
 
 use crate::abi::fopen;
 use crate::coherence::Coherence;
@@ -14,7 +14,7 @@ use types::{Attrs, ByteRange};
 
 /// How an open may use the page cache, as decided by [`Coherence::admit`].
 pub(crate) struct Admission {
-    /// The `FOPEN_*` flags for the kernel.
+    /// The `FOPEN_*` flags in the reply to the open.
     how: u32,
     /// The guard of the kernel's writes to the page cache, or `None` if this open does not write there.
     writing: Option<Writing>,
@@ -23,7 +23,7 @@ pub(crate) struct Admission {
 /// The state of the kernel's cache at an open, as far as the mount knows it.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    /// Whether the kernel's cached pages belong to another version of the file than the opened one.
+    /// Whether the kernel's cached pages belong to another version of the file than the version that was opened.
     changed: bool,
     /// Whether the kernel is certain to have the size of the opened version cached.
     sure: bool,
@@ -38,14 +38,14 @@ impl Found {
 }
 
 impl Admission {
-    /// Returns the `FOPEN_*` flags for the kernel.
+    /// Returns the `FOPEN_*` flags for the reply to the open.
     pub(crate) fn how(&self) -> u32 {
         self.how
     }
 }
 
 impl Coherence {
-    /// Returns whether an open with these flags needs a write delegation, so that the kernel can write the file
+    /// Returns whether an open with the given flags needs a write delegation, so that the kernel can write the file
     /// through the page cache.
     pub(crate) fn wants_write_delegation(&self, flags: u32) -> bool {
         self.write_back.wants(flags) && self.mount.policy().policy.access == Access::Page
@@ -72,8 +72,8 @@ impl Coherence {
         Found { changed, sure }
     }
 
-    /// Decides how an open with these flags uses the page cache. The kernel may write the file through the page cache
-    /// if the mount has the write delegation and the kernel has the right size cached.
+    /// Decides how an open with the given flags uses the page cache. The kernel may write the file through the page
+    /// cache if the mount has the write delegation and the kernel has the right size cached.
     pub(crate) fn admit(&self, file: &File, flags: u32, Found { changed, sure }: Found) -> Admission {
         let keep = if changed { 0 } else { fopen::KEEP_CACHE };
         let past = Admission { how: fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, writing: None };
@@ -99,7 +99,7 @@ impl Coherence {
         }
     }
 
-    /// Begins the use of the page cache by an open with these flags of open(2).
+    /// Begins the use of the page cache by an open with the given flags of open(2).
     pub(crate) fn begins_use(&self, file: &File, flags: u32, Admission { how, writing }: Admission) -> PageUse {
         PageUse::begin(&self.pages, file, flags, (how & fopen::DIRECT_IO == 0, writing))
     }
@@ -107,14 +107,16 @@ impl Coherence {
     /// Returns the `FOPEN_*` flags for the reply to an open, whose use of the page cache has begun with the flags
     /// `how`.
     pub(crate) async fn open_replied(&self, number: u64, how: u32) -> u32 {
-        // A direct write between the check of the pages and this point did not find the file open, so check again.
         if self.is_shared(number) {
-            // The kernel may still have attributes cached that it received before another client opened the file.
+            // The kernel may still have attributes cached that it received before another client opened the file, so
+            // expire them.
             self.invalidate_attributes(number);
             if self.write_back.is_on() {
                 Box::pin(self.expire(number)).await;
             }
         }
+        // A direct write that ended before this open was in the table did not make the kernel drop its pages. So let
+        // the kernel keep its pages only if the record has no direct write since this open.
         let keeps = how & fopen::KEEP_CACHE != 0 && !self.cache.is_written_past(number);
         if keeps { how } else { how & !fopen::KEEP_CACHE }
     }

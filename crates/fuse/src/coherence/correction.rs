@@ -40,9 +40,9 @@ impl Coherence {
         self.mount.getattr(&node).await.map_err(|error| unknown(error.into()))
     }
 
-    /// Makes the kernel cache these attributes before it writes the file through the page cache. Returns whether that
-    /// succeeded. The kernel replaces bytes after its cached end of the file by zeros, so a wrong size would lose
-    /// data.
+    /// Makes the kernel cache the given attributes of a file before it writes the file through the page cache. Returns
+    /// whether that succeeded. The kernel replaces bytes after its cached end of the file by zeros, so a wrong size
+    /// loses data.
     pub(super) async fn agree_surely(&self, number: u64, attrs: &Attrs) -> bool {
         if self.write_back.is_written(number) {
             return true;
@@ -53,14 +53,14 @@ impl Coherence {
         }
     }
 
-    /// Makes the kernel cache these attributes of a regular file, unless the kernel's own attributes are newer. Waits
-    /// at most [`PATIENCE`]. Used before replies that contain attributes. For a file that other clients use, the
+    /// Makes the kernel cache the given attributes of a regular file, unless the kernel's own attributes are newer.
+    /// Waits at most [`PATIENCE`]. Used before replies that contain attributes. For a file that other clients use, the
     /// kernel drops its pages before the mount requests the attributes.
     pub(super) async fn agree(&self, thread: u32, number: u64, attrs: &Attrs) {
         let _ = tokio::time::timeout(PATIENCE, self.agree_whole(thread, number, attrs)).await;
     }
 
-    /// Makes the kernel cache these attributes before a read or write of a file that other clients use. The kernel
+    /// Makes the kernel cache the given attributes before a read or write of a file that other clients use. The kernel
     /// reads only up to its cached end of the file. The kernel writes zeros between this end and the written bytes.
     ///
     /// # Errors
@@ -70,13 +70,13 @@ impl Coherence {
             let (mut attrs, mut attempt) = (*attrs, 0);
             loop {
                 let Some(coherence) = self.shared() else { return };
-                // The mount has got the file's delegation again. The mount corrected the kernel's attributes before
-                // that, and needs no further correction.
+                // The mount has the file's delegation again. Before it got the delegation, it corrected the kernel's
+                // attributes, so no further correction is necessary.
                 if !self.write_back.is_shared(number) {
                     return;
                 }
-                // Another writer on this mount may have changed the attributes meanwhile, or may have the inode
-                // locked.
+                // The correction fails if another writer on this mount changes the attributes at the same time, or has
+                // the inode locked. So try again after a pause.
                 if coherence.correct(number, attrs, false).await.unwrap_or(false) {
                     return;
                 }
@@ -112,12 +112,12 @@ impl Coherence {
     /// Returns `None` for any other SETATTR.
     ///
     /// # Errors
-    /// EBUSY: the kernel writes or has written the file through its page cache meanwhile, so its own attributes are
-    /// newer.
+    /// EBUSY: the kernel writes or has written the file through its page cache since the correction began, so the
+    /// kernel's attributes are newer.
     pub(crate) fn own_setattr(&self, thread: u32, number: u64, args: &SetAttr) -> Option<Result<Attrs, Errno>> {
         let told = self.kernel_sizes.set_by(thread)?;
         let (written, shared) = (self.write_back.is_written(number), self.write_back.is_shared(number));
-        // No program writes at this moment, because the kernel has locked the inode for this SETATTR.
+        // The kernel has locked the inode for this SETATTR, so no program can write between this check and the reply.
         let sizes = args.valid & fattr::SIZE != 0;
         if written && !(shared && told.is_of_shared() && (!sizes || told.is_untouched())) {
             return Some(Err(EBUSY));
@@ -139,13 +139,14 @@ impl Coherence {
                 Ok(Ok(changed)) => {
                     let believed = changed.unwrap_or(attrs);
                     match shared {
-                        // The correction of a file that other clients use may leave another time in the kernel's
-                        // cache.
+                        // The correction of a file that other clients use may leave another modification time in the
+                        // kernel's cache, so the record must not contain `believed`.
                         true => coherence.cache.is_unknown(number),
                         false => coherence.cache.has_now(number, &believed),
                     }
                     coherence.write_back.reaches(number, believed.size);
-                    // The kernel's cached pages may be as old as its earlier attributes.
+                    // The kernel's cached pages may be as old as the attributes before the correction, so the kernel
+                    // has to drop the pages.
                     if changed.is_some() && !coherence.write_back.is_written(number) {
                         coherence.forget_pages(number).await;
                     }
@@ -183,7 +184,7 @@ fn corrected(
         of.kernel_sizes.correct(number, &attrs, (shared, times), refresh)
     };
     let thread = self_requests::spawn("fuse-beliefs".to_owned(), correct)?;
-    // Make calls for the separate thread until that thread has ended.
+    // Execute the calls that need this process's descriptors, until the separate thread has ended.
     while asked.recv().is_ok() {
         let written = if shared { coherence.have_pages_written(number, ByteRange::ALL) } else { Ok(()) };
         let _ = answer.send(written.and_then(|()| runtime.block_on(coherence.present_attrs(number))));

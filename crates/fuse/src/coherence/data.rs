@@ -20,7 +20,8 @@ impl Coherence {
         past: bool,
     ) -> Option<Fill<'a>> {
         if !past && self.is_shared(number) {
-            // Record this before the read, because the kernel reads ahead while it requests attributes.
+            // Record the pages before the read. The kernel may send a GETATTR during a read-ahead, and the mount then
+            // has to make it drop these pages.
             self.let_pages_linger(number, pages);
         }
         let fills = !past && !pages.is_cached() && !self.write_back.is_written(number);
@@ -45,9 +46,9 @@ impl Coherence {
         self.write_back.is_on() && self.write_back.is_given_up(number)
     }
 
-    /// Records that a WRITE begins, either of dirty pages (`of_pages`) or of a program's own bytes. For an append,
-    /// the kernel does not know the offset. For a direct write, waits for write-backs of pages in its range, and
-    /// returns a guard.
+    /// Records that a WRITE begins, either of dirty pages (`of_pages`) or of a program's own bytes. For an append, the
+    /// kernel does not know the offset, so the cached size becomes unknown. For a direct write, waits for write-backs
+    /// of pages in its range, and returns a guard.
     pub(crate) async fn write_begins<'a>(
         &self,
         number: u64,
@@ -56,7 +57,7 @@ impl Coherence {
         (of_pages, appends): (bool, bool),
     ) -> Option<Past<'a>> {
         let len = data.len() as u64;
-        // The kernel raises its cached size when it receives the reply.
+        // The kernel raises its cached size when it receives the reply to the WRITE, so record the new size now.
         match self.write_back.is_on() || appends {
             true => self.size_may_change(number),
             false => self.cache.grew(number, offset.saturating_add(len)),
@@ -78,13 +79,13 @@ impl Coherence {
     /// bytes arrived.
     pub(crate) async fn write_ended(&self, number: u64, past: Past<'_>) {
         if self.write_back.is_on() {
-            // Record the write before the check for readers of pages. An open after the check then drops the pages
-            // that are older than the write.
+            // Record the write before the check for readers of pages. Otherwise an open between both keeps pages that
+            // are older than the write.
             self.cache.written_past(number);
         }
         if self.pages.are_read(number) {
-            // The kernel dropped these pages before it sent this write, but may have read some of them again before
-            // the bytes arrived.
+            // The kernel dropped the pages of this range before it sent the write. But the kernel may have read some of
+            // these pages again before the bytes arrived, so make it drop them again.
             Box::pin(self.forget_pages(number)).await;
         } else if let Some((range, mark)) = past.written() {
             Box::pin(self.forget_pages_of(number, range)).await;

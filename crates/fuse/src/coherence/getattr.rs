@@ -27,9 +27,9 @@ pub(crate) struct Before {
 enum Caller {
     /// A read or a write, with the written byte range if the mount knows it.
     MovesData(Option<ByteRange>),
-    /// `lseek` relative to the end of the file.
+    /// An lseek(2) relative to the end of the file.
     SeeksTheEnd,
-    /// Another call, or a call that the mount cannot read.
+    /// Any other system call, or a call that the mount cannot read.
     #[default]
     Other,
 }
@@ -52,7 +52,7 @@ impl Coherence {
     }
 
     /// Returns the delegation under which the kernel may read an open file from its pages. The flag says whether the
-    /// kernel may have read some of these pages before that delegation.
+    /// kernel may have read some of these pages before the mount got this delegation.
     fn delegation(open: Option<&OpenFile>) -> Option<(u64, bool)> {
         let open = open.filter(|open| open.pages.is_cached())?;
         let delegation = open.file.delegation()?;
@@ -68,12 +68,13 @@ impl Coherence {
             return None;
         }
         if !self.cache.has_size(number, open.file.attrs().size) {
-            // If the kernel discarded the reply to this request, it would read up to its old cached size.
+            // The kernel may discard the reply to this request. Then it reads only up to its old cached size, so first
+            // make it cache the new size.
             Box::pin(self.show_size(number)).await;
         }
-        // The reply contains the modification time that the kernel has cached, even if this mount has written since:
-        // with a new time, the kernel would drop its pages. The old time gets no lifetime, so a program that requests
-        // the time receives the new one.
+        // The reply contains the modification time that the kernel has cached, even if this mount has written the file
+        // after that time: with a new time, the kernel drops its pages. The old time gets no lifetime, so a program
+        // that requests the time receives the new one.
         let (attrs, told) = (open.file.attrs(), self.cache.told_time(number)?);
         let valid = if told == attrs.mtime { self.attrs_valid } else { Duration::ZERO };
         Some((Attrs { mtime: told, ..attrs }, valid))
@@ -88,7 +89,8 @@ impl Coherence {
         let older = delegation.is_some_and(|(_, older)| older);
         let stale = shared || older || (read || lingers) && self.is_shared(number);
         if stale {
-            // The kernel requests attributes before each read and write, so these begin without stale pages.
+            // The kernel requests attributes before each read and write, so each read and write begins without stale
+            // pages.
             Box::pin(self.forget_pages(number)).await;
             if let (Some(open), Some((number, _))) = (open, delegation) {
                 open.pages.pages_begin_under(number);
@@ -112,7 +114,8 @@ impl Coherence {
     ) -> Result<(), Errno> {
         let forgot = || self.is_shared(number) && self.pages.were_forgotten(number, UNDER_WAY);
         if !self.write_back.is_on() && (before.stale || forgot()) {
-            // The kernel discards the reply to this request, because it had to drop pages after it sent the request.
+            // The kernel dropped pages after it sent this request, so it discards the reply. Make it request the size
+            // again.
             Box::pin(self.show_size(number)).await;
         }
         let by_program = before.shared && self.kernel_sizes.set_by(thread).is_none();
@@ -121,8 +124,8 @@ impl Coherence {
             true => Box::pin(caller_syscall::look(thread, Caller::of)).await,
             false => Caller::Other,
         };
-        // A caller that has the inode locked cannot wait for the correction of the kernel's attributes. A caller that
-        // is about to read or write does not have it locked.
+        // A caller that has the inode locked cannot wait for the correction, because the correction waits for this
+        // lock. A caller that is about to read or write does not have the inode locked, so it can wait.
         match (caller, of_write_back) {
             (Caller::SeeksTheEnd, Some(open)) => Box::pin(self.raise_size(open, attrs.size)).await,
             (Caller::MovesData(range), _) if by_program => {

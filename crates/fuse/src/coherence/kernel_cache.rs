@@ -2,8 +2,8 @@
 //! pages.
 //!
 //! The kernel discards a reply with attributes if its own attributes of the file have changed since it sent the
-//! request. So after most replies with a new size, the mount does not know the cached size. The record then has no
-//! size; it never has a wrong one.
+//! request. So after most replies with a new size, the mount does not know the cached size. The record of the file then
+//! has no size, but never a wrong size.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,8 +46,8 @@ impl KernelCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the kernel receives an entry with these attributes. The kernel never discards the first entry of
-    /// a file.
+    /// Records that the kernel receives an entry with the given attributes. The kernel never discards the first entry
+    /// of a file.
     pub(super) fn entry_told(&self, number: u64, attrs: &Attrs) {
         let first = || Cached {
             told: version(attrs),
@@ -65,7 +65,7 @@ impl KernelCache {
     pub(super) fn forgotten(&self, number: u64) {
         let files = &mut self.record().files;
         files.remove(&number);
-        // Free the memory of a table that has become much smaller.
+        // Free unused memory of the table if it has become much smaller.
         if files.capacity() > 4096 && files.len() < files.capacity() / 8 {
             let most = files.capacity() / 4;
             files.shrink_to(most);
@@ -77,8 +77,8 @@ impl KernelCache {
         self.record().files.contains_key(&number)
     }
 
-    /// Records that the kernel receives these attributes. Returns whether they differ from the attributes that it
-    /// received before.
+    /// Records that the kernel receives the given attributes of a file. Returns whether they differ from the attributes
+    /// that it received before.
     pub(super) fn told(&self, number: u64, attrs: &Attrs) -> bool {
         let mut record = self.record();
         let Some(cached) = record.files.get_mut(&number) else { return false };
@@ -94,9 +94,9 @@ impl KernelCache {
         self.told(number, attrs) || unsure
     }
 
-    /// Records that the kernel receives these attributes in the reply to a GETATTR by a thread of the mount itself.
-    /// That thread then reads the kernel's cached size and records it ([`KernelCache::shown`]). Until then, the
-    /// cached size is unknown if the reply contains another size.
+    /// Records that the kernel receives the given attributes in the reply to a GETATTR by a thread of the mount itself.
+    /// That thread then reads the kernel's cached size and records it ([`KernelCache::shown`]). Until then, the cached
+    /// size is unknown if the reply contains another size.
     pub(super) fn may_take_own(&self, number: u64, attrs: &Attrs) {
         if let Some(cached) = self.record().files.get_mut(&number)
             && cached.size.is_some_and(|(size, _)| size != attrs.size)
@@ -115,18 +115,18 @@ impl KernelCache {
         self.record().files.get(&number).and_then(|cached| cached.size)
     }
 
-    /// Returns whether the kernel is certain to have this size cached.
+    /// Returns whether the kernel is certain to have the given size of a file cached.
     pub(super) fn has_size(&self, number: u64, size: u64) -> bool {
         self.size_and_time(number).is_some_and(|(cached, _)| cached == size)
     }
 
-    /// Returns whether the kernel is certain to have this size and modification time cached. For mounts with
-    /// write-back.
+    /// Returns whether the kernel is certain to have the given size and modification time of a file cached. Used on
+    /// mounts with write-back.
     pub(super) fn has(&self, number: u64, attrs: &Attrs) -> bool {
         self.size_and_time(number) == Some((attrs.size, attrs.mtime))
     }
 
-    /// Records that the kernel has these attributes cached: it receives them in a reply that it never discards.
+    /// Records that the kernel has the given attributes cached: it receives them in a reply that it never discards.
     pub(super) fn has_now(&self, number: u64, attrs: &Attrs) {
         self.set(number, Some((attrs.size, attrs.mtime)));
     }
@@ -145,7 +145,7 @@ impl KernelCache {
         }
     }
 
-    /// Records that the kernel receives these attributes in a reply that it may discard.
+    /// Records that the kernel receives the given attributes in a reply that it may discard.
     pub(super) fn may_take(&self, number: u64, attrs: &Attrs) {
         if !self.has_size(number, attrs.size) {
             self.is_unknown(number);
@@ -184,9 +184,9 @@ impl KernelCache {
         }
     }
 
-    /// Records an open of a file. Returns whether the kernel's cached pages belong to this version of the file. If
-    /// not, the kernel drops them, and pages that it reads from now on belong to this version. Attributes in other
-    /// replies prove nothing: the kernel accepts them and keeps its pages.
+    /// Records an open of a file. Returns whether the kernel's cached pages belong to the opened version of the file.
+    /// If not, the kernel drops them, and pages that it reads from now on belong to the opened version. Attributes in
+    /// other replies prove nothing: the kernel accepts them and keeps its pages.
     pub(super) fn pages_are_of(&self, number: u64, attrs: &Attrs) -> bool {
         let now = Some(version(attrs));
         self.record().files.get_mut(&number).is_some_and(|cached| {
@@ -195,8 +195,8 @@ impl KernelCache {
         })
     }
 
-    /// Records that the kernel's cached pages belong to this version of the file, because the kernel's own writes
-    /// made it. Has no effect after a direct write.
+    /// Records that the kernel's cached pages belong to the given version of the file, because the kernel's own writes
+    /// made this version. Has no effect after a direct write.
     pub(super) fn pages_became(&self, number: u64, attrs: &Attrs) {
         if let Some(cached) = self.record().files.get_mut(&number).filter(|cached| !cached.past) {
             cached.pages = Some(version(attrs));

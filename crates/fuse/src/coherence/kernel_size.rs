@@ -2,7 +2,7 @@
 //!
 //! With write-back, the kernel ignores the size and times in replies, and changes them only when a program sets them.
 //! So when another client has changed a file, a thread of this process sets size and times like a program. The mount
-//! answers the resulting SETATTR from its own records.
+//! replies to the resulting SETATTR from its own records.
 
 use crate::mounting;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -53,7 +53,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Returns the attributes that the kernel is to cache.
+    /// Returns the attributes of the file that the kernel has to cache.
     pub(super) fn attrs(&self) -> Attrs {
         self.attrs
     }
@@ -63,8 +63,8 @@ impl Told {
         self.mark.is_some()
     }
 
-    /// Returns whether no program has written to the file since the correction set the time `mark`. A write would
-    /// have changed the time.
+    /// Returns whether no program has written to the file since the correction set its modification time to `mark`. A
+    /// write changes this time.
     pub(super) fn is_untouched(&self) -> bool {
         let Some(mark) = self.mark else { return false };
         let believed = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
@@ -72,7 +72,7 @@ impl Told {
     }
 }
 
-/// Guard of a thread that is setting attributes. Dropping the guard removes the thread from the table.
+/// Guard of a thread that is setting attributes. Dropping the guard removes the thread from the table of such threads.
 struct Setting<'a>(&'a KernelSizes, u32);
 
 impl Drop for Setting<'_> {
@@ -139,8 +139,8 @@ impl KernelSizes {
     }
 
     /// Makes the kernel request the size of a file until it caches the size in the reply, and returns this size. The
-    /// kernel discards a reply if a write ends meanwhile. For mounts without write-back. Must run on its own thread,
-    /// like [`KernelSizes::correct`].
+    /// kernel discards a reply if a write of the file ends between the request and the reply. Used on mounts without
+    /// write-back. Must run on its own thread, like [`KernelSizes::correct`].
     ///
     /// # Errors
     /// The errors of [`KernelSizes::expire`].
@@ -174,8 +174,8 @@ impl KernelSizes {
         Ok(told.map(|_| answered)?)
     }
 
-    /// Opens the kernel's inode with this number, if the kernel has one, and reads its cached attributes. Opening the
-    /// mount point makes a request to this very file system.
+    /// Opens the kernel's inode with the given number, if the kernel has one, and reads its cached attributes. Opens
+    /// the mount point too, which makes a request to this very file system.
     fn look(&self, number: u64) -> io::Result<(OwnedFd, Statx)> {
         let (dir, device) = self.place.get().ok_or_else(|| io::Error::other("where the mount is, is not known"))?;
         let mount = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -184,22 +184,22 @@ impl KernelSizes {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let believed = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
         if (believed.stx_dev_major, believed.stx_dev_minor) != *device {
-            // Another file system is mounted at this directory now.
+            // Another file system is mounted over the mount point, so the opened file is not a file of this mount.
             return Err(io::Error::other("something else is mounted there"));
         }
         Ok((file, believed))
     }
 
-    /// Makes the kernel cache the size and modification time in `attrs`. If the size or, for a file that is not
-    /// shared, the time differs, sets and returns the attributes from `refresh`. Otherwise returns `None`. May wait
-    /// for a program's call that has the inode locked, such as a write, so a thread that answers requests must not
-    /// call this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very
-    /// file system.
+    /// Makes the kernel cache the size and modification time in `attrs`. If the size or, for a file that is not shared,
+    /// the time differs, sets and returns the attributes from `refresh`. Otherwise returns `None`. May wait for a
+    /// program's call that has the inode locked, such as a write. So a thread that replies to requests must not call
+    /// this function. Needs its own thread ([`crate::self_requests`]), because it makes requests to this very file
+    /// system.
     ///
     /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. A *shared* file is used
-    /// by other clients while the kernel writes it through its page cache. For a shared file, the time is compared
-    /// only if `times` is true. The time is set first, and then `refresh` writes back the earlier writes. The handler
-    /// of the SETATTR that sets the size checks whether a program has written since.
+    /// by other clients while the kernel writes it through its page cache. For a shared file, the time is compared only
+    /// if `times` is true. The time is set first, and then `refresh` writes back the earlier writes. The handler of the
+    /// SETATTR that sets the size checks whether a program has written after the time was set.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no inode of the file. After any error, the kernel's cached attributes are unknown.
@@ -266,9 +266,9 @@ fn differs(believed: &Statx, attrs: &Attrs) -> (bool, bool) {
     (believed.stx_size != attrs.size, mtime != (attrs.mtime.secs, attrs.mtime.nanos))
 }
 
-/// Opens the kernel's inode with this number with `O_PATH`. Makes no request to the mount.
+/// Opens the kernel's inode `number` with `O_PATH`. Makes no request to the mount.
 fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
-    // All inodes of this mount have the generation 0.
+    // All inodes of this mount have the generation 0, so the last word of the handle is 0.
     let id = [(number >> 32) as u32, number as u32, 0];
     let mut handle = FileHandle { bytes: FILEID_LEN as u32, kind: FILEID_INO64_GEN, id };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
@@ -276,12 +276,12 @@ fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
     // SAFETY: the handle has the length that its field `bytes` says, and the kernel only reads it.
     let fd = unsafe { libc::open_by_handle_at(mount.as_fd().as_raw_fd(), handle.cast(), flags) };
     match fd {
-        // ESTALE: the kernel has no inode with this number.
+        // ESTALE means that the kernel has no inode `number`.
         ..0 => match io::Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::ESTALE) => Err(io::ErrorKind::NotFound.into()),
             error => Err(error),
         },
-        // SAFETY: the call above has just opened `fd`, and nothing else owns it.
+        // SAFETY: open_by_handle_at(2) has just opened `fd`, and nothing else owns it.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
@@ -290,7 +290,8 @@ fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
 pub(super) fn may() -> bool {
     let Ok(here) = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     match open_by_number(here, u64::MAX) {
-        // The kernel checks the capability before it checks the handle.
+        // The kernel checks the capability before it checks the handle, so any other error proves that the process has
+        // the capability.
         Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
         Ok(_) => true,
     }

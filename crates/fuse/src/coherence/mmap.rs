@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use types::ByteRange;
 
 /// Bytes of twins of a file after which the mount drops the older generation of twins; both generations together may
-/// have twice as many. Between dropping the pages for a direct write and the arrival of the write, the kernel reads
-/// fewer bytes of a file than this.
+/// have twice as many. The kernel drops the pages of a range before it sends a direct write. Until this write arrives,
+/// the kernel reads fewer bytes of the file than this.
 const GENERATION: usize = 8 << 20;
 
 /// The page twins of an open file, and its reads, write-backs and direct writes in progress.
@@ -31,7 +31,8 @@ pub(super) struct MappedPages {
 
 #[derive(Default)]
 struct State {
-    /// The last id. Reads, write-backs, direct writes and other changes get increasing ids when they begin.
+    /// The id that was assigned last. Reads, write-backs, direct writes and other changes get increasing ids when they
+    /// begin.
     next: u64,
     /// Number of opens for writing that bypass the page cache.
     writers: usize,
@@ -39,13 +40,13 @@ struct State {
     young: HashMap<u64, Twin>,
     old: HashMap<u64, Twin>,
     young_bytes: usize,
-    /// The id of the last change other than a write.
+    /// The id of the last change of the file other than a write, such as a truncation.
     changed: u64,
     /// Ids and ranges of the kernel's reads into its page cache in progress.
     filling: Vec<(u64, ByteRange)>,
     /// Ids and ranges of the kernel's write-backs in progress.
     writing_back: Vec<(u64, ByteRange)>,
-    /// Direct writes in progress.
+    /// Direct writes to the file that are in progress.
     writing: Vec<Writing>,
 }
 
@@ -72,7 +73,7 @@ impl Twin {
     }
 }
 
-/// A direct write in progress.
+/// A direct write to a file that is in progress.
 struct Writing {
     id: u64,
     range: ByteRange,
@@ -166,7 +167,7 @@ impl Drop for Back<'_> {
 
 impl Past<'_> {
     /// Records that the servers have the written bytes. Returns `None` if the kernel cannot have read older bytes of
-    /// the range meanwhile. Otherwise returns the range that the kernel has to drop, and the mark for
+    /// the range during the write. Otherwise returns the range whose pages the kernel has to drop, and the id for
     /// [`Past::forgotten`].
     pub(super) fn written(&self) -> Option<(ByteRange, u64)> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
@@ -212,8 +213,9 @@ impl State {
         for writing in &mut self.writing {
             writing.got |= writing.range.overlaps(whole_pages(range));
         }
-        // Without writers no page changes. The kernel itself applies other changes to pages that it is reading. The
-        // kernel reads only whole pages.
+        // Without opens for writing that bypass the page cache, pages need no twins. A change during the read, such as
+        // a truncation, makes the bytes outdated. The kernel reads only whole pages, so a range that begins within a
+        // page makes no twins.
         if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
             return;
         }
@@ -296,7 +298,7 @@ impl State {
         (id, runs)
     }
 
-    /// Updates the twins: the kernel has these bytes from `offset` on in its page cache.
+    /// Updates the twins of pages: the kernel has `data` in its page cache, from `offset` on.
     fn has_now(&mut self, offset: u64, data: &[u8]) {
         if self.young.is_empty() && self.old.is_empty() {
             return;
@@ -367,7 +369,7 @@ mod tests {
     use proptest::prelude::*;
 
     const LEN: usize = 2 * PAGE as usize;
-    /// Bytes of a cell. Of three consecutive cells, each direct writer owns one, and the mapping owns one.
+    /// Bytes of a cell. Of three consecutive cells, each direct writer owns one cell, and the mapping owns one cell.
     const CELL: usize = 512;
 
     fn page_of(number: usize) -> Range<usize> {
@@ -395,7 +397,7 @@ mod tests {
         Read(u64, Vec<u8>),
     }
 
-    /// The progress of a direct write.
+    /// The progress of a direct write in the model.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Stage {
         Idle,
@@ -454,7 +456,8 @@ mod tests {
                     page.is_dirty = true;
                     self.model[at] = byte;
                 }
-                // The kernel reads the page after the write-back in progress has ended.
+                // The kernel reads the page only after the write-back in progress has ended, so this step waits for its
+                // end.
                 None if page.writing_back.is_none() => {
                     page.is_locked = true;
                     page.filling = Some(Fill::Asked);
@@ -509,7 +512,7 @@ mod tests {
         /// programs stored in the page.
         fn forgets(&mut self, number: usize) -> bool {
             let page = &mut self.pages[number];
-            // The kernel does not wait for a write-back in progress that uses a copy of the page.
+            // The kernel does not wait for a write-back in progress, because the write-back uses a copy of the page.
             if page.is_dirty {
                 self.write_back(number, true);
                 return false;
@@ -533,7 +536,8 @@ mod tests {
                     return;
                 }
                 Stage::Forgets if self.locks(number) => Stage::Locked,
-                // Before it drops the page for a direct write, the kernel waits for all write-backs.
+                // Before it drops the page for a direct write, the kernel waits for all write-backs of the page, so
+                // advance the write-back.
                 Stage::Locked if self.pages[number].writing_back.is_some() => {
                     self.write_back(number, true);
                     Stage::Locked
@@ -553,7 +557,8 @@ mod tests {
                 }
                 Stage::Ends(id) => {
                     self.state.writing.retain(|writing| writing.id != id);
-                    // A program that reads through the mapping sees the written bytes.
+                    // A program that reads through the mapping must see the written bytes, unless another direct write
+                    // is in progress.
                     if let Some(bytes) = self.pages[number].bytes.as_ref().filter(|_| self.is_quiet()) {
                         assert_eq!(bytes[start % PAGE as usize], value, "the mapped bytes at {start}");
                     }
@@ -623,7 +628,7 @@ mod tests {
             vec![0..1000, 1100..4096],
             "the write-back may be in progress"
         );
-        // After the end of the file, the kernel's page contains zeros.
+        // The direct write ends after the end of the file, where the kernel's page contains zeros.
         let (past, _) = state.write_begins(ByteRange { offset: 2 * PAGE + 900, len: 100 });
         let mut last = vec![0; 4096];
         last[..904].fill(7);

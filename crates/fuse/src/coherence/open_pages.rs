@@ -35,26 +35,26 @@ struct FilePages {
     forgetting: Mutex<Forgetting>,
 }
 
-/// Requests of the mount to drop pages, and GETATTR requests of the kernel. The kernel discards the reply to a
-/// GETATTR if it has to drop pages meanwhile.
+/// Requests of the mount to drop pages, and GETATTR requests of the kernel. The kernel discards the reply to a GETATTR
+/// if it has to drop pages before it receives the reply.
 #[derive(Default)]
 struct Forgetting {
     /// Number of running requests of the mount to drop pages.
     running: u32,
-    /// When the last request to drop pages ended.
+    /// When the mount's last request to drop pages of the file ended.
     last: Option<Instant>,
-    /// Number of GETATTR requests that have no reply yet.
+    /// Number of GETATTR requests for the file that have no reply yet.
     asking: u32,
-    /// When the mount last replied to a GETATTR.
+    /// When the mount last replied to a GETATTR for the file.
     answered: Option<Instant>,
 }
 
-/// Pages that the kernel may keep for a moment although other clients use the file.
+/// Pages that the kernel may keep for at most `pages::SHARED_KEPT` although other clients use the file.
 #[derive(Default)]
 struct Lingering {
     /// Whether a pending task will make the kernel drop the pages that it reads now.
     expected: AtomicBool,
-    /// Number of tasks that will make the kernel drop pages and have not ended.
+    /// Number of tasks that will make the kernel drop pages of the file and have not ended.
     left: AtomicU64,
 }
 
@@ -128,7 +128,7 @@ impl FilePages {
 }
 
 impl PageUse {
-    /// Records an open of a file with these flags of open(2). `cached`: the open uses the page cache.
+    /// Records an open of a file with the given flags of open(2). `cached`: the open uses the page cache.
     pub(super) fn begin(
         table: &Arc<OpenPages>,
         file: &File,
@@ -156,7 +156,7 @@ impl PageUse {
         }
     }
 
-    /// Returns whether the kernel reads the file into its page cache.
+    /// Returns whether the kernel reads the file into its page cache through this open.
     pub(crate) fn is_cached(&self) -> bool {
         self.cached
     }
@@ -182,17 +182,17 @@ impl PageUse {
         self.pages.unsynced.made_durable(due);
     }
 
-    /// Returns the page twins for mappings of the file.
+    /// Returns the page twins that protect mappings of the file from direct writes.
     pub(super) fn mapped(&self) -> &MappedPages {
         &self.pages.mapped
     }
 
-    /// Returns whether the kernel has read all its cached pages under this delegation ([`File::delegation`]).
+    /// Returns whether the kernel has read all its cached pages under the given delegation ([`File::delegation`]).
     pub(super) fn are_pages_of(&self, delegation: u64) -> bool {
         self.pages.got_under.load(SeqCst) == delegation
     }
 
-    /// Records that the kernel has dropped the pages that it read before this delegation.
+    /// Records that the kernel has dropped the pages that it read before the mount got the given delegation.
     pub(super) fn pages_begin_under(&self, delegation: u64) {
         self.pages.got_under.fetch_max(delegation, SeqCst);
     }
@@ -221,7 +221,8 @@ impl OpenPages {
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
         if cached && pages.cached == 0 {
-            // At an open, the kernel keeps cached pages only if they belong to the opened version of the file.
+            // At the first such open, the kernel keeps cached pages only if they belong to the opened version of the
+            // file. So all kept pages are valid under the delegation of this open.
             pages.known.got_under.store(delegation.unwrap_or(0), SeqCst);
         }
         pages.cached += usize::from(cached);
@@ -240,7 +241,7 @@ impl OpenPages {
         }
     }
 
-    /// Returns the page state of a file, if it is open.
+    /// Returns the page state of a file, or `None` if the file is not open.
     fn known(&self, number: u64) -> Option<Arc<FilePages>> {
         self.table().get(&number).map(|pages| pages.known.clone())
     }

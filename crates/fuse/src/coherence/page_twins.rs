@@ -1,8 +1,8 @@
 //! Page twins: copies of pages from before programs changed them. The difference to the changed page shows which
 //! bytes programs wrote ("twin" as in Munin's twin and diff).
 //!
-//! The kernel writes back whole pages. Meanwhile other clients may have changed bytes of these pages that no program
-//! on this mount has written. The write-back must not overwrite these bytes. So the mount writes only the bytes that
+//! The kernel writes back whole pages. Between a program's write and the write-back, other clients may have changed
+//! other bytes of these pages. The write-back must not overwrite these bytes. So the mount writes only the bytes that
 //! differ from the page's twin (Carter, Bennett and Zwaenepoel, "Implementation and performance of Munin", 1991).
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,11 +15,11 @@ pub(super) const PAGE: u64 = 4096;
 /// Largest number of threads per file whose current write call is recorded.
 const WRITING_MAX: usize = 4096;
 
-/// The twins of one file.
+/// The page twins of one file.
 pub(super) struct PageTwins {
-    /// The twins, by page number.
+    /// The twins of the file's pages, by page number.
     pages: BTreeMap<u64, Twin>,
-    /// Number of times that the mount has begun to make the kernel drop its pages.
+    /// Number of times that the mount has begun to make the kernel drop pages of the file.
     age: u64,
     /// The size of the file when the kernel last received it. Pages after this end that the kernel has not read
     /// contain only zeros from the kernel.
@@ -63,7 +63,8 @@ pub(super) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut 
 
 impl Default for PageTwins {
     fn default() -> Self {
-        // Pages that the kernel read before this table existed count as written by programs as a whole.
+        // The kernel may have read pages before this table of twins existed. With the largest `end`, such pages count
+        // as written by programs as a whole.
         PageTwins { pages: BTreeMap::new(), age: 0, end: u64::MAX, believed: None, writing: HashMap::new() }
     }
 }
@@ -92,7 +93,8 @@ impl PageTwins {
 
     /// Records bytes that the kernel reads from `offset` on. The bytes end at the end of the request or of the file.
     pub(super) fn got(&mut self, offset: u64, data: &[u8]) {
-        // The kernel reads only whole pages. For another offset, the rest of the page would be unknown.
+        // The kernel reads only whole pages. At any other offset, the first bytes of the page are unknown, so make no
+        // twin.
         if !offset.is_multiple_of(PAGE) {
             return;
         }
@@ -195,7 +197,7 @@ impl PageTwins {
         });
     }
 
-    /// Begins a request to the kernel to drop its pages. Returns the age for [`PageTwins::forgotten`].
+    /// Begins a request to the kernel to drop its pages of the file. Returns the age for [`PageTwins::forgotten`].
     pub(super) fn forgetting(&mut self) -> u64 {
         self.age += 1;
         self.age
@@ -229,7 +231,8 @@ mod tests {
         assert_eq!(runs(&mut twins, PAGE, &page), [0..0; 0], "it has been written");
         page[15] = 7;
         assert!(runs(&mut twins, PAGE, &page).into_iter().eq(std::iter::once(15..16)));
-        // The second page ended after 904 bytes. The kernel has filled the rest of the page with zeros.
+        // The last page of the file ended after 904 bytes. The kernel has filled the rest of the page with zeros, which
+        // count as unchanged.
         let mut last = vec![7; 904];
         last.resize(1000, 0);
         last[950] = 1;
@@ -277,7 +280,7 @@ mod tests {
         twins.thread_writes(2, range(98, 6));
         pages[103..106].fill(2);
         assert_eq!(runs(&mut twins, 0, &pages), vec![98..106]);
-        // The threads write adjacent and overlapping ranges.
+        // The threads write adjacent and overlapping ranges, whose bytes the mount writes as a whole.
         twins.thread_writes(1, range(0, 50));
         twins.thread_writes(2, range(40, 20));
         twins.thread_writes(3, range(60, 5));
@@ -326,11 +329,11 @@ mod tests {
         /// A program writes through the page cache. The kernel reads a page before the program writes a part of the
         /// page.
         Write(usize, usize, u8),
-        /// Another client makes a direct write.
+        /// Another client makes a direct write to the file.
         Other(usize, usize, u8),
-        /// The kernel writes back its pages, and keeps them.
+        /// The kernel writes back its pages of the file, and keeps them.
         Back,
-        /// The kernel writes back its pages, and drops them.
+        /// The kernel writes back its pages of the file, and drops them.
         Forget,
     }
 
@@ -351,7 +354,8 @@ mod tests {
         fn bytes_of_other_clients_are_never_overwritten(steps in proptest::collection::vec(step(), 1..40)) {
             let len = 3 * PAGE as usize;
             let (mut server, mut model) = (vec![0u8; len], vec![0u8; len]);
-            // Which bytes this mount has written, and which the other client, since the kernel last had no pages.
+            // The bytes that this mount has written, and the bytes that the other client has written, since the kernel
+            // last had no pages.
             let (mut here, mut there) = (vec![false; len], vec![false; len]);
             let mut cache: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
             let mut twins = PageTwins::default();

@@ -25,7 +25,8 @@ impl Coherence {
     /// Makes the kernel write back and drop the pages of a file that contain bytes of a range.
     pub(super) async fn forget_pages_of(&self, number: u64, range: ByteRange) {
         let Some(coherence) = self.shared() else { return };
-        // The notification returns after the write-back, whose WRITE requests other threads of this process execute.
+        // The notification returns after the write-back. Other threads of this process execute the WRITE requests of
+        // the write-back, so send the notification from a blocking thread.
         let _ = tokio::task::spawn_blocking(move || coherence.have_pages_written(number, range)).await;
     }
 
@@ -34,7 +35,7 @@ impl Coherence {
         let Some(transport) = self.transport() else { return Ok(()) };
         let _change = self.recent_attrs.change();
         let age = self.write_back.pages_are_being_forgotten(number);
-        // The length 0 means the rest of the file.
+        // In an `INVAL_INODE` notification, the length 0 means the rest of the file.
         let len = if range.end() > i64::MAX as u64 { 0 } else { range.len };
         let body = Body::with_capacity(24).u64(number).u64(range.offset).u64(len).into_vec();
         let forgets = self.pages.are_being_forgotten(number);
@@ -44,16 +45,16 @@ impl Coherence {
             self.write_back.pages_were_forgotten(number, age, range);
         }
         match told {
-            // The kernel has no inode of the file.
+            // The kernel has no inode of the file, so it has no pages to drop.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             told => told,
         }
     }
 
-    /// Lets the kernel keep pages of a file that other clients use for a moment, for a mapping or a system call such
-    /// as `sendfile`. The kernel uses such pages without checking that they are valid. So the mount makes the kernel
-    /// drop them after [`SHARED_KEPT`], and before it answers a GETATTR. The mount does not do so at once, because
-    /// one instruction of a program may need several pages of a mapping.
+    /// Lets the kernel keep pages for a moment, for a mapping or a system call such as `sendfile`, although other
+    /// clients use the file. The kernel uses such pages without checking that they are valid. So the mount makes the
+    /// kernel drop them after [`SHARED_KEPT`], and before it replies to a GETATTR. The mount does not do so at once,
+    /// because one instruction of a program may need several pages of a mapping.
     pub(super) fn let_pages_linger(&self, number: u64, pages: &PageUse) {
         let (Some(coherence), Some(lingers)) = (self.shared(), pages.pages_linger()) else { return };
         tokio::spawn(async move {
@@ -71,16 +72,17 @@ impl Coherence {
         if self.write_back.got(number, asked, data)
             && let Some(coherence) = self.shared()
         {
-            // Run in the background, because the kernel keeps some of these pages locked until it has their bytes.
+            // Drop the pages in the background, because the kernel keeps some of these pages locked until it receives
+            // the bytes of this READ.
             tokio::spawn(async move { coherence.forget_pages(number).await });
         }
     }
 
-    /// Waits a short time until the kernel is not about to apply a reply with attributes. The kernel would discard
-    /// the reply if it had to drop pages at that moment.
+    /// Waits a short time until the kernel is not about to apply a reply with attributes. The kernel discards a reply
+    /// if it has to drop pages before it applies the reply.
     pub(super) async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
-            // With write-back, the kernel takes the size from no reply.
+            // With write-back, the kernel takes the size from no reply, so a discarded reply does no harm.
             if self.write_back.is_on() || !self.pages.are_attributes_asked(number, QUIET) {
                 return;
             }
@@ -102,8 +104,8 @@ impl Coherence {
         }
     }
 
-    /// Runs `ask` on its own thread, because `ask` makes requests that this process answers. Returns `None` if `ask`
-    /// fails.
+    /// Runs `ask` on its own thread, because `ask` makes requests to which this process itself replies. Returns `None`
+    /// if `ask` fails.
     pub(super) async fn ask_of_self<T: Send + 'static>(
         &self,
         number: u64,

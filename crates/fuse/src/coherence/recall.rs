@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use types::FileId;
 
-/// How often the mount asks the mgr again for the delegation of a shared file.
+/// The interval at which the mount requests the delegation of a shared file from the mgr again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The handler of delegation recalls: makes the kernel write back and drop its cached data of a file that another
@@ -29,19 +29,19 @@ impl Keeper for Recalled {
                 // back before write(2) returns.
                 coherence.settle_sync().await;
             }
-            // The kernel's cached attributes and pages, read or mapped, are valid only under the delegation that this
-            // client returns.
+            // The kernel's cached attributes and pages, mapped or not, are valid only under the delegation. So the
+            // kernel drops them before this client returns the delegation.
             if coherence.cache.is_known(file.0) {
                 coherence.wait_for_quiet(file.0).await;
                 coherence.forget_pages(file.0).await;
             }
             if let Some(open) = coherence.opens.writing(file.0).filter(|_| news) {
-                // From now on, pages after this end that the kernel has not read from the mount contain only zeros
-                // from the kernel.
+                // From now on, other clients may extend the file. So zeros after its present end may come from the
+                // kernel and not from a program.
                 coherence.write_back.reaches(file.0, open.file.attrs().size);
             }
-            // Expire the cached attributes before a program reads cached pages again, or seeks to the end of the
-            // file.
+            // Expire the kernel's cached attributes, so that the kernel requests them before the next read or seek to
+            // the end of the file.
             if coherence.write_back.is_on() && coherence.cache.is_known(file.0) {
                 coherence.expire(file.0).await;
             }
@@ -74,8 +74,8 @@ impl Keeper for Recalled {
         coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, true));
         let handing_on = self.hand_on(file);
         Box::pin(async move {
-            // The kernel tries to write back its dirty pages, which the mount refuses, and reports the error to the
-            // writing program.
+            // The kernel tries to write back its dirty pages. The mount refuses them, so the kernel reports an error to
+            // the program that wrote them.
             handing_on.await;
             coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, false));
         })
@@ -89,8 +89,8 @@ impl Coherence {
     /// size.
     pub(crate) fn write_failed(&self, number: u64) {
         let Some(coherence) = self.shared().filter(|_| self.write_back.is_written(number)) else { return };
-        // The record of the kernel's cached size may be wrong, although the kernel has just sent the time of its last
-        // write.
+        // The record of the kernel's cached size may be wrong, even if the kernel has just sent its time of the last
+        // write. So mark the size as unknown.
         self.size_may_change(number);
         if self.write_back.share(number) {
             tokio::spawn(coherence.look_after(number));
@@ -102,14 +102,14 @@ impl Coherence {
     /// Returns whether the kernel itself, and not the program, made a request of `thread` at the end of a synchronous
     /// write(2).
     pub(crate) async fn ends_synchronous_write(&self, thread: u32) -> bool {
-        // Boxed, because the future is rarely needed, and every request would otherwise reserve memory for it.
+        // Boxed, because few mounts are synchronous, and otherwise every request reserves memory for this future.
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes())).await
     }
 
     /// Does the work of [`Coherence::ends_synchronous_write`], but returns false if the program requires durable
     /// bytes.
     pub(crate) async fn ends_lazy_write(&self, thread: u32) -> bool {
-        // Boxed, because the future is rarely needed, and every request would otherwise reserve memory for it.
+        // Boxed, because few mounts are synchronous, and otherwise every request reserves memory for this future.
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes_lazily())).await
     }
 
@@ -120,8 +120,8 @@ impl Coherence {
         }
     }
 
-    /// Asks the mgr for the delegation of a shared file at intervals, as long as the file is shared. If writes cannot
-    /// be made synchronous, also makes the kernel drop the file's pages at short intervals.
+    /// Requests the delegation of a shared file from the mgr at intervals, as long as the file is shared. If writes
+    /// cannot be made synchronous, also makes the kernel drop the file's pages at short intervals.
     async fn look_after(self: Arc<Self>, number: u64) {
         let mut asked = Instant::now();
         while self.write_back.is_shared(number) {
@@ -139,8 +139,8 @@ impl Coherence {
         self.settle_sync().await;
     }
 
-    /// Asks the mgr for the delegation of a shared file. If the mgr grants it and the kernel gets the right size, the
-    /// file is no longer shared, and the kernel may keep its pages.
+    /// Requests the delegation of a shared file from the mgr. If the mgr grants the delegation and the kernel gets the
+    /// right size, the file is no longer shared. Then the kernel may keep its pages.
     async fn try_alone(&self, number: u64) -> Result<(), Errno> {
         let Some(open) = self.opens.writing(number) else { return Ok(()) };
         if !open.file.ask_alone().await? {

@@ -1,5 +1,5 @@
-//! A cache of attributes that the kernel received with a name a moment ago. The kernel requests them again at once,
-//! with the birth time (STATX).
+//! A cache of attributes that the kernel has just received with a name. The kernel requests these attributes again at
+//! once, with the birth time (STATX).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -9,10 +9,10 @@ use types::Attrs;
 
 /// How long cached attributes are valid. The mount cannot recognize requests with `AT_STATX_FORCE_SYNC`.
 const GOOD_FOR: Duration = Duration::from_millis(100);
-/// Largest number of files in the cache.
+/// Largest number of files whose attributes are cached.
 const MOST: usize = 2048;
 
-/// Attributes that the kernel received a moment ago, by file number.
+/// Attributes that the kernel has just received, by file number.
 #[derive(Default)]
 pub(super) struct RecentAttrs {
     /// Number of beginnings and ends of operations that may change attributes of any file.
@@ -20,14 +20,14 @@ pub(super) struct RecentAttrs {
     told: Mutex<HashMap<u64, Told>>,
 }
 
-/// A point in time before the mount requested attributes from the mgr.
+/// The moment before the mount requested attributes from the mgr: the time, and the number of changes by this mount.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     changes: u64,
     at: Instant,
 }
 
-/// Attributes, and a mark from before the mount requested them.
+/// Attributes of a file, and the moment before the mount requested them.
 struct Told {
     attrs: Attrs,
     mark: Mark,
@@ -47,7 +47,7 @@ impl RecentAttrs {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a mark with the present time and the present number of changes.
+    /// Returns the present time and the present number of changes by this mount.
     pub(super) fn mark(&self) -> Mark {
         Mark { changes: self.changes.load(SeqCst), at: Instant::now() }
     }
@@ -63,14 +63,14 @@ impl RecentAttrs {
         self.changes.fetch_add(1, SeqCst);
     }
 
-    /// Returns whether attributes that the mount requested after this mark are still valid: the mark is recent, and
-    /// this mount has changed nothing since.
+    /// Returns whether attributes that the mount requested after the moment `mark` are still valid. They are if `mark`
+    /// is recent, and this mount has changed nothing after `mark`.
     pub(super) fn is_good(&self, mark: Mark) -> bool {
         mark.changes == self.changes.load(SeqCst) && mark.at.elapsed() < GOOD_FOR
     }
 
-    /// Caches attributes of a file that the kernel receives and that the mount requested after `mark`, unless they
-    /// may be outdated.
+    /// Caches attributes of a file that the kernel receives and that the mount requested after the moment `mark`,
+    /// unless they may be outdated.
     pub(super) fn tell(&self, number: u64, attrs: &Attrs, mark: Mark) {
         if !self.is_good(mark) {
             return;

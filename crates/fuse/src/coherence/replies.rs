@@ -16,13 +16,13 @@ impl Coherence {
         if self.is_shared(number) { Duration::ZERO } else { self.attrs_valid }
     }
 
-    /// Returns a mark of the present moment. The caller takes the mark before the mount requests attributes.
+    /// Returns the present moment. The caller calls this before it requests attributes from the mgr.
     pub(crate) fn attributes_requested(&self) -> Mark {
         self.recent_attrs.mark()
     }
 
-    /// Returns whether attributes that the mount requested after this mark are still valid: the mark is recent, and
-    /// this mount has changed nothing since.
+    /// Returns whether attributes that the mount requested after the moment `mark` are still valid. They are if `mark`
+    /// is recent, and this mount has changed nothing after `mark`.
     pub(crate) fn are_current(&self, mark: Mark) -> bool {
         self.recent_attrs.is_good(mark)
     }
@@ -33,15 +33,15 @@ impl Coherence {
         self.recent_attrs.change()
     }
 
-    /// Records that the kernel is about to receive an entry with these attributes. The caller must ensure that no
-    /// FORGET of the file runs meanwhile.
+    /// Records that the kernel is about to receive an entry with the given attributes. The caller must ensure that no
+    /// FORGET of the file runs during this call.
     pub(crate) fn entry_told(&self, number: u64, attrs: &Attrs) {
         self.cache.entry_told(number, attrs);
     }
 
-    /// Returns how long the kernel may cache the attributes in the entry that it receives in reply to `thread`.
-    /// `changed`: the file may have changed since the mount requested the attributes. `mark`: a mark from before the
-    /// request, or `None` if the request itself changed something.
+    /// Returns how long the kernel may cache the attributes in the entry that it receives in the reply to a request of
+    /// `thread`. `changed`: the file may have changed since the mount requested the attributes. `mark`: the moment
+    /// before the mount requested the attributes, or `None` if the kernel's request changed something.
     pub(crate) fn entry_replied(
         &self,
         thread: u32,
@@ -52,11 +52,11 @@ impl Coherence {
         self.replied(number, attrs);
         self.keep_pages(number, attrs);
         let valid = self.attrs_lifetime(number);
-        // If the kernel does not know the file yet, the mount cannot notify the kernel before this reply that other
-        // clients want the file.
+        // If the kernel has no inode of the file yet, a notification before this reply has no effect. So check here
+        // whether other clients want the file.
         if changed || valid.is_zero() || self.needs_correction(thread, number, attrs) {
-            // When a program needs the attributes, the kernel sends GETATTR, and the mount corrects the kernel's
-            // cache before it replies.
+            // Without a lifetime, the kernel sends GETATTR when a program needs the attributes, and the mount corrects
+            // the kernel's cache before it replies.
             return Duration::ZERO;
         }
         if let Some(mark) = mark {
@@ -65,32 +65,32 @@ impl Coherence {
         valid
     }
 
-    /// Returns how long the kernel may cache these attributes in the reply to a GETATTR.
+    /// Returns how long the kernel may cache the given attributes in the reply to a GETATTR.
     pub(crate) fn getattr_replied(&self, number: u64, attrs: &Attrs) -> Duration {
         self.replied(number, attrs);
         self.told(number, attrs);
         self.attrs_lifetime(number)
     }
 
-    /// Returns how long the kernel may cache these attributes in the reply to a SETATTR. The kernel accepts this
-    /// reply even if it has received other attributes meanwhile. So a size that other clients may have changed gets
-    /// no lifetime.
+    /// Returns how long the kernel may cache the given attributes in the reply to a SETATTR. The kernel accepts this
+    /// reply even if it has received other attributes since it sent the SETATTR. So a size that other clients may have
+    /// changed gets no lifetime.
     pub(crate) fn setattr_replied(&self, number: u64, attrs: &Attrs) -> Duration {
         self.replied_surely(number, attrs);
         self.told(number, attrs);
         if self.write_back.is_written(number) { Duration::ZERO } else { self.attrs_lifetime(number) }
     }
 
-    /// Records that the kernel receives these attributes. The kernel discards a reply if its own attributes of the
-    /// file have changed since the request. So a new size may or may not reach its cache. With write-back, the kernel
-    /// takes the size from no reply.
+    /// Records that the kernel receives the given attributes of a file in a reply. The kernel discards a reply if its
+    /// own attributes of the file have changed since it sent the request. So it may or may not cache a new size. With
+    /// write-back, the kernel takes the size from no reply.
     fn replied(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.cache.may_take(number, attrs);
         }
     }
 
-    /// Records that the kernel receives these attributes in the reply to SETATTR or to an open that truncates. The
+    /// Records that the kernel receives the given attributes in the reply to SETATTR or to an open that truncates. The
     /// kernel never discards such a reply.
     pub(super) fn replied_surely(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
@@ -98,7 +98,7 @@ impl Coherence {
         }
     }
 
-    /// Records that the kernel receives these attributes of a file.
+    /// Records that the kernel receives the given attributes of a file.
     pub(super) fn told(&self, number: u64, attrs: &Attrs) {
         self.cache.told(number, attrs);
         self.keep_pages(number, attrs);
@@ -132,13 +132,13 @@ impl Coherence {
     }
 
     /// Makes the kernel expire its cached attributes of a file. The kernel also discards replies that are in flight
-    /// at that moment.
+    /// when it receives this notification.
     pub(super) fn invalidate_attributes(&self, number: u64) {
         let Some(transport) = self.transport() else { return };
-        // A negative offset invalidates only the attributes.
+        // In an `INVAL_INODE` notification, a negative offset invalidates only the attributes.
         let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
         if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {
-            // The kernel has no inode of the file.
+            // The kernel has no inode of the file, so it has no attributes to expire.
             tracing::trace!(node = number, "cannot send new attributes to the kernel: {error}");
         }
     }
@@ -148,14 +148,14 @@ impl Coherence {
         self.changed_dirs.changing(number)
     }
 
-    /// Returns a mark for [`Coherence::directory_changed`]. The caller takes it before a change of a directory for
-    /// which the reply contains the directory's attributes.
+    /// Returns the `mark` for [`Coherence::directory_changed`]. The caller calls this before a change of a directory if
+    /// the reply contains the directory's attributes.
     pub(crate) fn directory_mark(&self) -> u64 {
         self.changed_dirs.unseen()
     }
 
-    /// Records the reply to a change of a directory, with the directory's attributes if the reply contains them.
-    /// `mark` is from before the change.
+    /// Records the reply to a change of a directory, with the directory's attributes if the reply contains them. `mark`
+    /// is the result of [`Coherence::directory_mark`] before the change.
     pub(crate) fn directory_changed(&self, number: u64, attrs: Option<Attrs>, mark: u64) {
         self.changed_dirs.changed(number, attrs, self.attrs_valid, mark);
     }

@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, ByteRange};
 
 /// Files whose size requests of this mount are setting. The kernel has such a file locked during the request, so the
-/// mount does not correct the kernel's size then. Otherwise two mounts that set the size of one file would wait for
-/// each other.
+/// mount does not correct the kernel's size during the request. Otherwise two mounts that set the size of one file wait
+/// for each other.
 #[derive(Debug, Default)]
 pub(super) struct Resizing(Mutex<HashMap<u64, Under>>);
 
@@ -42,7 +42,7 @@ impl Resizing {
     }
 
     /// Records that another client has set the size of a file. Returns whether a request of this mount is setting the
-    /// size too. That request then asks the mgr for the size again.
+    /// size too. If so, that request then queries the size from the mgr again.
     fn is_set_elsewhere(&self, number: u64) -> bool {
         self.table().get_mut(&number).map(|under| under.missed = true).is_some()
     }
@@ -75,7 +75,7 @@ impl Coherence {
     }
 
     /// Ends a request that has set the size of a file; the mgr replied with `attrs`. Returns the attributes for the
-    /// kernel.
+    /// reply to the kernel.
     ///
     /// # Errors
     /// The error of a GETATTR request to the mgr.
@@ -95,7 +95,7 @@ impl Coherence {
             && let Some(coherence) = self.shared()
         {
             let number = request.1;
-            // The kernel has the inode locked until it receives the reply.
+            // The kernel has the inode locked until it receives the reply, so correct the size in the background.
             tokio::spawn(async move { coherence.follow_size(number).await });
         }
     }
@@ -110,7 +110,7 @@ impl Coherence {
         if self.write_back.is_shared(number) {
             let _ = self.agree_to_move_data(number, &attrs).await;
         } else {
-            // The thread number 0 stands for no thread of this mount.
+            // No request of a thread causes this correction, so pass the thread number 0.
             self.agree_whole(0, number, &attrs).await;
         }
     }
@@ -126,7 +126,7 @@ impl Coherence {
         };
         let read = open.file.read_at(size - 1, 1).await;
         let last = read.ok().and_then(|read| read.segments.iter().flat_map(segment_bytes).next()).unwrap_or(0);
-        // Node id, offset, size, padding (`struct fuse_notify_store_out`), and the byte.
+        // The notification has node id, offset, size and padding (`struct fuse_notify_store_out`), and the byte.
         let mut body = Body::with_capacity(25).u64(number).u64(size - 1).u32(1).u32(0).into_vec();
         body.push(last);
         let stored = tokio::task::spawn_blocking(move || transport.notify(abi::notify::STORE, &body)).await;
@@ -135,7 +135,8 @@ impl Coherence {
         }
         self.write_back.reaches(number, size);
         self.size_may_change(number);
-        // After the old end, the kernel's pages contain zeros from the kernel.
+        // After the old end of the file, the kernel's pages contain zeros instead of the other client's bytes, so drop
+        // them.
         self.forget_pages_of(number, ByteRange { offset: believed, len: size - believed }).await;
     }
 }

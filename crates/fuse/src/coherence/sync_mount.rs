@@ -3,8 +3,8 @@
 //!
 //! The kernel has no such setting for one file, only for a whole mount (`mount -o sync`, `SB_SYNCHRONOUS`). With this
 //! setting, each write(2) ends with an fsync of its bytes. The mount turns the setting on before it returns the
-//! delegation of such a file, and off when no such file is left. Meanwhile each write(2) to a file under a write
-//! delegation costs two requests.
+//! delegation of such a file, and off when no such file is left. While the setting is on, each write(2) to a file under
+//! a write delegation costs two requests.
 
 use crate::mounting;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -20,7 +20,7 @@ pub(super) struct SyncMount {
     /// The mount point, and the device number of the mounted file system.
     place: OnceLock<(PathBuf, (u32, u32))>,
     on: AtomicBool,
-    /// Locked while a task changes the setting.
+    /// A lock that a task holds while it changes the setting.
     switching: tokio::sync::Mutex<()>,
 }
 

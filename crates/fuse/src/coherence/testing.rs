@@ -2,7 +2,7 @@
 
 use types::{Attrs, FileId, FileKind, Timestamp};
 
-/// Returns attributes of a regular file with this change attribute and size.
+/// Returns attributes of a regular file with the given change attribute and size.
 pub(super) fn attrs(change: u64, size: u64) -> Attrs {
     let time = Timestamp { secs: change as i64, nanos: 0 };
     let (kind, mode, nlink, used, rdev) = (FileKind::Regular, 0o644, 1, 0, (0, 0));

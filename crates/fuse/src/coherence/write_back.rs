@@ -26,10 +26,11 @@ use types::ByteRange;
 /// The share of the machine's dirty page limit that this mount may use, in percent. The kernel's default for FUSE
 /// file systems is one percent, above which writers wait.
 const DIRTY_PERCENT: u32 = 25;
-/// Bytes of pages with twins of one file above which the mount makes the kernel drop its pages early.
+/// Bytes of pages with twins of one file above which the mount makes the kernel drop the pages early, to free the
+/// twins.
 const TWINS_MAX: u64 = 16 << 20;
 
-/// The write-back state of a mount.
+/// The write-back state of a mount: whether write-back is on, and the files that the kernel writes.
 pub(super) struct WriteBack {
     on: AtomicBool,
     writers: Arc<Writers>,
@@ -40,7 +41,7 @@ pub(super) struct WriteBack {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NotAlone;
 
-/// Returns whether a file opened with these flags of open(2) can be written.
+/// Returns whether the given flags of open(2) permit writes.
 fn writes(flags: u32) -> bool {
     OFlags::from_bits_retain(flags).intersects(OFlags::WRONLY | OFlags::RDWR)
 }
@@ -67,14 +68,14 @@ impl WriteBack {
         self.on.store(false, Relaxed);
     }
 
-    /// Returns whether an open with these flags needs a write delegation. An append needs none, because only the mgr
-    /// knows the end of the file, and neither does O_DIRECT.
+    /// Returns whether an open with the given flags needs a write delegation. An append needs none, because only the
+    /// mgr knows the end of the file, and neither does O_DIRECT.
     pub(super) fn wants(&self, flags: u32) -> bool {
         self.is_on() && writes(flags) && !OFlags::from_bits_retain(flags).intersects(OFlags::APPEND | OFlags::DIRECT)
     }
 
-    /// Begins an open with these flags that may use the page cache. Returns the guard of its writes to the page
-    /// cache, or `None` if it does not write there.
+    /// Begins an open with the given flags that may use the page cache. Returns the guard of the kernel's writes to the
+    /// page cache, or `None` if the open does not write there.
     ///
     /// # Errors
     /// The writes of this open have to bypass the page cache.
@@ -86,8 +87,8 @@ impl WriteBack {
             return Err(NotAlone);
         }
         let writing = Writing::begin(&self.writers, number);
-        // Check the delegation after the open is in the table, so that a later recall finds the file there. The
-        // writer must be able to read the file, because the kernel reads pages that a program writes only partly.
+        // Check the delegation after the open is in the table, so that a later recall finds the file there. The open
+        // must permit reads, because the kernel reads a page before a program writes only a part of the page.
         if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotAlone) }
     }
 
@@ -129,7 +130,8 @@ impl WriteBack {
         (runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run))).collect(), end)
     }
 
-    /// Records the byte range of a file that a thread is about to write or has written, or `None` if it is unknown.
+    /// Records the byte range of a file that a thread is about to write or has written, or `None` if the range is
+    /// unknown.
     pub(super) fn thread_writes(&self, number: u64, thread: u32, range: Option<ByteRange>) {
         if let Some(cached) = self.writers.table().get_mut(&number).filter(|cached| cached.shared) {
             cached.twins.thread_writes(thread, range);
@@ -156,7 +158,7 @@ impl WriteBack {
         }
     }
 
-    /// Marks a file as used by this mount only, unless the mount has lost its write delegation meanwhile.
+    /// Marks a file as used by this mount only, unless the mount has lost the write delegation of the file again.
     pub(super) fn end_sharing(&self, number: u64, file: &File) {
         let mut table = self.writers.table();
         if let Some(cached) = table.get_mut(&number)
@@ -189,7 +191,7 @@ impl WriteBack {
         self.writers.table().get_mut(&number).map(|cached| cached.twins.forgetting())
     }
 
-    /// Records that the kernel has dropped the pages of a range that it read before this age.
+    /// Records that the kernel has dropped the pages of a range that it read before the given age.
     pub(super) fn pages_were_forgotten(&self, number: u64, age: u64, range: ByteRange) {
         if let Some(cached) = self.writers.table().get_mut(&number) {
             cached.twins.forgotten(age, range);
@@ -207,7 +209,7 @@ pub(super) fn raise_dirty_limit(dir: &Path) {
     }
 }
 
-/// Returns the bytes of a segment; a hole consists of zeros.
+/// Returns the bytes of a segment of file data; a hole consists of zeros.
 pub(super) fn segment_bytes(segment: &Segment) -> Box<dyn Iterator<Item = u8> + '_> {
     match segment {
         Segment::Data(data) => Box::new(data.iter().copied()),

@@ -21,14 +21,15 @@ pub(super) struct Cached {
     pub(super) twins: PageTwins,
 }
 
-/// Guard of an open that writes a file through the page cache. Dropping the guard ends the open in the table.
+/// Guard of an open that writes a file through the page cache. Dropping the guard removes the open from the table of
+/// writers.
 pub(crate) struct Writing {
     writers: Arc<Writers>,
     number: u64,
 }
 
 impl Writers {
-    /// Locks the table of files and returns it.
+    /// Locks and returns the table of files that the kernel writes.
     pub(super) fn table(&self) -> MutexGuard<'_, HashMap<u64, Cached>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

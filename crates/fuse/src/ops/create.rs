@@ -22,7 +22,7 @@ pub(crate) async fn create(
     let wanted = wanted(flags);
     let alone = fs.coherence.wants_write_delegation(flags);
     // Open the file for reading too: the kernel reads a page before a program writes only a part of the page. The
-    // creator of a file may read the file.
+    // creator of a new file may read it, so this does not fail.
     let open = OpenFlags { read: alone || wanted.read, ..wanted };
     let options = CreateOptions {
         mode: mode & 0o7777,
@@ -30,20 +30,22 @@ pub(crate) async fn create(
         open,
         policy: hint(flags),
         alone,
-        // The next close or fsync of the file, or fsync of its directory, makes the creation durable.
+        // The creation need not be durable yet: the next close or fsync of the file, or fsync of its directory, makes
+        // it durable.
         unsynced: true,
         ..CreateOptions::default()
     };
     let mark = fs.coherence.directory_mark();
     let (file, after) = match mount.create_telling(&dir, name, options).await {
-        // Another client has created the file meanwhile, and this caller may not read it.
+        // Another client created the file before this request, and this caller may not read it. So open it only for
+        // writing.
         Err(error) if alone && error.is(Status::Access) => {
             let open = OpenFlags { read: false, ..options.open };
             mount.create_telling(&dir, name, CreateOptions { open, alone: false, ..options }).await?
         }
         outcome => outcome?,
     };
-    // The file existed already, and the open has truncated it: clear its setuid and setgid bits.
+    // The file existed already, and the open has truncated it, so clear its setuid and setgid bits.
     if !file.is_unsynced()
         && file.attrs().mode & 0o6000 != 0
         && open_flags & abi::OPEN_KILL_SUIDGID != 0
@@ -52,9 +54,9 @@ pub(crate) async fn create(
         Box::pin(fs.drop_privileges(header, &file.node())).await?;
     }
     fs.coherence.directory_changed(header.node, after, mark);
-    // The kernel may already have an inode of a file that another client created, with another size.
+    // If another client created the file, the kernel may already have its inode, with another size.
     let new = !fs.nodes.is_known(file.node().id.0);
-    // Decide the use of the page cache before the kernel receives attributes with a lifetime. From then on, another
+    // Decide the use of the page cache before the kernel receives attributes with a lifetime. After that, another
     // client may request the file.
     let admission = fs.admit(&file, flags, Found::created(new));
     let how = admission.how();

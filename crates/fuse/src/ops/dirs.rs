@@ -25,7 +25,7 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
                 reading = Reading { pages, ahead, at: 0, asked, unasked: true };
             }
             Err(error) if error.is_moved() => return Err(Errno::from(error)),
-            // READDIR requests the page again, and reports the error.
+            // READDIR requests the page again and reports the error, so OPENDIR succeeds.
             Err(error) => tracing::debug!("cannot read a directory ahead: {error}"),
         }
     }
@@ -47,7 +47,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     let (asked_for, mut offset) = (offset, offset);
     for (name, after) in [(&b"."[..], AFTER_DOT), (b"..", AFTER_DOTDOT)] {
         if offset < after {
-            // The kernel ignores the attributes of `.` and `..`.
+            // The kernel ignores the attributes of `.` and `..`, so send zeros.
             let unknown = plus.then_some(|body: Body| body.zeros(128));
             if !entries.push((name, dir.id.0, FileKind::Directory), after, unknown) {
                 return Ok(entries.reply());
@@ -56,7 +56,8 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
         }
     }
     let cookie = if offset == AFTER_DOTDOT { 0 } else { offset };
-    // The page that OPENDIR fetched is valid only for one listing from the beginning, shortly after the open.
+    // The page that OPENDIR fetched is valid only for one listing from the beginning, shortly after the open. Any other
+    // listing from the beginning requests a new page.
     let unasked = std::mem::take(&mut reading.unasked);
     let begins = asked_for == 0 && !(unasked && reading.asked.is_some_and(|asked| fs.coherence.are_current(asked)));
     if reading.pages.is_none() || reading.at != cookie || begins {
@@ -74,7 +75,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
             *at = entry.cookie;
             ahead.pop_front();
         }
-        // Return the fetched entries before requesting the next page.
+        // Reply with the entries that are already fetched, before the mount requests the next page from the mgr.
         if !entries.is_empty() && *at != cookie {
             return Ok(entries.reply());
         }

@@ -39,7 +39,7 @@ pub(crate) async fn fallocate(
         KEEP_SIZE | ZERO_RANGE_KEEP_SIZE => {
             let mut size = file.refresh().await?.size;
             if size < range.end() && fs.coherence.is_written(header.node) {
-                // The end of the file may be only in the page cache.
+                // The end of the file may be only in the page cache, so make the kernel write its pages back.
                 fs.coherence.forget_pages(header.node).await;
                 size = file.refresh().await?.size;
             }
@@ -47,7 +47,7 @@ pub(crate) async fn fallocate(
             if mode == KEEP_SIZE && within != Some(range) {
                 return Err(EOPNOTSUPP);
             }
-            // Bytes after the end of the file are zeros in any case.
+            // Bytes after the end of the file are zeros in any case, so change only the range before the end.
             if let Some(within) = within {
                 if mode != KEEP_SIZE {
                     zero(fs, file, within).await?;

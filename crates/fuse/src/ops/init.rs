@@ -31,7 +31,7 @@ const BACKGROUND: u16 = 128;
 /// Size of a page in bytes.
 const PAGE: usize = 4096;
 
-/// Executes INIT.
+/// Executes INIT: decides which of the kernel's features the mount uses.
 pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u32, offered: u64) -> Answer {
     if major != abi::MAJOR || minor < abi::MINOR_OLDEST {
         let (ours, least) = (abi::MAJOR, abi::MINOR_OLDEST);
@@ -51,7 +51,8 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
     let flags = offered & (WANTED | writeback | transport.wants());
     transport.agreed(flags);
     fs.drops_privileges.store(flags & flag::HANDLE_KILLPRIV_V2 != 0, Relaxed);
-    // The reply cannot exceed the value that the kernel offers. Root can set a larger value after the mount.
+    // The read-ahead limit in the reply cannot exceed the limit that the kernel offers. Root can set a larger limit in
+    // sysfs after the mount.
     let wanted = fs.callers.anybody().policy().policy.read_ahead;
     let read_ahead = u32::try_from(wanted).unwrap_or(u32::MAX).min(max_readahead);
     let body = Body::with_capacity(64)
@@ -62,7 +63,7 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
         .u16(BACKGROUND)
         .u16(BACKGROUND / 4 * 3)
         .u32(PAYLOAD_MAX as u32)
-        // The granularity of times in nanoseconds.
+        // The granularity of file times in nanoseconds.
         .u32(1)
         .u16((PAYLOAD_MAX / PAGE) as u16)
         .u16(0)

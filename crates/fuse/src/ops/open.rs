@@ -11,8 +11,8 @@ use types::Status;
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
-/// Executes OPEN. If the file was removed after the kernel received its name, the mount replies ESTALE, and the
-/// kernel looks up the path again. If the file is gone at the second attempt too ([`crate::open_unlink_race`]) and
+/// Executes OPEN. If the file was removed after the kernel received its name, the mount replies ESTALE, and the kernel
+/// looks up the path again. If the file does not exist at the second attempt either ([`crate::open_unlink_race`]) and
 /// the name does not exist, the mount replies ENOENT.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let outcome = open_found(fs, header, flags, open_flags).await;
@@ -39,8 +39,8 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
     let resizing = options.flags.truncate.then(|| fs.coherence.size_change_begins(header.node)).flatten();
     let file = open_file(fs, header, &node, options, flags).await?;
-    // Clear the setuid and setgid bits only after the open: a caller that may not truncate the file must not clear
-    // them.
+    // Clear the setuid and setgid bits only after the open, because a caller that may not truncate the file must not
+    // clear them.
     if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
         Box::pin(fs.drop_privileges(header, &node)).await?;
     }

@@ -14,9 +14,9 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     if let Some(fill) = fill {
         fill.got(&found.segments);
     }
-    // Before a direct read, the kernel writes back its dirty pages of the range, but not later pages, which may
-    // extend the file. For a read into the page cache, the mount must not do this: the kernel has pages locked until
-    // the reply.
+    // Before a direct read, the kernel writes back its dirty pages of the range, but not later pages, which may extend
+    // the file. So make it write back the later pages too. During a read into the page cache, such a write-back hangs,
+    // because the kernel has pages locked until the reply.
     if past && found.len() < u64::from(size) && fs.coherence.is_written(header.node) {
         fs.coherence.forget_pages(header.node).await;
         found = open.file.read_at(offset, size as usize).await?;

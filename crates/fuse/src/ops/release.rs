@@ -9,7 +9,7 @@ pub(crate) async fn release(fs: &FileSystem, fh: u64) -> Answer {
     let open = fs.opens.take_file(fh)?;
     let synchronous = fs.coherence.writes_synchronously();
     fs.opens.unlock_open(fh, &open).await?;
-    // An abandoned request may still use the open file, which then closes when this request ends.
+    // An abandoned request may still use the open file. If so, the file closes when the abandoned request ends.
     if let Ok(open) = Arc::try_unwrap(open).map_err(drop) {
         open.leave().await?;
     }

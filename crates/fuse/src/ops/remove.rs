@@ -26,7 +26,7 @@ pub(crate) async fn rmdir(fs: &FileSystem, header: &Header, name: &[u8]) -> Answ
     ended(fs, header, name, mark, removed).await
 }
 
-/// Completes a removal. `removed` has the attributes of the directory after the removal.
+/// Completes UNLINK or RMDIR. `removed` has the attributes of the directory after the removal.
 async fn ended(
     fs: &FileSystem,
     header: &Header,
@@ -40,7 +40,7 @@ async fn ended(
     fs.coherence.directory_changed(header.node, removed.as_ref().ok().copied().flatten(), mark);
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
     match removed {
-        // The mgr crashed before it replied. A LOOKUP of the name shows whether the removal succeeded.
+        // The mgr crashed before it replied, so look up the name to find out whether the removal succeeded.
         Err(error) if error.is_in_doubt() => match mount.lookup(&dir, name).await {
             Err(gone) if gone.is(Status::NoEnt) => Ok(Reply::Done),
             Ok((node, _)) => Ok(client::in_doubt::remove(&mount, node.id, &dir, name).await.map(|()| Reply::Done)?),

@@ -26,12 +26,13 @@ pub(crate) async fn rename(
     };
     let _changing = (fs.coherence.directory_changes(header.node), fs.coherence.directory_changes(newdir));
     let (from, to) = ((&from, name), (&to, newname));
-    // Callers that have a replaced directory open see an empty directory afterwards, as after RMDIR.
+    // Callers that have a replaced directory open see an empty directory afterwards, as after RMDIR. So find out
+    // whether the rename replaces a directory.
     let replaces = how == Renaming::Replace && fs.opens.are_there_dirs();
     let replaced = if replaces { mount.lookup(to.0, newname).await.ok() } else { None };
     let renamed = match how {
-        // Both names exist before and after an exchange. If the result is in doubt, the files that the names stand
-        // for show whether the exchange happened.
+        // Both names exist before and after an exchange. If the result is in doubt, compare the file of a name before
+        // and after the request.
         Renaming::Exchange => {
             let moved = mount.lookup(from.0, name).await?.0.id;
             client::in_doubt::rename(&mount, moved, from, to, how).await
@@ -39,7 +40,8 @@ pub(crate) async fn rename(
         Renaming::Replace | Renaming::NoReplace => match mount.rename_as(from, to, how).await {
             Err(error) if error.is_in_doubt() => match mount.lookup(from.0, name).await {
                 Ok((node, _)) => client::in_doubt::rename(&mount, node.id, from, to, how).await,
-                // The name is gone, and only this request is known to have moved the file, so the rename succeeded.
+                // The old name no longer exists, and only this request is known to have moved the file, so the rename
+                // succeeded.
                 Err(gone) if gone.is(Status::NoEnt) => Ok(()),
                 Err(_) => Err(error),
             },

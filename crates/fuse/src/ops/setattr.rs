@@ -27,10 +27,10 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     let resizing = changes.size.and_then(|_| fs.coherence.size_change_begins(header.node));
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
-        // The kernel has written back dirty pages at the end of a synchronous write(2), and sends its time of the
+        // The kernel has written back dirty pages at the end of a synchronous write(2), and sends its own time of the
         // write.
         Some(open) if is_times_alone(&changes) && fs.coherence.ends_synchronous_write(header.pid).await => {
-            // The servers have already set the time of the write.
+            // The servers have already set the time of the write, so change nothing.
             open.file.attrs()
         }
         Some(open) if is_times_alone(&changes) => {
@@ -38,7 +38,8 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
             fs.coherence.write_time_set(header.node, &attrs, &changes);
             attrs
         }
-        // A caller with an open file keeps the rights from the open, even if the mode has changed since.
+        // A caller that has the file open keeps its rights from the open, even if the mode has changed. So truncate
+        // through the open file.
         Some(open) if changes.size.is_some() => open.file.set_attrs(&changes).await?,
         _ => set_named(fs, header, args, &changes).await?,
     };
@@ -60,7 +61,8 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
 async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let (mount, node) = (fs.by_name(header), fs.node(header)?);
     match mount.setattr(&node, changes).await {
-        // A user who may write to a file may set its times, but only to the present time (utimensat(2)).
+        // A user who may write to a file may set its times only to the present time (utimensat(2)). So let the server
+        // set its own time.
         Err(error) if (error.is(Status::Perm) || error.is(Status::Access)) && means_now(args) => {
             Ok(mount.setattr(&node, &SetAttrs { mtime: Some(SetTime::Now), ..*changes }).await?)
         }
@@ -92,7 +94,8 @@ async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno
 /// caller of this request.
 async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let node = fs.node(header)?;
-    // A time that this mount has sent to the kernel is not new, and may be older than writes of other clients.
+    // A time that this mount has sent to the kernel is not new, and may be older than writes of other clients. So do
+    // not set it.
     let set = match fs.coherence.is_time_of_mount(header.node, changes.mtime) {
         true => None,
         false => Some(fs.acting(header).setattr(&node, changes).await),
@@ -105,7 +108,7 @@ async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Res
         _ => fs.callers.anybody().getattr(&node).await,
     };
     match attrs {
-        // The last name of the file is gone, so no program will ever see the time.
+        // The file no longer has a name, so no program will ever see the time. Reply with placeholder attributes.
         Err(error) if error.is(Status::Stale) => Ok(gone(&node, changes)),
         outcome => Ok(outcome?),
     }
@@ -142,8 +145,8 @@ fn changes(args: &SetAttr) -> Result<SetAttrs, Errno> {
         gid: is(fattr::GID).then_some(args.gid),
         size: is(fattr::SIZE).then_some(args.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime)?,
-        // A truncation sets the time on the servers. With write-back, the kernel sends its own time too, but only the
-        // owner of the file could set it.
+        // The servers set the modification time at a truncation. With write-back, the kernel sends its own time too.
+        // Ignore this time, because only the owner of the file may set it.
         mtime: if is(fattr::SIZE) { None } else { time(fattr::MTIME, fattr::MTIME_NOW, args.mtime)? },
     })
 }

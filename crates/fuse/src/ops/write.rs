@@ -24,10 +24,11 @@ pub(crate) async fn write(
     (write_flags, flags): (u32, u32),
 ) -> Answer {
     let open = fs.opens.file(fh)?;
-    // For write-back of pages, the kernel sets `WRITE_KILL_SUIDGID` only if it has seen setuid or setgid bits.
+    // For write-back of pages, the kernel sets `WRITE_KILL_SUIDGID` only if it has seen setuid or setgid bits. So check
+    // the bits then, even if they were clear at an earlier write.
     let seen = (open.pages.is_cached() && fs.coherence.writes_back()) || !open.plain.load(Relaxed);
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
-        // Boxed, like the futures below, so that most writes reserve no memory for these futures.
+        // Boxed, so that most writes, which do not need this future, reserve no memory for it.
         Box::pin(fs.drop_privileges(header, &open.file.node())).await?;
         open.plain.store(true, Relaxed);
     }
@@ -60,13 +61,13 @@ async fn put(
         Box::pin(fs.coherence.write_pages_of_several(header.node, open, offset, data)).await?;
     } else if flags.contains(OFlags::APPEND) {
         if fs.coherence.is_written(header.node) {
-            // The end of the file may be only in the page cache.
+            // The end of the file may be only in the page cache, so make the kernel write its pages back.
             Box::pin(fs.coherence.forget_pages(header.node)).await;
         }
         Box::pin(open.file.append(data)).await?;
     } else if of_pages {
-        // The kernel keeps one error for all dirty pages of a file, and considers a page with an error lost. It
-        // reports the error to the writer at fsync or close.
+        // The kernel keeps one error for all dirty pages of a file, and considers a page with an error lost. It reports
+        // the error to the writer at fsync or close. So this write must not return the error of an earlier write.
         open.file.write_behind(offset, data).await?;
     } else {
         open.file.write_at(offset, data).await?;
@@ -74,7 +75,7 @@ async fn put(
     if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
         Box::pin(open.file.fsync()).await?;
     } else if flags.contains(OFlags::DIRECT) && open.file.policy().access != Access::Unbuffered {
-        // The program set O_DIRECT after the open, with fcntl(2).
+        // The program set O_DIRECT after the open, with fcntl(2), so send the bytes to the servers before the reply.
         Box::pin(open.file.push()).await?;
     }
     Ok(())
@@ -92,11 +93,11 @@ impl FileSystem {
     }
 
     /// Clears the setuid and setgid bits before a caller that may not keep them writes to a file or truncates it.
-    /// Returns the attributes afterwards.
+    /// Returns the attributes after the change.
     pub(crate) async fn drop_privileges(&self, header: &Header, node: &Node) -> Result<Attrs, Errno> {
         let attrs = self.callers.anybody().getattr(node).await?;
-        // Without execute permission for the group, setgid does not mean execution with the group's rights (old
-        // mandatory locks), and stays.
+        // Without execute permission for the group, setgid does not give the group's rights (it meant mandatory locks),
+        // so this bit stays.
         let setgid = if attrs.mode & 0o10 != 0 { 0o2000 } else { 0 };
         let mode = attrs.mode & !(0o4000 | setgid);
         if mode == attrs.mode {
@@ -108,7 +109,8 @@ impl FileSystem {
             Err(_) => self.acting(header).setattr(node, &changes).await?,
             Ok(attrs) => attrs,
         };
-        // The kernel leaves this change to the mount, and would continue to use its cached mode.
+        // The kernel leaves this change to the mount, and continues to use its cached mode. So make it expire the
+        // cached attributes.
         self.coherence.attributes_fetched(node.id.0, &attrs);
         Ok(attrs)
     }

@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Zero bytes, which the transport sends for holes.
+/// Zero bytes, which the transport sends for holes of files.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Largest number of buffers of one reply for writev(2). A reply with more buffers is first copied into one.
+/// Largest number of buffers of one reply for writev(2). A reply with more buffers is first copied into one buffer.
 const PARTS_MAX: usize = 512;
 
 /// The transport over an open `/dev/fuse`.
@@ -28,7 +28,7 @@ impl Device {
     /// Creates the transport over an open and mounted `/dev/fuse`, with `threads` threads, for requests with up to
     /// `payload` bytes.
     pub(crate) fn new(fd: OwnedFd, threads: usize, payload: usize) -> Self {
-        // The kernel requires a page for the header in addition to the payload.
+        // The kernel requires buffers with a page for the header in addition to the payload.
         Device { fd, threads, buffers: Buffers::new(payload + 4096) }
     }
 
@@ -37,9 +37,10 @@ impl Device {
         loop {
             match rustix::io::read(&self.fd, spare_capacity(&mut buffer)) {
                 Ok(_) => {}
-                // The kernel abandoned the request before this read, or a signal interrupted the read.
+                // The kernel abandoned the request before this read, or a signal interrupted the read. Read the next
+                // request.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
-                // The file system is unmounted.
+                // The file system is unmounted, so no more requests arrive.
                 Err(Errno::NODEV) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
@@ -63,7 +64,7 @@ impl Device {
         let mut parts = Vec::with_capacity(1 + body.len());
         parts.push(IoSlice::new(&head));
         parts.extend_from_slice(body);
-        // The kernel accepts a message as a whole or not at all.
+        // The kernel accepts a message as a whole or not at all, so the number of written bytes needs no check.
         rustix::io::writev(&self.fd, &parts)?;
         Ok(())
     }
@@ -117,7 +118,7 @@ impl Transport for Device {
         };
         match sent {
             Ok(()) => {}
-            // The caller of the request was killed, or the file system is unmounted.
+            // The caller of the request was killed, or the file system is unmounted, so no caller waits for the reply.
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV)) => {}
             Err(error) => tracing::warn!(unique, "cannot send a reply to the kernel: {error}"),
         }

@@ -75,7 +75,7 @@ impl Uring {
         let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
         let queues = processors(&possible).and_then(|count| u16::try_from(count).ok());
         let queues = queues.filter(|count| *count > 0).ok_or_else(|| io::Error::other("too many processors"))?;
-        // The queues of offline processors use the threads of online processors.
+        // Only online processors get a thread, which also serves queues of offline processors.
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
         let (mut rings, mut threads, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..count {
@@ -103,7 +103,7 @@ impl Uring {
     fn begin(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         let Some(dispatcher) = lock(&self.dispatcher).take().filter(|_| self.agreed.load(Relaxed)) else { return };
-        // A thread that has ended has already reported the reason.
+        // A thread that has ended has already reported its error, so ignore the failed send.
         waiting.iter().for_each(|go| drop(go.send(dispatcher.clone())));
     }
 }
@@ -147,7 +147,7 @@ fn serve(
         Ok(dispatcher) => {
             server.serve(&dispatcher).inspect_err(|error| tracing::error!(number, "a ring failed: {error}"))
         }
-        // INIT has not negotiated io_uring.
+        // INIT has not negotiated io_uring, so the ring gets no requests.
         Err(_) => Ok(()),
     }
 }
@@ -176,7 +176,7 @@ impl Transport for Uring {
     fn answer(&self, ticket: u64, unique: u64, reply: Reply) {
         if ticket & RINGS == 0 {
             self.classic.answer(ticket, unique, reply);
-            // INIT is the first request that arrives through the device.
+            // INIT is the first request that arrives through the device, so the rings start after its reply.
             return self.begin();
         }
         if let Some(ring) = self.rings.get((ticket >> 32 & 0x7fff_ffff) as usize) {

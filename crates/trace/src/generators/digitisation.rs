@@ -1,5 +1,5 @@
-//! Generator for the digitisation of particle physics, after Hildebrand, Ward and Honeyman ("Large files, small writes,
-//! and pNFS", 2006, section 6.3).
+//! Generator for the digitisation step of simulated particle-physics experiments, after Hildebrand, Ward and Honeyman
+//! ("Large files, small writes, and pNFS", 2006, section 6.3).
 //!
 //! The client writes one file at random offsets, 650 MB for 500 events. 96 % of the requests are shorter than 32 KB
 //! and carry 5 % of the bytes. Half of all requests are shorter than 1 KB, and 87 % are shorter than 4 KB. The other
@@ -25,7 +25,7 @@ pub(super) fn generate(seed: u64, events: u32, fsync: bool) -> Vec<Op> {
     let count = (u64::from(events) * REQUESTS / 100) as usize;
     let mut lens: Vec<u32> = (0..count).map(|n| length(&mut rng, n, count)).collect();
     rng.shuffle(&mut lens);
-    // The order of the requests by offset differs from their order in time.
+    // Shuffle the requests, because their order by offset differs from their order in time.
     let mut placed: Vec<usize> = (0..count).collect();
     rng.shuffle(&mut placed);
     let (mut offsets, mut at) = (vec![0; count], 0);
@@ -48,7 +48,7 @@ pub(super) fn generate(seed: u64, events: u32, fsync: bool) -> Vec<Op> {
 /// Returns the length of request `n` of `count`. The number `n` determines the size class, so that the share of each
 /// class is exact.
 fn length(rng: &mut Rng, n: usize, count: usize) -> u32 {
-    // The last requests get the two large lengths.
+    // The last four percent of the requests get the two large lengths in turn.
     let large = (count * 4).div_ceil(100);
     match n * 100 / count.max(1) {
         _ if n + large >= count => LARGE[n % 2],

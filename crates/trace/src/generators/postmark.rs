@@ -100,13 +100,13 @@ mod tests {
     fn a_postmark_trace_creates_and_removes_files() {
         let trace = Generator::Postmark { files: 100, transactions: 2000, fsync: true }.generate(5).unwrap();
         let count = |action| trace.ops().filter(|op| op.action == action).count();
-        // Half of the transactions create a file, and half of them append to a file.
+        // The test expects that half of the transactions create a file, and half of them append to a file.
         let appended = trace.ops().filter(|op| op.action == Action::Write && op.len == 1024 && op.offset > 0).count();
         assert!((950..1050).contains(&appended), "{appended}");
         assert!((1050..1150).contains(&count(Action::Remove)), "all that were made");
         assert_eq!(count(Action::Open), count(Action::Close));
         assert_eq!(count(Action::Fsync) + 2000 - appended, count(Action::Close), "an fsync for each file written");
-        // The parser checks that the sequence of operations is valid.
+        // The parser accepts only a valid sequence of operations, so parse the generated trace.
         assert_eq!(parse(print(&trace).as_bytes()).unwrap(), trace);
     }
 }

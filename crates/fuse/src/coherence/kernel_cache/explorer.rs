@@ -10,11 +10,11 @@ use crate::coherence::testing::attrs;
 use std::collections::HashSet;
 
 const FILE: u64 = 7;
-/// Another file, whose recorded size changes at the same time.
+/// The number of a second file, whose recorded size changes at the same time as that of the modelled file.
 const OTHER: u64 = 8;
 /// Number of steps of the longest histories that the explorer walks.
 const DEPTH: usize = 8;
-/// Largest number of requests in flight.
+/// Largest number of requests that the modelled kernel has in flight.
 const FLIGHTS: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,7 +28,7 @@ enum Kind {
     Read,
 }
 
-/// A request of the kernel in flight.
+/// A request of the modelled kernel that is in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Flight {
     kind: Kind,
@@ -108,7 +108,7 @@ impl World {
         match step {
             Step::Advance(at) => at < self.flights.len(),
             Step::Send(_) if self.flights.len() == FLIGHTS => false,
-            // The kernel holds the inode lock during a truncation: no other truncation or write runs at the same
+            // The kernel holds the inode lock during a truncation, so no other truncation or write runs at the same
             // time.
             Step::Send(Kind::Truncate(_)) => !truncates && !writes,
             Step::Send(Kind::Write(_)) => !truncates,
@@ -160,7 +160,8 @@ impl World {
             (Kind::Getattr | Kind::Show, 2) => {
                 let truncates = self.is_in_flight(|kind| matches!(kind, Kind::Truncate(_)));
                 if self.kernel.changes <= flight.asked && !truncates {
-                    // The attributes in the reply to the mount's own thread have no lifetime.
+                    // The attributes in the reply to the mount's own thread have no lifetime, so the kernel caches them
+                    // as expired.
                     self.kernel_changes(size, flight.kind == Kind::Getattr);
                 }
                 return flight.kind == Kind::Show;
@@ -238,7 +239,7 @@ fn the_kernel_has_the_recorded_size_after_every_short_history() {
                 let mut after = world.clone();
                 after.take(step);
                 after.check().unwrap_or_else(|why| panic!("{why}, {depth} steps before {step:?} in {world:?}"));
-                // The worlds of the last depth need not be stored, because no step follows.
+                // No step follows after the last depth, so the states at this depth need not be stored.
                 if depth + 1 < DEPTH && seen.insert(after.clone()) {
                     next.push(after);
                 }

@@ -38,7 +38,7 @@ fn the_record_has_the_size_of_the_kernel_or_none() {
     let doubts = cache.doubts();
     cache.shown(7, 8, doubts);
     assert!(cache.has_size(7, 8));
-    // The cached size became unknown between the calls of `doubts` and `shown`.
+    // The cached size becomes unknown between the calls of `doubts` and `shown`, so `shown` has no effect.
     cache.is_unknown(7);
     cache.shown(7, 8, doubts);
     assert!(!cache.has_size(7, 8));

@@ -22,7 +22,7 @@ const EIO: Errno = Errno(5);
 pub(super) struct Entry {
     /// The number of the kernel queue of this entry.
     pub(super) queue: u16,
-    /// A page for the headers, followed by the payload.
+    /// The memory of the entry: a page for the headers, followed by the payload.
     memory: *mut u8,
     payload: usize,
     /// The addresses of the headers and of the payload, as the kernel expects them (`struct iovec`).
@@ -117,7 +117,7 @@ impl Entry {
     }
 
     /// Puts the reply to a request into the entry. Returns false if the request already has a reply. With `spare`,
-    /// returns memory to the system that the request used and the reply does not need.
+    /// returns to the system the memory that the request used and the reply does not need.
     pub(super) fn answer(&self, number: u64, reply: &Reply, spare: bool) -> bool {
         if self.held.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;

@@ -14,21 +14,21 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Number of entries of a queue at the start.
+/// Number of entries that a queue has at its start.
 const DEPTH: usize = 8;
 /// Largest number of entries of a queue. Each entry holds a request until its reply. So there must be more entries
 /// than processes that wait for locks at the same time on one processor: the process that unlocks needs one more
 /// entry.
 const DEPTH_MAX: usize = 1024;
-/// Number of entries of a queue that should wait for requests at any time. With fewer entries, a burst of requests
-/// would have to wait until the ring's thread runs.
+/// Number of entries of a queue that should wait for requests at any time. With fewer entries, a burst of requests has
+/// to wait until the ring's thread runs.
 const SPARE: usize = 4;
-/// Capacity of the submission queue, in commands.
+/// Capacity of a ring's submission queue, in commands.
 const COMMANDS: u32 = 64;
 /// The user data of the poll for wake-ups; the user data of every other command is the number of its entry.
 const BELL: u64 = u64::MAX;
 
-/// The state that a ring's thread shares with the threads that answer requests.
+/// The state that a ring's thread shares with the threads that reply to requests.
 pub(super) struct Ring {
     entries: Box<[OnceLock<Entry>]>,
     /// The indices of entries whose replies the ring's thread has to give to the kernel.
@@ -63,9 +63,10 @@ impl Ring {
     }
 
     fn wake(&self) {
-        // If the thread is awake, it checks for entries with replies before it sleeps.
+        // If the ring's thread is awake, it checks for entries with replies before it sleeps, so wake only a sleeping
+        // thread.
         if self.asleep.swap(false, SeqCst) {
-            // The write fails only if the counter of the eventfd overflows, which cannot happen.
+            // The write fails only if the counter of the eventfd overflows, which cannot happen, so ignore the result.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -90,7 +91,7 @@ struct Queue {
 
 /// The device and the mount point that all rings of a mount share.
 pub(super) struct Over {
-    /// The open FUSE device.
+    /// The descriptor of the open FUSE device.
     pub(super) device: RawFd,
     /// The mount point.
     pub(super) place: Arc<Path>,
@@ -102,7 +103,7 @@ pub(super) struct Server {
     number: u32,
     kernel: IoUring<squeue::Entry128>,
     queues: Vec<Queue>,
-    /// Number of entries that the kernel has not dropped.
+    /// Number of entries of all queues that the kernel has not dropped.
     alive: usize,
     buffers: Arc<Buffers>,
     /// The mount point.
@@ -110,7 +111,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Creates the ring for these queues of an open device. The thread that will serve the ring has to call this.
+    /// Creates the ring for the given queues of an open device. The thread that will serve the ring has to call this
+    /// function.
     pub(super) fn new(ring: Arc<Ring>, number: u32, queues: &[u16], over: &Over) -> io::Result<Server> {
         let kernel = IoUring::builder().setup_single_issuer().setup_defer_taskrun().dontfork().build(COMMANDS)?;
         kernel.submitter().register_files(&[over.device])?;
@@ -139,7 +141,7 @@ impl Server {
 
     fn command(&mut self, code: u32, index: usize) -> io::Result<()> {
         let Some(entry) = self.ring.entries[index].get() else { return Ok(()) };
-        // `fuse_uring_cmd_req`: flags, commit id, queue number.
+        // The command has a `fuse_uring_cmd_req`: flags, commit id, and queue number.
         let mut arguments = [0; 80];
         arguments[8..16].copy_from_slice(&entry.answered().to_ne_bytes());
         arguments[16..18].copy_from_slice(&entry.queue.to_ne_bytes());
@@ -197,8 +199,8 @@ impl Server {
         Ok(())
     }
 
-    /// Counts the entries that received requests, and ensures that their queues have spare entries. Requests may have
-    /// to wait, perhaps for requests that have not arrived yet.
+    /// Counts the entries that received requests, and ensures that their queues have spare entries. A request may have
+    /// to wait for another request, which then needs a spare entry to arrive.
     fn provide(&mut self, done: &[cqueue::Entry]) -> io::Result<()> {
         let with_request = |entry: &&cqueue::Entry| entry.user_data() != BELL && entry.result() >= 0;
         for completion in done.iter().filter(with_request) {
@@ -213,7 +215,7 @@ impl Server {
                 self.queues[queue].behind = true;
             }
             if self.queues[queue].behind {
-                // Nudge only after the kernel has the new entries.
+                // The nudge request needs a free entry, so first give the new entries to the kernel.
                 self.kernel.submit()?;
                 nudge(self.queues[queue].number, &self.place);
             }
