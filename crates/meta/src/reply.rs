@@ -63,8 +63,8 @@ impl Layout {
         Layout { kind: Self::MOVING, body: self.to_bytes() }
     }
 
-    /// Returns the layout with chosen iods, whether or not its objects exist yet; `None` for a layout of kind
-    /// [`Self::LATER`].
+    /// Returns the layout that names the iods of the file, whether or not its objects exist yet; `None` for a layout of
+    /// kind [`Self::LATER`], which names no iods.
     pub fn decided(&self) -> Option<Result<Self, Malformed>> {
         match self.kind {
             Self::LATER => None,
@@ -97,8 +97,8 @@ pub enum How {
 pub struct FileInfo {
     /// The attributes. `used` is an estimate from the size, because only the iods know the allocated space.
     pub attrs: Attrs,
-    /// File length for which every object is known to be durably long enough; 0 if unknown. An object that is shorter
-    /// than a file of this length requires has lost bytes.
+    /// The largest known file length for which all objects are durably long enough; 0 if none is known. An object that
+    /// is shorter than a file of this length requires has lost bytes.
     pub whole: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
@@ -133,7 +133,8 @@ pub struct Created {
 pub struct Replaced {
     /// The attributes of the file; the link count excludes the lost name.
     pub attrs: Attrs,
-    /// Whether the file is now an orphan: a regular file without a name that is deleted after its last close.
+    /// Whether the file is now an orphan: a regular file without a name that the mgr deletes after the last client has
+    /// closed it.
     pub orphan: bool,
 }
 
@@ -164,7 +165,7 @@ pub struct Renamed {
     pub from: ChangeInfo,
     /// Change attribute of the target directory.
     pub to: ChangeInfo,
-    /// The file that lost the target name, if the rename replaced one.
+    /// The file that lost the target name, if the rename replaced an existing entry.
     pub replaced: Option<Replaced>,
 }
 
@@ -230,7 +231,8 @@ pub struct FileState {
     pub size: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
-    /// File length for which every object is known to be durably long enough; see [`FileInfo::whole`].
+    /// The largest known file length for which all objects of the file are durably long enough; see
+    /// [`FileInfo::whole`].
     pub whole: u64,
     /// Change attribute of the file.
     pub change: u64,

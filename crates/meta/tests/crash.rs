@@ -97,7 +97,7 @@ fn fingerprint(engine: &dyn Engine) -> u64 {
 }
 
 /// The trace of a workload: all disk operations, the fingerprints of all store states, and the number of disk
-/// operations after which each promised state was durable.
+/// operations after which each state that an operation reported as durable was durable.
 struct Work {
     history: Vec<(usize, Operation)>,
     states: Vec<u64>,
@@ -218,7 +218,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
             let cut = disk.after_power_cut(kept(seed + n as u64));
             let found = reopen(&cut, room, seed + n as u64);
             // The power cut may lose operations that did not promise durability. The recovered state must contain all
-            // operations that did.
+            // operations that promised durability.
             let promised = work.promised.iter().rev().find(|(operations, _)| *operations <= n);
             match (found, promised) {
                 (Ok(state), Some((_, first))) => assert!(
@@ -241,7 +241,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
 fn a_crash_after_any_operation_keeps_durable_changes() {
     let (groups, stride, seeds) = if is_full_scale() { (600, 1, 2) } else { (120, 6, 1) };
     // A log of three blocks is always full and wraps around. A log of 4 MiB never fills. A log without a ring makes the
-    // store flush the table for every window.
+    // store flush the database for every commit group.
     for (room, more) in [(3 * 4096, 0), (64 << 10, 1), (4 << 20, 2), (0, 3)] {
         for seed in 0..seeds {
             let seed = 1000 * seed + more;

@@ -67,10 +67,10 @@ pub enum Fault {
         /// The parent recorded in the directory's inode.
         parent: FileId,
     },
-    /// A directory has more than one entry. This entry is outside the recorded parent, or is not the first one in the
-    /// recorded parent.
+    /// More than one directory entry refers to a directory. The surplus entry is outside the recorded parent, or is not
+    /// the first one in the recorded parent.
     Second {
-        /// The surplus directory entry of the directory.
+        /// The surplus entry that refers to the directory.
         at: At,
     },
     /// A directory is part of a loop of directories, which is unreachable from the root.
@@ -82,7 +82,8 @@ pub enum Fault {
     Nameless {
         /// Number of the inode that has no directory entry.
         id: FileId,
-        /// The core record when the check counted the entries. The repair applies only if the record is unchanged.
+        /// The core record of the inode when the check counted its directory entries. The repair applies only if this
+        /// record is unchanged.
         core: Value,
     },
     /// The link count in a file's inode differs from the number of its directory entries.
@@ -93,7 +94,8 @@ pub enum Fault {
         told: u32,
         /// The number of directory entries that refer to the inode.
         found: u32,
-        /// The core record when the check counted the entries. The repair applies only if the record is unchanged.
+        /// The core record of the inode when the check counted its directory entries. The repair applies only if this
+        /// record is unchanged.
         core: Value,
     },
     /// The entry count in a directory's inode differs from the number of its entries.
@@ -120,7 +122,7 @@ pub enum Fault {
         id: FileId,
         /// The totals of extended attributes that the inode has.
         told: XattrTally,
-        /// The totals that the check found; the number of changes is taken from the inode.
+        /// The totals that the check computed; their number of changes is copied from the inode.
         found: XattrTally,
     },
     /// Extended attributes exist for an inode that does not exist.
@@ -140,9 +142,9 @@ pub enum Fault {
         /// The number of inodes that the check found.
         found: u64,
     },
-    /// An inode number that the store would still allocate is already in use.
+    /// The next inode number of the store is too low: the store can allocate a number that is already in use.
     NextId {
-        /// The next inode number that the store would allocate.
+        /// The next inode number to allocate that the store has recorded.
         next: u64,
         /// The highest inode number in use.
         used: FileId,

@@ -1,5 +1,5 @@
-//! The anchor of a batch log: a record in the store that identifies the last log record whose changes are in the table.
-//! A replay begins with the following log record.
+//! The anchor of a batch log: a record in the store that identifies the last log record whose changes are in the
+//! database table. A replay begins with the following log record.
 
 use xdr::{Malformed, Reader, Writer};
 

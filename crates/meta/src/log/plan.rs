@@ -1,5 +1,5 @@
-//! The checkpoint schedule of the table: how long changes have waited in the log, and how much disk space the next
-//! checkpoint needs.
+//! The schedule of checkpoints, which move changes from the log to the database table: how long changes have waited in
+//! the log, and how much disk space the next checkpoint needs.
 
 use std::time::Duration;
 use types::limits;
@@ -12,7 +12,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Records that a window with `changes` changed records was committed without a flush of the table.
+    /// Records that a commit group with `changes` changed records was committed without a flush of the table.
     pub(crate) fn applied(&mut self, now: Duration, changes: usize) {
         self.oldest.get_or_insert(now);
         self.changes += changes as u64;

@@ -1,5 +1,5 @@
-//! A record of the batch log: the changes of a window, with a checksum and the record's position in the history of the
-//! store.
+//! A record of the batch log: the changes of a commit group (batches committed together), with a checksum and the
+//! record's position in the history of the store.
 
 use super::{blocks, crc32c};
 use crate::engine::{Key, Value};
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use xdr::Malformed;
 
-/// The changed keys of a window with their new values; `None` means that the key is deleted.
+/// The changed keys of a commit group with their new values; `None` means that the key is deleted.
 pub type Changes = BTreeMap<Key, Option<Value>>;
 
 const MAGIC: [u8; 8] = *b"WEIRLOGR";

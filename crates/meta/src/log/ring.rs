@@ -11,7 +11,8 @@ const MAGIC: [u8; 8] = *b"WEIRLOG\0";
 const VERSION: u32 = 1;
 /// Number of used bytes in the first block of the log; the rest of the block is padding.
 const HEAD: usize = 32;
-/// Size limit in bytes, for one write call when the ring is zeroed, and for the record buffer that the log keeps.
+/// Maximum number of bytes in one write call that zeroes the ring, and in the record buffer that the log keeps for
+/// reuse.
 const CHUNK: u64 = 1 << 20;
 
 /// The reason why a store cannot use a log.
@@ -139,8 +140,8 @@ impl Log {
         for offset in (BLOCK..rest).step_by(BLOCK as usize) {
             let position = (self.now.position + offset) % self.now.size;
             self.disk.read_at(BLOCK + position, &mut block)?;
-            // Such a record has a higher number, so it is not left over from an earlier lap of the ring. It was written
-            // after the missing record had been flushed.
+            // A record with a higher number is not left over from an earlier lap of the ring. It was written after the
+            // missing record had been flushed.
             let later = |head: &Head| {
                 let Stamp { store, run, index, flushed, .. } = head.stamp;
                 (store, run) == (self.now.store, self.now.run) && index > missing && flushed >= missing

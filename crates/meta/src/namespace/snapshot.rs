@@ -26,7 +26,7 @@ impl From<Unreadable> for DumpError {
     }
 }
 
-/// A part of a dump, passed to the caller's sink.
+/// The start of a dump or the next bytes of a dump, passed to the caller's sink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DumpPart {
     /// The snapshot exists from now on; the dump contains no later change.

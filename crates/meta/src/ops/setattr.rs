@@ -98,8 +98,8 @@ fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Sta
         return Ok(());
     }
     if layout.is_moving() {
-        // The mgr is moving the inline bytes to objects, and no intent would truncate these objects. So the client must
-        // retry the truncate after the move.
+        // The mgr is moving the inline bytes to objects, and a truncate of the inline bytes does not truncate the
+        // objects. So the client must retry the truncate after the move.
         return Err(Status::Delay);
     }
     let key = schema::bytes_key(id);

@@ -58,8 +58,8 @@ pub(crate) fn plan(
     }
     *layout = Some(new.layout);
     tx.expect(Expect::Reads(key.clone(), value));
-    // A nearly full store accepts this batch, because the mgr can free space only after the batch: then it removes the
-    // old objects.
+    // A nearly full store accepts this batch, because only after the batch can the mgr remove the old objects, which
+    // frees space.
     tx.frees();
     let raised = tx.raise_generation(id, &mut core)?;
     tx.put_core(id, &core);

@@ -131,7 +131,7 @@ impl Record for NextId {
 }
 
 impl TailDelta {
-    /// Returns `tail` after this change; `None` if a value would leave its valid range.
+    /// Returns `tail` after this change; `None` if the change moves a field out of its valid range.
     pub fn apply(&self, mut tail: Tail) -> Option<Tail> {
         if *self != (TailDelta { whole: self.whole, ..TailDelta::default() }) || self.whole.is_none() {
             tail.change = tail.change.checked_add(1)?;
@@ -262,7 +262,7 @@ impl Delta {
 
 /// The merge function of this schema; pass it to [`crate::Embedded`] or [`crate::Memory`].
 ///
-/// Returns `None` if the record is missing or damaged, or if a value would leave its valid range.
+/// Returns `None` if the record is missing or damaged, or if the delta moves a field out of its valid range.
 pub fn merge(old: Option<&[u8]>, delta: &[u8]) -> Option<Value> {
     let old = Bytes::copy_from_slice(old?);
     Some(match Delta::from_bytes(Bytes::copy_from_slice(delta)).ok()? {

@@ -38,7 +38,8 @@ impl LogDisk for FileLog {
         self.file.write_all_at(data, offset)
     }
 
-    /// Calls `fdatasync`. Overwriting allocated blocks changes no file metadata, so this suffices on every file system.
+    /// Calls `fdatasync`. Overwriting allocated blocks changes no file metadata, so `fdatasync` suffices on every file
+    /// system.
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }

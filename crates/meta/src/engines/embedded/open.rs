@@ -1,4 +1,4 @@
-//! Opening of an embedded store: finds the batch log and replays it into the table.
+//! Opening of an embedded store: finds the batch log and replays its changes into the database table.
 
 use super::guard::{Guarded, guarded};
 use super::memtable::Memtable;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use types::limits;
 
-/// An open database and the other parts of a store.
+/// An open database, with the merge function, the path and the free-space query of the store.
 pub(super) struct Base {
     pub(super) database: Guarded,
     pub(super) merge: MergeFn,
@@ -69,7 +69,8 @@ fn find(database: &Database, path: &Path) -> Result<Option<Anchor>, StoreError> 
     Anchor::from_bytes(anchor).map(Some).map_err(|cause| damaged(cause.to_string()))
 }
 
-/// Replays the log into the table and begins a new run of the log, in one durable transaction.
+/// Replays the log into the table and begins a new run of the log, in one durable transaction. Each open of the store
+/// has its own run number.
 fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreError> {
     let first = log.anchor().index;
     let transaction = begin(database).map_err(|error| StoreError::from_redb(path, error))?;
@@ -155,8 +156,9 @@ pub(super) fn change(
 
 /// Commits a transaction together with the log's anchor.
 ///
-/// With `durable`, this and all earlier commits are durable afterwards, with redb's quick-repair data, so that the next
-/// open does not walk the whole database. Without `durable`, only the log makes the changes durable.
+/// If `durable` is set, this commit and all earlier ones are durable on return. The transaction then has redb's
+/// quick-repair data, so that the next open need not read the whole database. Otherwise, only the log makes the changes
+/// durable.
 pub(super) fn commit(
     mut transaction: WriteTransaction,
     anchor: &Anchor,

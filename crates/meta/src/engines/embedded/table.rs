@@ -57,7 +57,7 @@ impl<'t> Walker<'t> {
     pub(super) fn step(&mut self) -> Result<Option<Entry<'t>>, Unreadable> {
         let next = guarded(|| self.entries.next()).map_err(|_| self.table.damaged(&self.at))?;
         let Some((key, sealed)) = next.transpose().map_err(Broken::new)? else { return Ok(None) };
-        // redb reads the page only when the key and the value are accessed, so the access is guarded too.
+        // redb reads the page only when the key and the value are accessed, so guard this access against panics too.
         guarded(|| (key.value(), sealed.value())).map_err(|_| self.table.damaged(&self.at))?;
         self.at.clear();
         self.at.extend_from_slice(key.value());
