@@ -95,7 +95,7 @@ fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
     let inside = rest.min(len.into()) as usize;
     let data = if inside <= got.data.len() {
         // The object still has bytes beyond the end of the file. The file was truncated, and the mgr will truncate the
-        // object soon.
+        // object soon, so the reply omits these bytes.
         got.data.slice(..inside)
     } else {
         let mut data = Vec::with_capacity(inside);
@@ -107,7 +107,8 @@ fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
 }
 
 /// Converts a failure to the NFS status for the client. After an error that concerns the whole iod, the client would
-/// stop using the iod for all files. After `Fenced`, the client drops only the layout of this file and asks the mgr.
+/// stop using the iod for all files. After `Fenced`, the client discards only the layout of this file and sends its
+/// requests to the mgr.
 fn told(failure: &Failure) -> Status {
     match failure.status {
         Status::NoSpc | Status::DQuot | Status::FBig | Status::Rofs | Status::Inval => failure.status,

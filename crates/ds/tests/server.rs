@@ -280,7 +280,7 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     ];
     for (is, reads) in cases {
         length.send(Some(Some(long(is)))).unwrap();
-        // Wait until the iod has received the new file length. Until then this READ may fail.
+        // Repeat this READ until it succeeds, because it fails until the iod has received the new file length.
         while client.read(&handle, 5000, 1).await.is_err() {}
         for (offset, stored, zeros, eof) in reads {
             let read = client.read(&handle, offset, 4096).await.unwrap();
@@ -289,7 +289,7 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
         }
     }
     // An object that is shorter than `least`, the object size that the mgr requires, has lost bytes. The client must
-    // ask the mgr, which reports the loss.
+    // send the READ to the mgr, which reports the loss.
     let length_of = |least| length.send(Some(Some(FileLength { file: 5001, least }))).unwrap();
     length_of(101);
     while client.read(&handle, 5000, 1).await.is_ok() {}

@@ -2,11 +2,11 @@
 //! which writes merge.
 //!
 //! Gathered bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range. Chunks
-//! belong to windows, which divide the file into ranges of equal length. The caller sends a full window at once, as
-//! whole stripe units. It sends other windows when the oldest byte has waited for the delay, or when another operation
-//! needs the bytes on the servers. Bytes in flight stay in memory until the servers have them. If sending fails, the
-//! bytes in flight become gathered bytes again, except where newer writes cover them. Gaps between written bytes are
-//! never filled: the caller sends only bytes that a program wrote.
+//! belong to windows: consecutive file ranges of equal length. The caller sends a full window at once, as whole stripe
+//! units. It sends other windows when the oldest byte has waited for the delay, or when another operation needs the
+//! bytes on the servers. Bytes in flight stay in memory until the servers have them. If sending fails, the bytes in
+//! flight become gathered bytes again, except where newer writes cover them. Gaps between written bytes are never
+//! filled: the caller sends only bytes that a program wrote.
 
 use crate::Distribution;
 use bytes::Bytes;
@@ -17,8 +17,8 @@ use types::limits::PAYLOAD_MAX;
 
 /// Memory that a chunk uses in addition to its data, in bytes.
 const CHUNK_BYTES: usize = 128;
-/// Number of windows whose size limits the memory of gathered bytes. Beyond this limit all gathered bytes are sent,
-/// because scattered writes fill no window.
+/// Memory limit of gathered bytes, as a number of windows (file ranges of equal length). Beyond this limit the caller
+/// sends all gathered bytes, because scattered writes fill no window.
 const CROWDED: usize = 4;
 
 /// Consecutive bytes at an offset in a file.
@@ -44,7 +44,7 @@ pub enum Part {
     All,
     /// The chunks of gathered bytes that overlap this file range.
     Meeting(ByteRange),
-    /// The full windows, or all gathered bytes if they exceed the memory limit.
+    /// The windows (file ranges) that are full, or all gathered bytes if they exceed the memory limit.
     Full,
 }
 
@@ -53,7 +53,8 @@ pub enum Part {
 pub struct Gather {
     window: u64,
     delay: Duration,
-    /// Windows with gathered bytes, by window number (file offset divided by window size).
+    /// Windows (file ranges of equal length) with gathered bytes, by window number (file offset divided by window
+    /// size).
     held: BTreeMap<u64, Window>,
     /// Bytes in flight: sent, but not yet acknowledged by the servers.
     leaving: Vec<Run>,
@@ -64,7 +65,7 @@ pub struct Gather {
 #[derive(Debug, Default)]
 struct Window {
     filled: u64,
-    /// Chunks by file offset. All chunks are inside the window and do not overlap.
+    /// The chunks of gathered bytes in this window, by file offset. Chunks do not overlap.
     chunks: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -79,8 +80,8 @@ impl Gather {
         Gather { window, delay, held: BTreeMap::new(), leaving: Vec::new(), due: None, weight: 0 }
     }
 
-    /// Returns the window size in bytes for files with this distribution. The window has as many full stripes as fit in
-    /// one request; if a stripe is longer than a request, as many stripe units as fit.
+    /// Returns the size in bytes of the gather windows of files with this distribution. A window has as many full
+    /// stripes as fit in one request; if a stripe is longer than a request, as many stripe units as fit.
     pub fn window_of(distribution: &Distribution) -> u64 {
         let (most, unit) = (PAYLOAD_MAX as u64, distribution.stripe_unit());
         let round = unit.saturating_mul(distribution.count() as u64);
@@ -142,8 +143,8 @@ impl Gather {
     }
 
     /// Removes the gathered bytes that `part` selects, and returns them in file order for sending. The caller writes
-    /// the runs and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns `None` if the part is
-    /// empty. Also returns `None` while other bytes are in flight, because newer bytes must not overtake older ones.
+    /// the runs and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns `None` if `part` selects
+    /// no bytes. Also returns `None` while other bytes are in flight, because newer bytes must not overtake older ones.
     pub fn leave(&mut self, part: Part) -> Option<Vec<Run>> {
         if !self.leaving.is_empty() || !self.holds(part) {
             return None;

@@ -71,7 +71,7 @@ impl Stream {
         (self.last, self.step, self.used) = (request, step, now);
     }
 
-    /// Returns the ranges to read ahead after the last request; together they have at most `limit` bytes.
+    /// Returns the ranges to read ahead after the last request of the stream; together they have at most `limit` bytes.
     fn plan(&mut self, limit: u64) -> Vec<ByteRange> {
         if self.hits < HITS {
             return Vec::new();
@@ -82,7 +82,7 @@ impl Stream {
     fn plan_in_order(&mut self, limit: u64) -> Vec<ByteRange> {
         let end = self.last.end();
         self.ahead = self.ahead.max(end);
-        // Read the next window while half of the previous window is still unread.
+        // Read ahead the next window when the reader has reached the middle of the previous window.
         if self.ahead - end > self.window / 2 {
             return Vec::new();
         }
@@ -129,7 +129,7 @@ impl Streams {
             return stream.plan(limit);
         }
         // This may be the second record of a strided reader. The distance to the first record becomes the stride, which
-        // the next request confirms.
+        // the next request must confirm.
         let stranger = |s: &&mut Stream| s.hits <= 1 && s.last.len == request.len && request.offset > s.last.end();
         if let Some(stream) = self.streams.iter_mut().filter(stranger).max_by_key(|stream| stream.used) {
             *stream = Stream { step: request.offset - stream.last.offset, hits: 1, ..Stream::new(request, now) };

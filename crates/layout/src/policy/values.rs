@@ -1,4 +1,4 @@
-//! The values of the parts of a policy, and their text form.
+//! The values of policy settings, and their text form.
 
 use crate::distributions::{DistributionId, check_stripe_unit};
 use crate::policy::MIRRORS_MAX;

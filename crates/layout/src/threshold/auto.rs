@@ -9,7 +9,7 @@ use std::time::Duration;
 const CLASSES: usize = 15;
 /// Base-2 logarithm of the largest request length in the first class.
 const FIRST_LOG: u32 = 6;
-/// T in bytes before the first measurement.
+/// Initial value of the threshold T in bytes, until the client has measured service times.
 const T_FIRST: u64 = 64 << 10;
 /// Reciprocal of the weight of a new sample in a moving average.
 const WEIGHT: u64 = 8;
@@ -36,7 +36,7 @@ const KNOWN: u32 = 2;
 const SPARED: u64 = 3;
 /// Maximum length in bytes of a request that counts as short.
 const SHORT_MAX: u64 = 64 << 10;
-/// The client computes T again after this many samples.
+/// The client computes the threshold T again after this many samples.
 const SETTLE: u32 = 4;
 /// The measurements of a path count as old after this many samples of the other path.
 const OLD: u32 = 1024;
@@ -157,10 +157,11 @@ impl Auto {
         if self.overloaded { 0 } else { self.t }
     }
 
-    /// Returns T for a request of `len` bytes, and occasionally the other path as a probe. `waiting` is the age of the
-    /// oldest unanswered request to the mgr; zero if there is none.
+    /// Returns the threshold T for a request of `len` bytes, and occasionally the path that T does not select, as a
+    /// probe. `waiting` is the age of the oldest unanswered request to the mgr; zero if there is none.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> Verdict {
-        // A request that waits longer than the longest service time of the mgr shows at least this queue delay.
+        // If the oldest request waits longer than the longest service time of the mgr, the excess is due to the queue
+        // delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
         if seen != self.seen {
@@ -179,7 +180,7 @@ impl Auto {
             true => PROBE_LONG,
             false => PROBE,
         };
-        // An overloaded mgr with unanswered requests gets no probes.
+        // Do not probe the mgr path while the mgr is overloaded and has not answered all requests.
         let silent = now == Path::Direct && seen > 0 && self.overloaded;
         if !(unknown || other.age > OLD) || silent || !asked.is_multiple_of(every) {
             return t.into();
@@ -201,7 +202,7 @@ impl Auto {
         let service = &mut self.services[class][mine];
         service.nanos = match service.nanos {
             0 => sample,
-            // The average is outdated, so the sample gets half of the weight.
+            // The average of this path is old, so the new sample gets half of the weight.
             nanos if service.age > OLD => nanos / 2 + sample / 2 + 1,
             nanos => {
                 let weight = WEIGHT.min(u64::from(service.samples) + 1);
@@ -233,7 +234,7 @@ impl Auto {
         self.told.max(self.seen)
     }
 
-    /// Updates whether the mgr is loaded and whether it is overloaded.
+    /// Updates whether the mgr counts as loaded and as overloaded, from its queue delay.
     fn weigh(&mut self) {
         let queue = self.queue();
         // The service time of the smallest measured size class on the direct path; smaller requests take no longer.
@@ -317,10 +318,10 @@ mod tests {
     /// An unloaded mgr. The paths take equally long where 100 us + 10 ns/byte equals 300 us + 2 ns/byte: at 25,000
     /// bytes.
     const QUIET: Servers = Servers { mgr: (100_000, 10), direct: (300_000, 2), queue: 0, tells: true };
-    /// The thresholds that are at most one size class away from the crossing.
+    /// The thresholds that are at most one size class away from 25,000 bytes, where the paths take equally long.
     const CROSSING: std::ops::RangeInclusive<u64> = 16 << 10..=(64 << 10) + 1;
 
-    /// Returns the path that a request takes, which is the probed path if `auto` asks for a probe.
+    /// Returns the path that a request takes, which is the probed path if `auto` requests a probe.
     fn way(auto: &mut Auto, len: u64) -> Path {
         let verdict = auto.ask(len, Duration::ZERO);
         verdict.tries.unwrap_or(path(len, verdict.t))
@@ -352,7 +353,7 @@ mod tests {
         // A mgr so slow that all requests take the direct path.
         run(&mut auto, Servers { mgr: (5_000_000, 10), ..QUIET }, 200_000);
         assert_eq!(auto.threshold(), 0);
-        // The mgr becomes fast again.
+        // The mgr becomes as fast as an unloaded one again.
         run(&mut auto, QUIET, 400_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
     }
@@ -411,7 +412,7 @@ mod tests {
         let quiet = auto.threshold();
         // A loaded mgr, where requests take 600 us longer in addition to the reported queue delay of 200 us.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
-        // These first requests of the load peak end before the mgr reports its queue delay.
+        // The first 20 requests of the load peak complete before the mgr reports its queue delay.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
         run(&mut auto, busy, 500);
         assert!(auto.threshold() < quiet, "{}", auto.threshold());

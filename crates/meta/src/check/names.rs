@@ -87,8 +87,8 @@ impl Check<'_> {
             return self.found(Fault::Second { at });
         }
         if parent != at.dir {
-            // If the recorded parent has an entry for the directory, the entry in `dir` is surplus. Otherwise the
-            // recorded parent is wrong.
+            // If the recorded parent has an entry for the directory, the entry `at` is surplus. Otherwise the recorded
+            // parent is wrong.
             return match self.named_in(parent, at.child)?.is_empty() {
                 false => self.found(Fault::Second { at }),
                 true => self.found(Fault::Parent { at, parent }),
