@@ -28,7 +28,7 @@ const LEASE: Duration = Duration::from_secs(90);
 /// Interval at which the server checks for expired leases.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The NFS server in the role of a data server.
+/// The NFS server, in the role of a pNFS data server.
 type DataServer = Server<DataOnly<Objects>, NoCallbacks>;
 
 /// A running NFS data server; dropping the value stops the server.

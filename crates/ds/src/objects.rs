@@ -52,8 +52,8 @@ impl Objects {
     }
 
     /// Maps a file range to the object on this iod. Returns `NotHere` if another iod holds a part of the range. A
-    /// client that sends such a range does not know the striping. If the iod served the request, the client would take
-    /// the next bytes of the object for the next bytes of the file.
+    /// client that sends such a range does not know the striping of the file. If the iod served the request, the client
+    /// would take the next bytes of the object for the next bytes of the file.
     fn target(&self, ctx: &Ctx, needed: Rights, offset: u64, len: u64) -> Result<Target> {
         let (volume, handle) = self.handle(ctx, needed)?;
         let distribution = distribution(&handle)?;
@@ -145,7 +145,7 @@ impl DataServer for Objects {
             // The object ends inside the requested range. The file may end here too, or continue with a hole, and only
             // the mgr knows which.
             let Some(length) = Self::work(&volume, move |volume| Ok(volume.file_length(object))).await? else { break };
-            // An unchanged object size proves that the object also ended here when the mgr answered.
+            // An unchanged object size proves that the object also ended here when the mgr replied.
             if Self::work(&volume, move |volume| volume.object_size(object, generation)).await? == got.size {
                 if got.size < length.least {
                     tracing::error!(
@@ -178,8 +178,8 @@ impl DataServer for Objects {
             // the mgr.
             let tell = move |volume: &Volume| Ok(volume.tell_written(object, grant, size));
             if !Self::work(&volume, tell).await? {
-                // The mgr has not received the report, so the iod answers DATA_SYNC: only the data are durable. After
-                // DATA_SYNC the client itself sends LAYOUTCOMMIT.
+                // The mgr has not received the report, so the iod replies with DATA_SYNC: only the data are durable.
+                // After DATA_SYNC the client itself sends LAYOUTCOMMIT.
                 told = Stability::DataSync;
             }
         }

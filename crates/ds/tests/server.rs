@@ -173,8 +173,8 @@ impl Client {
     }
 }
 
-/// Starts a thread that plays the mgr: it answers the iod's queries for file lengths until `answer` returns `None`.
-/// `Some(None)` means that the mgr does not know the length. The thread returns the number of answers.
+/// Starts a thread that plays the mgr: it replies to the iod's queries for file lengths until `answer` returns `None`.
+/// `Some(None)` means that the mgr does not know the length. The thread returns the number of replies.
 fn mgr(server: &Server, mut answer: impl FnMut() -> Option<Option<FileLength>> + Send + 'static) -> JoinHandle<usize> {
     let mut mgr = cluster::Client::new(server.iod.tcp());
     let ticket = key().ticket(FSID, MGR_SESSION, now() + 1000);
@@ -297,11 +297,11 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     length_of(100);
     while client.read(&handle, 5000, 1).await.is_err() {}
     assert_eq!(client.read(&handle, 60, 41).await.unwrap().data[..], [&[7; 40][..], &[0]].concat());
-    // The iod answers a READ within the object without a query to the mgr.
+    // The iod serves a READ within the object without a query to the mgr.
     let whole = client.read(&handle, 0, 100).await.unwrap();
     assert_eq!((whole.data.len(), whole.eof), (100, false));
-    // When the mgr disconnects, the READ that waits for its answer fails, and the client reads from the mgr. Later
-    // READs fail at once.
+    // When the mgr disconnects, the READ that waits for its reply fails, and the client reads from the mgr. Later READs
+    // fail at once.
     length.send(None).unwrap();
     for _ in 0..2 {
         assert_eq!(client.read(&handle, 0, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);

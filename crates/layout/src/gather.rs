@@ -111,11 +111,11 @@ impl Gather {
     /// Returns an upper bound for the growth of [`Self::weight`] by a write of `len` bytes.
     pub fn growth(&self, len: usize) -> usize {
         let windows = len as u64 / self.window + 2;
-        // A vector may double its capacity when it grows.
+        // A vector may double its capacity when it grows, so count the new bytes twice.
         2 * len + CHUNK_BYTES * windows as usize + self.weight
     }
 
-    /// Returns whether any byte of `part` is gathered or in flight.
+    /// Returns whether any byte that `part` selects is gathered or in flight.
     pub fn meets(&self, part: Part) -> bool {
         let leaving = match part {
             Part::All => !self.leaving.is_empty(),
@@ -180,7 +180,7 @@ impl Gather {
         }
     }
 
-    /// Returns window number and file offset of each chunk that `wanted` selects.
+    /// Returns window number and file offset of each chunk of gathered bytes that `wanted` selects.
     fn keys(&self, wanted: impl Fn(&Window, ByteRange) -> bool) -> Vec<(u64, u64)> {
         let chunks = self.held.iter().flat_map(|(number, window)| {
             window.chunks.iter().map(move |(offset, data)| (*number, window, range_of(*offset, data)))
@@ -199,7 +199,7 @@ impl Gather {
         Some(Run { offset, data: data.into() })
     }
 
-    /// Returns the windows that overlap `range`, with their window numbers.
+    /// Returns the windows that overlap the file range `range`, with their window numbers.
     fn windows(&self, range: ByteRange) -> impl Iterator<Item = (&u64, &Window)> {
         let last = range.end().saturating_sub(1).max(range.offset) / self.window;
         self.held.range(range.offset / self.window..=last)

@@ -16,11 +16,11 @@ const AGAIN: Duration = Duration::from_millis(100);
 enum Step {
     /// A program writes: offset and length in bytes.
     Write(u64, usize),
-    /// The client sends a part of the gathered bytes.
+    /// The client sends the gathered bytes that the `Part` selects.
     Leave(Part),
     /// The servers acknowledge the bytes in flight.
     Arrived,
-    /// Sending fails; half of the runs have reached the servers nevertheless.
+    /// Sending fails, although half of the runs have reached the servers.
     Back,
 }
 

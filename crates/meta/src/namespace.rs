@@ -193,7 +193,7 @@ impl<E: Engine> Namespace<E> {
     /// they cached.
     ///
     /// The mgr calls this before it returns any attribute. A power failure may have lost changes that were not durable
-    /// yet. Without the larger values, a later change could get the change attribute of a lost one.
+    /// yet. Without the larger values, a later change could get the change attribute of a lost change.
     pub fn begin(&self, start: u32) {
         self.shared.since.store(u64::from(start) << CHANGES_PER_START, Ordering::Relaxed);
     }
@@ -553,7 +553,7 @@ impl<E: Engine> Namespace<E> {
 
     /// Changes attributes as [`Self::setattr`] does, for a truncate that may affect objects. The same batch changes the
     /// attributes and stores the intent [`Intent::Cut`]. The caller then truncates the objects and durably removes the
-    /// intent before any client writes. Otherwise a repeated truncate after a crash would destroy new data.
+    /// intent before any client writes. Otherwise the mgr repeats the truncate after a crash and destroys new data.
     pub async fn cut(
         &self,
         cred: &Cred,
@@ -586,9 +586,9 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::arrived(tx, id)).await
     }
 
-    /// Writes to a regular file that has no objects. If the file has objects or would become longer than `most` bytes,
-    /// changes nothing and returns `None`. The write is visible on completion. If `durable` is set, it is also durable
-    /// on completion; otherwise it becomes durable as a change of [`Self::note_write`] does.
+    /// Writes to a regular file that has no objects. If the file has objects, or the write extends it beyond `most`
+    /// bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, it is also
+    /// durable on completion; otherwise it becomes durable as a change of [`Self::note_write`] does.
     pub async fn write_inline(
         &self,
         cred: &Cred,

@@ -216,8 +216,8 @@ impl<'a> Tx<'a> {
         Ok(found)
     }
 
-    /// Adds a directory entry for a name that `place` does not contain. Adds preconditions that the name still does not
-    /// exist at the commit.
+    /// Adds a directory entry for a name that its hash bucket `place` does not contain. Adds preconditions that the
+    /// name still does not exist at the commit.
     pub(crate) fn add_name(&mut self, dir: FileId, place: &Place, entry: &Dentry) -> Result<(), Status> {
         let key_of = |index| schema::dentry_key(dir, place.first + index);
         let taken = |key: &Key| place.alike.iter().any(|(taken, _)| taken == key);
@@ -257,8 +257,8 @@ impl<'a> Tx<'a> {
         self.put(schema::core_key(id), core.to_value());
     }
 
-    /// Raises the fencing generation in `core`, which the caller must write. Adds the intent to send the generation to
-    /// the iods.
+    /// Raises the fencing generation in the core record `core`, which the caller must write. Adds the intent to send
+    /// the generation to the iods.
     pub(crate) fn raise_generation(&mut self, id: FileId, core: &mut Core) -> Result<Generation, Status> {
         let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };
         let raised = Generation(generation.0.checked_add(1).ok_or(Status::NoSpc)?);
@@ -285,7 +285,7 @@ impl<'a> Tx<'a> {
         self.change_tail(id, TailDelta { ctime: Some(self.now), ..TailDelta::default() })
     }
 
-    /// Changes the counts and times of a directory that gains or loses entries and subdirectories.
+    /// Changes the recorded counts and the times of a directory that gains or loses entries and subdirectories.
     pub(crate) fn change_dir(&mut self, dir: FileId, entries: i32, subdirs: i32) -> Touch {
         let size = schema::SizeDelta::Entries(entries);
         let now = Some(self.now);
@@ -305,8 +305,8 @@ impl<'a> Tx<'a> {
         self.count_files(1);
     }
 
-    /// Deletes the records of an inode, including inline bytes and extended attributes. The preconditions on `core`
-    /// ensure that no attribute is added concurrently.
+    /// Deletes the records of an inode, including inline bytes and extended attributes. The batch has a precondition on
+    /// the core record, so no operation can add an attribute concurrently.
     pub(crate) fn delete_inode(&mut self, id: FileId, core: &Core) -> Result<(), Status> {
         self.delete(schema::core_key(id));
         self.delete(schema::tail_key(id));

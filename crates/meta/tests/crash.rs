@@ -33,8 +33,8 @@ impl Random {
 
 type Fs = Namespace<Arc<Embedded>>;
 
-/// Runs the operation that `choice` selects. If its answer promises durability, returns the number of a store state
-/// that contains the operation.
+/// Runs the operation that `choice` selects. If the operation reports its change as durable, returns the number of a
+/// store state that contains the change.
 async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usize>) -> Option<usize> {
     let cred = Cred::root();
     let [what, from, to, a, b, size] = choice;
@@ -55,7 +55,7 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
         (4, _) => fs.symlink(&cred, NOW, from, a, b, &set).await.map(drop),
         (5, _) => fs.mkdir(&cred, NOW, from, a, &set).await.map(drop),
         (6 | 7, _) => {
-            // A rename between two names of one file changes nothing and waits for no flush, so its answer does not
+            // A rename between two names of one file changes nothing and waits for no flush, so the rename does not
             // promise durability.
             let how = [Renaming::Replace, Renaming::NoReplace, Renaming::Exchange][size % 3];
             let _ = fs.rename(&cred, NOW, (from, a), (to, b), how).await;

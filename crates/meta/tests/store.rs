@@ -149,7 +149,7 @@ fn durable_batches_of_one_window_share_one_log_flush() {
     assert!(after.0 > before.0);
     assert_eq!((stepper.due(), stepper.step(9 * second), disk.syncs()), (None, Step::Idle, after));
     assert_eq!(store.standing().counters.checkpoints, 1);
-    // All changes are in the table, so closing the store needs no I/O.
+    // All changes are in the database, so closing the store needs no I/O.
     drop(store);
     assert_eq!((stepper.step(9 * second), disk.syncs()), (Step::Closed, after));
 }
@@ -306,7 +306,7 @@ fn a_filling_disk_keeps_its_reserve_for_removals() {
     assert_eq!(fs.standing().broken, None);
     assert!(fs.lookup(&root, FileId::ROOT, b"7").is_ok());
     assert_eq!(fs.readdir(&root, FileId::ROOT, 0, 10).map(|page| page.entries.len()), Ok(10));
-    // The limits are the same after the store is opened again.
+    // The store refuses the same create again after it is closed and opened.
     drop(fs);
     let fs = Namespace::open(open()).expect("open");
     let name = format!("{made}");
@@ -344,7 +344,7 @@ fn a_completely_full_disk_loses_nothing_and_needs_no_repair() {
     let failed = block(fs.failed());
     assert!(!failed.to_string().is_empty());
     drop(fs);
-    // The disk may have too little space to open the store, or just enough. In both cases no data are lost.
+    // The disk may have too little space to open the store, or just enough. The store must lose no data either way.
     match open() {
         Err(error) => assert!(matches!(error, StoreError::Full(_)), "{error}"),
         Ok(store) => drop(store),
@@ -414,7 +414,7 @@ fn checkpoints_run_without_requests_when_callers_lead() {
     while fs.standing().counters.checkpoints == before.checkpoints {
         std::thread::yield_now();
     }
-    // These links exceed the size limit of the memtable, so the memtable moves into the table several times.
+    // These links exceed the size limit of the memtable, so the memtable moves into the database several times.
     (11..2000).for_each(link);
     drop(fs);
     let fs = Namespace::open(on(&disk).expect("store")).expect("open");

@@ -304,8 +304,8 @@ impl Auto {
 mod tests {
     use super::*;
 
-    /// A simulated mgr and iods. The time of a request in nanoseconds is a fixed part, a part for each byte, and on the
-    /// mgr path the queue delay.
+    /// A simulated mgr and iods. The time of a request in nanoseconds is the sum of a fixed time, a time per byte, and
+    /// on the mgr path the queue delay.
     #[derive(Clone, Copy)]
     struct Servers {
         mgr: (u64, u64),

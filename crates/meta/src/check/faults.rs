@@ -73,7 +73,7 @@ pub enum Fault {
         /// The surplus entry that refers to the directory.
         at: At,
     },
-    /// A directory is part of a loop of directories, which is unreachable from the root.
+    /// A directory belongs to a loop of directories, which is unreachable from the root.
     Circle {
         /// The directory with the lowest inode number in the loop.
         id: FileId,
@@ -188,7 +188,7 @@ pub struct At {
     pub kind: FileKind,
 }
 
-/// The result of the attempt to repair a fault.
+/// The result of an attempt to repair a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mended {
     /// The repair succeeded.

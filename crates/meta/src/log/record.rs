@@ -32,7 +32,7 @@ pub struct Stamp {
 /// The head of a log record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Checksum of the bytes of the record that follow this field, without padding.
+    /// Checksum of the record's bytes that follow this field, without padding.
     pub crc: u32,
     /// Length of the record in bytes, including the head and excluding the padding.
     pub len: u32,

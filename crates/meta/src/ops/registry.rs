@@ -1,4 +1,4 @@
-//! The registry: small records of the mgr, such as registered iods.
+//! The registry: small records that the mgr keeps in the metadata store, such as its registered iods.
 
 use super::Plan;
 use crate::engine::{Value, Walk};

@@ -172,8 +172,8 @@ fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core
     }
 }
 
-/// Returns `NotEmpty` if the directory `target`, which would be replaced, is `from` or an ancestor of it. No
-/// precondition is needed: if `target` gets an entry concurrently, the check for an empty directory fails.
+/// Returns `NotEmpty` if `target`, the directory to be replaced, is `from` or an ancestor of it. No precondition is
+/// needed: if `target` gets an entry concurrently, the check for an empty directory fails.
 fn keep_what_holds_it(tx: &Tx<'_>, target: FileId, from: FileId, from_core: &Core) -> Result<(), Status> {
     let mut at = from;
     let mut parent = Tx::parent_in(from_core)?;

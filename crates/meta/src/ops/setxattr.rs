@@ -8,8 +8,8 @@ use crate::{ChangeInfo, SetXattr};
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Sets the extended attribute `name` (without the `user.` prefix) to `value`. Answers with the change attribute of the
-/// file.
+/// Sets the extended attribute `name` (without the `user.` prefix) to `value`. Returns the change attribute of the file
+/// before and after.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, name: &[u8], value: &[u8], how: SetXattr) -> Plan<ChangeInfo> {
     if name.is_empty() || name.contains(&0) {
         return Err(Status::Inval);

@@ -229,12 +229,12 @@ impl Record for Tail {
         out.u64(self.change);
         out.u64(self.size);
         out.u64(self.written);
-        // A larger count would overlap the flag, so the largest possible count is stored instead.
+        // A larger count would overlap the flag, so store the largest count that does not.
         out.u32(self.subdirs.min(Self::HOLES - 1) | if self.holes { Self::HOLES } else { 0 });
         put_time(out, self.atime);
         put_time(out, self.mtime);
         put_time(out, self.ctime);
-        // This field is optional, because records of older versions and of directories do not have it.
+        // The field `whole` is optional, because records of older versions and of directories do not have it.
         if self.whole > 0 {
             out.u64(self.whole);
         }

@@ -9,7 +9,7 @@ use xdr::{Malformed, Reader, Writer};
 /// A delta: a change that the store merges into an existing record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delta {
-    /// A change of a [`Tail`] record.
+    /// A change of a tail record ([`Tail`]).
     Tail(TailDelta),
     /// Number of created inodes to add to [`Counts`]; negative for deleted inodes.
     Files(i64),
@@ -17,7 +17,7 @@ pub enum Delta {
     Ids(u64),
 }
 
-/// A change of a [`Tail`]. It increments the change attribute, unless [`Self::whole`] is the only change.
+/// A change of a tail record ([`Tail`]). It increments the change attribute, unless [`Self::whole`] is the only change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TailDelta {
     /// Change of the file size, or of the number of directory entries.

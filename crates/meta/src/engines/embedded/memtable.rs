@@ -25,7 +25,7 @@ struct Top {
     window: u64,
 }
 
-/// A layer of the memtable: a snapshot of the table, and the changes since this snapshot.
+/// A layer of the memtable: a snapshot of the database table, and the changes since this snapshot.
 struct Layer {
     table: Snapshot,
     records: RwLock<BTreeMap<Key, Record>>,
@@ -58,7 +58,7 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 impl Memtable {
-    /// Returns an empty memtable over the snapshot `table`.
+    /// Returns an empty memtable over the snapshot `table` of the database table.
     pub(super) fn new(table: Snapshot) -> Self {
         Memtable(RwLock::new(Top { layer: Layer::new(table), window: 0 }))
     }
@@ -92,8 +92,8 @@ impl Memtable {
                 None => drop(records.insert(key, Record { last: (window, value), before: Vec::new() })),
             }
         }
-        // The byte count still includes replaced versions. So the memtable moves into the table slightly earlier than
-        // necessary.
+        // The byte count still includes replaced versions. So the memtable moves into the database slightly earlier
+        // than necessary.
         top.layer.bytes.fetch_add(bytes, Relaxed);
     }
 
@@ -108,8 +108,8 @@ impl Memtable {
         read(&layer.records).iter().try_for_each(|(key, record)| visit(key, record.last.1.as_ref()))
     }
 
-    /// Starts an empty layer over the snapshot `table`, which contains all changes of the old layer. Later views use
-    /// the new layer.
+    /// Starts an empty layer over `table`, a snapshot of the database that contains all changes of the old layer. Later
+    /// views use the new layer.
     pub(super) fn renew(&self, table: Snapshot) {
         let layer = Layer::new(table);
         let before = std::mem::replace(&mut write(&self.0).layer, layer);
@@ -157,7 +157,7 @@ impl View for Picture<'_> {
             if std::mem::take(&mut is_taken) {
                 entry = below.step()?;
             }
-            // If the memtable and the table both have a key, the memtable has the newer value.
+            // If both the memtable and the database table have a key, the memtable has the newer value.
             let first = match (&entry, recent.key()) {
                 (None, None) => return Ok(None),
                 (Some(entry), Some(key)) => entry.key().cmp(key),
@@ -182,11 +182,11 @@ impl View for Picture<'_> {
     }
 }
 
-/// An iterator over the memtable's records in a range. It copies a few records at a time, so the thread holds no lock
-/// while `visit` runs.
+/// An iterator over the memtable's records in a key range. It copies a few records at a time, so the thread holds no
+/// lock while `visit` runs.
 struct Ahead<'p, 'r> {
     picture: &'p Picture<'p>,
-    /// The part of the range that is not copied yet; `None` if the whole range is copied.
+    /// The part of the key range that is not copied yet; `None` if all its records are copied.
     rest: Option<(Bound<Key>, &'r [u8])>,
     size: usize,
     copied: std::iter::Peekable<IntoIter<(Key, Option<Value>)>>,

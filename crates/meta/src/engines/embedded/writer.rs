@@ -96,11 +96,11 @@ struct Decided {
 /// How a commit group was committed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// The changes are in the log, which was not flushed.
+    /// The changes of the commit group are in the log, which was not flushed.
     Light,
-    /// The changes are in the log, which was flushed.
+    /// The changes of the commit group are in the log, which was flushed.
     Log,
-    /// The changes were written to the table, which was flushed.
+    /// The changes of the commit group are in the database table, which was flushed.
     Store,
 }
 
@@ -222,8 +222,8 @@ impl Writer {
         bytes > 0 && bytes >= limits::META_RECENT_BYTES.min(self.log.anchor().size / 2)
     }
 
-    /// Moves the memtable into the table if the memtable exceeds its size limit. This runs after the outcomes are sent,
-    /// so only the next commit group waits for it.
+    /// Moves the memtable into the database if the memtable exceeds its size limit. This runs after the outcomes are
+    /// sent, so only the next commit group waits for it.
     pub(super) fn relieve(&mut self) {
         if !self.is_laden() || self.shared.state().broken.is_some() {
             return;
@@ -233,7 +233,8 @@ impl Writer {
         }
     }
 
-    /// Applies the batches in order and commits them together. After an error, the outcome of every batch is unknown.
+    /// Applies `batches` in their order and commits them together. After an error, the outcome of every batch is
+    /// unknown.
     fn commit(&mut self, batches: &[&Batch], now: Duration) -> Result<Vec<Outcome>, Broken> {
         let writes = batches.iter().map(|batch| batch.writes.len()).sum();
         let space = self.space(writes, now)?;
@@ -246,7 +247,7 @@ impl Writer {
             }
             return Ok(self.count(decided, 0, if flush { Way::Log } else { Way::Light }));
         }
-        // Views may show a change only after the log or the table has it. So add the changes to the memtable last.
+        // Views may show a change only after the log or the database has it. So add the changes to the memtable last.
         let way = self.promise(&decided, space, writes, now)?;
         let bytes = |(key, value): (&Key, &Option<Value>)| (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
         let bytes = decided.changes.iter().map(bytes).sum();
@@ -261,8 +262,8 @@ impl Writer {
         Ok(self.count(decided, bytes, way))
     }
 
-    /// Returns the free space. The result may be up to [`LOOK`] old if the disk had at least [`ROOMY`] bytes free;
-    /// otherwise it is current.
+    /// Returns the free space of the disk. If the last query found at least [`ROOMY`] bytes, the result may be up to
+    /// [`LOOK`] old; otherwise it is current.
     fn look(&mut self, now: Duration) -> Space {
         if let Some((space, at)) = self.space
             && space.free >= ROOMY
@@ -280,8 +281,8 @@ impl Writer {
         (self.shared.free)().unwrap_or(Space { free: u64::MAX, reserve: limits::META_RESERVE_BYTES })
     }
 
-    /// Returns the free space. If the space is low, makes a checkpoint first, so that only the next `writes` changes
-    /// still need space.
+    /// Returns the free space of the disk. If the space is low, makes a checkpoint first, so that only the next
+    /// `writes` changes still need space.
     fn space(&mut self, writes: usize, now: Duration) -> Result<Space, Broken> {
         let found = self.look(now);
         if self.plan.due().is_none() || found.free >= found.reserve.saturating_add(self.plan.needs(writes)) {
@@ -315,10 +316,10 @@ impl Writer {
     }
 
     /// Appends the changes to the log, and flushes the log if a batch is durable. Returns [`Way::Store`] without
-    /// writing to the log if the changes must go to the table at once.
+    /// writing to the log if the changes must be written to the database at once.
     fn promise(&mut self, decided: &Decided, space: Space, writes: usize, now: Duration) -> Result<Way, Broken> {
-        // On a nearly full disk, write every commit group to the table at once, so that the next query for free space
-        // shows how much space the commit group used.
+        // On a nearly full disk, write every commit group to the database at once, so that the next query for free
+        // space shows how much space the commit group used.
         let tight = space.free < space.reserve.saturating_add(self.plan.needs(writes));
         if tight || self.plan.is_due(now) {
             return Ok(Way::Store);
@@ -351,14 +352,14 @@ impl Writer {
         }
     }
 
-    /// Makes a checkpoint: moves all changes from the log to the table, durably.
+    /// Makes a checkpoint: moves all changes from the log to the database table, durably.
     fn checkpoint(&mut self) -> Result<(), Broken> {
         self.bring(&Changes::new(), true)?;
         self.shared.state().counters.checkpoints += 1;
         Ok(())
     }
 
-    /// Writes the memtable and then `changes`, which are not in the log, to the table in one transaction.
+    /// Writes the memtable, and then `changes`, to the database in one transaction. `changes` are not in the log.
     ///
     /// If `durable` is set, the log is empty afterwards. Otherwise the transaction also stores the log's current
     /// anchor, because redb may make the transaction durable at any time.
