@@ -46,7 +46,8 @@ impl Objects {
 
     fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<(Arc<Volume>, DataHandle)> {
         let handle = DataHandle::from_bytes(&ctx.handle).map_err(|_| Status::BadHandle)?;
-        // PUTFH has verified the handle; this check also finds the volume whose key signed the handle.
+        // PUTFH has verified the handle. Verify it again, because this also finds the volume whose key signed the
+        // handle.
         let volume = self.daemon.check_handle(&handle)?.clone();
         if handle.rights.contains(needed) { Ok((volume, handle)) } else { Err(Status::CapRefused) }
     }
@@ -139,7 +140,8 @@ impl DataServer for Objects {
         let mut got = Self::work(&volume, bytes).await?;
         for _ in 0..AGAIN {
             if got.data.len() >= len as usize {
-                // A full read needs no query for the file length: a client that wants more bytes sends another READ.
+                // The object has all requested bytes, so no query for the file length is needed: for more bytes, the
+                // client sends another READ.
                 return Ok(ReadOut { data: got.data.into(), eof: false });
             }
             // The object ends inside the requested range. The file may end here too, or continue with a hole, and only

@@ -238,8 +238,8 @@ async fn reads_and_writes_follow_the_striping_in_the_handle() {
         assert_eq!((&read.data[..], read.eof), (&[3; 10][..], false));
         let read = client.read(&handle, 2 * u64::from(UNIT), 5).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (&b"third"[..], false));
-        // Beyond the end of the object, the file may have a hole or end. No mgr is connected that could report the file
-        // length, so the iod refuses such a READ.
+        // Where the object ends, the file may end or have a hole. Only the mgr knows which, and no mgr is connected, so
+        // the iod refuses such a READ.
         for behind in [0, 5, 1000] {
             let read = client.read(&handle, 2 * u64::from(UNIT) + behind, 100).await;
             assert_eq!(read.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -275,7 +275,7 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
             [(0, 100, 3996, false), (99, 1, 4095, false), (100, 0, 4096, false), (5000, 0, 4096, false)],
         ),
         (5001, [(0, 100, 3996, false), (99, 1, 4095, false), (905, 0, 4096, true), (5000, 0, 1, true)]),
-        // The file was just truncated to a length below the size of the object.
+        // The file was truncated to 30 bytes, but the mgr has not truncated the object of 100 bytes yet.
         (30, [(0, 30, 0, true), (29, 1, 0, true), (30, 0, 0, true), (99, 0, 0, true)]),
     ];
     for (is, reads) in cases {
@@ -367,7 +367,7 @@ async fn requests_without_a_valid_handle_are_refused() {
     assert_eq!(client.read(&foreign([1; 32], FSID.0, cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
     assert_eq!(client.read(&foreign([3; 32], [6; 16], cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
     assert_eq!(client.read(&foreign([3; 32], FSID.0, [6; 16]), 0, 4).await, Err(NFS4ERR_BADHANDLE), "of another iod");
-    // The iod refuses an expired handle with an error that makes the client ask the mgr for a new layout.
+    // The iod refuses an expired handle with an error that makes the client request a new layout from the mgr.
     assert_eq!(client.read(&sign(&key(), 1, Rights::READ, now()), 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     // A handle with only the READ right allows no WRITE and no COMMIT, and a handle with only WRITE allows no READ.
     let reader = handle(1, Rights::READ);

@@ -163,8 +163,8 @@ impl Distribution {
     /// If `index` is not below the number of objects.
     pub fn file_ranges(&self, index: usize, range: ByteRange) -> impl Iterator<Item = ByteRange> + '_ {
         let mut at = range.offset;
-        // The bytes of one stripe unit in an object are contiguous in the file. If the file has only one object, all
-        // its bytes are.
+        // The bytes of one stripe unit in an object are contiguous in the file. If the file has only one object, the
+        // whole object is contiguous in the file.
         let unit = if self.count() == 1 { u64::MAX } else { self.stripe_unit };
         std::iter::from_fn(move || {
             let left = range.end().checked_sub(at).filter(|left| *left > 0)?;

@@ -231,7 +231,7 @@ fn range_of(offset: u64, data: &[u8]) -> ByteRange {
 
 impl Window {
     fn meeting(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
-        // The last chunk that begins before the range may overlap the range.
+        // The last chunk that begins before the range may overlap the range, so start the search there.
         let first = self.chunks.range(..=range.offset).next_back().map_or(range.offset, |(offset, _)| *offset);
         let chunks = self.chunks.range(first..range.end().max(first)).map(|(offset, data)| range_of(*offset, data));
         chunks.filter(move |chunk| chunk.overlaps(range))

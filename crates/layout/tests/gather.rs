@@ -97,8 +97,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        // Where no byte is gathered or in flight, the disks must have the newest byte. The gather must not invent bytes
-        // that no program wrote.
+        // At each offset without a gathered byte or a byte in flight, the disks must have the newest byte. No byte may
+        // appear that no program wrote.
         let mut seen = self.disks.clone();
         put(&mut seen, &self.leaving);
         for (at, newest) in self.newest.iter().enumerate() {

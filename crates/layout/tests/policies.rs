@@ -114,7 +114,7 @@ fn a_list_with_an_invalid_element_is_refused_unless_a_peer_sent_it() {
     assert_eq!(got.text(), "write_threshold=32K,access=direct");
     assert!(Settings::parse(Origin::Environment, "write_threshold=32K,acces=direct").is_err());
     assert!(Settings::parse(Origin::Environment, "").unwrap().is_empty());
-    // A peer with a newer version sends settings. Elements that this version cannot parse are skipped.
+    // A peer with a newer version sends a settings list. This version skips the elements that it cannot parse.
     let peer = b"write_threshold=32K,colour=blue,access=warp,\xff=1,access=direct,gather_size";
     assert_eq!(Settings::of_peer(Origin::Server, peer), want);
 }

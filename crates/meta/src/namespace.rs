@@ -230,7 +230,7 @@ impl<E: Engine> Namespace<E> {
 
     fn read<T>(&self, cred: &Cred, op: impl FnOnce(&Tx<'_>) -> Result<T, Status>) -> Result<T, Status> {
         let view = self.shared.engine.view()?;
-        // Reading operations do not use the time.
+        // Reading operations do not use the current time, so pass zero.
         op(&Tx::new(&*view, (&self.shared.format.cookies, self.since()), cred, Timestamp::default()))
     }
 
@@ -248,7 +248,8 @@ impl<E: Engine> Namespace<E> {
         let mut batch = tx.into_batch();
         batch.durable &= !self.soon;
         batch.id = RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed));
-        // A batch without changes needs no commit, because all reads of the operation come from the same view.
+        // A batch without changes needs no commit: all reads of the operation come from one view, so its result is
+        // consistent.
         Ok((answer, (!batch.writes.is_empty()).then_some(batch)))
     }
 
@@ -672,7 +673,8 @@ impl<E: Engine> Namespace<E> {
             _ => None,
         };
         if let Fault::NextId { .. } = fault {
-            // The counter of inode numbers was wrong, so the cached numbers may be in use too.
+            // The counter of inode numbers was wrong, so files may already use the cached numbers. Discard these
+            // numbers.
             self.shared.ids.clear();
         }
         self.change(&root, now, |tx| ops::repair::plan(tx, fault, lost)).await

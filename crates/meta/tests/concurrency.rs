@@ -362,7 +362,8 @@ fn concurrent_renames_never_make_a_loop() {
                 };
                 barrier.wait();
                 for _ in 0..2000 {
-                    // A directory keeps its name wherever the test moves it.
+                    // The test moves a directory without a change of its name, so the name follows from the index
+                    // `moved`.
                     let (moved, to) = (random(8), random(9));
                     let name = [b'a' + moved as u8];
                     let Ok(from) = fs.lookup_parent(&Cred::root(), dirs[moved]) else { continue };

@@ -167,8 +167,8 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
 
 fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     let mut random = Random(seed);
-    // The share of unsynced sectors that survive differs between disks, from none to nearly all. A few sectors are
-    // torn.
+    // The share of unsynced sectors that survive the power cut differs between seeds, from none to nearly all. A few
+    // sectors are torn.
     let share = random.below(11);
     move |len| match random.below(10) {
         n if n < share => len,
@@ -192,7 +192,7 @@ fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
     if store.view().expect("view").get(meta::schema::FORMAT) != Ok(None) {
         assert_eq!(faults, [], "seed {seed}");
     }
-    // The open has made the replayed changes durable, so another power cut does not lose them.
+    // The open of the store has made the replayed changes durable, so another power cut must not lose them.
     cut.break_after(0);
     drop((store, stepper));
     let (store, _stepper) = open(&cut.after_power_cut(|_| 0), room)?;
@@ -226,7 +226,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
                     "seed {seed}, cut after operation {n}: the store is not as it was when it promised, nor as later"
                 ),
                 (Err(error), Some(_)) => panic!("seed {seed}, cut after operation {n}: {error}"),
-                // No check is possible, because the power was cut before the store was created.
+                // The power was cut before the store was created, so there is no store to check.
                 (_, None) => {}
             }
         }

@@ -110,7 +110,7 @@ impl Default for Auto {
 
 /// Returns the size class of a request of `len` bytes.
 fn class(len: u64) -> usize {
-    // Base-2 logarithm of the length, rounded up.
+    // Base-2 logarithm of the request length, rounded up.
     let log = u64::BITS - len.saturating_sub(1).leading_zeros();
     (log.saturating_sub(FIRST_LOG) as usize).min(CLASSES - 1)
 }
@@ -224,7 +224,7 @@ impl Auto {
 
     /// Records the queue delay that the mgr reported.
     pub fn queued(&mut self, delay: Duration) {
-        // The reported delay is already an average, so it is not averaged again.
+        // The mgr reports an average of its queue delay, so store it without averaging it again.
         self.told = nanos(delay);
         self.weigh();
         self.settle();
@@ -237,7 +237,8 @@ impl Auto {
     /// Updates whether the mgr counts as loaded and as overloaded, from its queue delay.
     fn weigh(&mut self) {
         let queue = self.queue();
-        // The service time of the smallest measured size class on the direct path; smaller requests take no longer.
+        // Compare with the service time of the smallest measured size class on the direct path. Smaller requests take
+        // no longer.
         let Some(straight) = self.services.iter().map(|[_, direct]| direct.nanos).find(|nanos| *nanos > 0) else {
             return;
         };
@@ -288,7 +289,7 @@ impl Auto {
             times.iter().enumerate().filter_map(|(class, times)| Some(of((class, (*times)?)))).sum()
         };
         let now = (0..=CLASSES).find(|classes| boundary(*classes) >= self.t).unwrap_or(CLASSES);
-        // Of several thresholds with the same total time, take the one nearest to the current threshold.
+        // Of several thresholds with the same total time, choose the one nearest to the current threshold.
         let Some(best) = (0..=CLASSES).min_by_key(|classes| (time(*classes), classes.abs_diff(now))) else {
             return;
         };
@@ -346,14 +347,14 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
-        // A slow mgr: all requests are faster on the direct path. The surcharge on short requests makes the mgr path
-        // win for the shortest ones, and up to 8192 bytes the difference is below the hysteresis margin.
+        // Simulate a slow mgr: all requests are faster on the direct path. The surcharge on short requests makes the
+        // mgr path win for the shortest ones, and up to 8192 bytes the difference is below the hysteresis margin.
         run(&mut auto, Servers { mgr: (400_000, 10), ..QUIET }, 200_000);
         assert!((1 << 10..=8193).contains(&auto.threshold()), "{}", auto.threshold());
-        // A mgr so slow that all requests take the direct path.
+        // Simulate a mgr that is so slow that all requests take the direct path.
         run(&mut auto, Servers { mgr: (5_000_000, 10), ..QUIET }, 200_000);
         assert_eq!(auto.threshold(), 0);
-        // The mgr becomes as fast as an unloaded one again.
+        // Simulate an unloaded mgr again.
         run(&mut auto, QUIET, 400_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
     }
@@ -410,7 +411,8 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // A loaded mgr, where requests take 600 us longer in addition to the reported queue delay of 200 us.
+        // A loaded mgr: requests take 600 us longer than the service time and the reported queue delay of 200 us
+        // explain.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
         // The first 20 requests of the load peak complete before the mgr reports its queue delay.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
@@ -501,7 +503,8 @@ mod tests {
             auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200), 1);
         }
         assert!(auto.threshold() <= 65, "{}", auto.threshold());
-        // Long requests are fast on the mgr path, so short requests, which take no longer, take the mgr path too.
+        // On the mgr path, only requests of 16 KiB were measured. They are fast, and shorter requests take no longer,
+        // so shorter requests take the mgr path too.
         let mut auto = Auto { t: 0, ..Auto::default() };
         for n in 0..6 * u64::from(KNOWN) {
             auto.learn(Path::Direct, 100 << (n % 6), Duration::from_millis(20), 1);
@@ -557,7 +560,8 @@ mod tests {
         let mut auto = Auto::default();
         for _ in 0..10 {
             (0..8).for_each(|_| auto.learn(Path::Direct, 1 << 20, Duration::from_millis(90), 8));
-            // A single probe of the mgr path is slower than an eighth of the direct path's time.
+            // With one request in flight, the mgr takes 42 ms per request. Eight iods in parallel take 90 ms for eight
+            // requests.
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(42), 1);
             assert_eq!(path(1 << 20, auto.threshold()), Path::Direct);
         }

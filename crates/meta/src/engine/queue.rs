@@ -179,8 +179,8 @@ mod tests {
         let mut next = 0;
         let mut last = None;
         while last != Some(1_000_000) {
-            // The queue does not count the calls of `call`. A thread that has emptied the queue blocks until the next
-            // call.
+            // `call` may have run more than once, but the thread wakes only once: after it has emptied the queue, it
+            // blocks until the next `call`.
             if queue.is_empty() {
                 queue.called(None);
             }

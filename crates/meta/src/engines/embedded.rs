@@ -156,7 +156,7 @@ impl Embedded {
         match make() {
             Ok(writer) => Self::start(writer),
             Err(error) => {
-                // Remove the incomplete files, which would make the next attempt fail.
+                // Remove the incomplete files. If they stayed, the next attempt to create the store would fail.
                 let _ = (std::fs::remove_file(path), std::fs::remove_file(log_path(path)));
                 Err(error)
             }
@@ -255,7 +255,7 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.queue.close();
         if let Some(thread) = self.thread.take() {
-            // If the writer panicked, the senders of its batches have already received `Unknown`.
+            // Ignore a panic of the writer's thread: the senders of its batches have already received `Unknown`.
             let _ = thread.join();
         }
     }

@@ -129,7 +129,7 @@ pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Opt
     out.extend_from_slice(&count.to_be_bytes());
     for (key, value) in changes {
         out.extend_from_slice(&u16::try_from(key.len()).ok()?.to_be_bytes());
-        // The length of the record fits in 32 bits, so the length of each value does too.
+        // The record length fits in 32 bits (checked before), so the length of each value does too.
         let value_len = value.as_ref().map_or(ABSENT, |value| value.len() as u32);
         out.extend_from_slice(&value_len.to_be_bytes());
         out.extend_from_slice(key);

@@ -15,7 +15,7 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
     let from = schema::core_key(FileId(next));
     let mut core: Option<(FileId, Core)> = None;
     let mut last = after;
-    // Each inode has two records, a core record and a tail record.
+    // Each inode has two records, a core record and a tail record, so read twice as many records.
     let ended = tx.survey(&from, &schema::past_all(&from), max.max(1) * 2, &mut |key, value| {
         let Ok(id) = schema::id_of(key.get(..9).unwrap_or_default()) else { return Walk::On };
         let value = value.unwrap_or_default();

@@ -36,7 +36,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -
         keep_out_of_itself(tx, found.entry.child, to.dir, &to_core)?;
     }
     if place.found.as_ref().is_some_and(|other| other.entry.child == found.entry.child) {
-        // If both names refer to the same file, rename(2) does nothing.
+        // If both names refer to the same file, rename(2) requires that nothing changes.
         return unchanged(tx, from.dir, to.dir);
     }
     let old = Side { dir: from.dir, dir_core: from_core, found, core };

@@ -27,7 +27,7 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
 /// Records, as `known` states, for which file length all objects of a file are durably long enough.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
-    // A nearly full store accepts this batch, because an fsync must not fail for lack of space for this record.
+    // A nearly full store accepts this batch, because otherwise an fsync could fail for lack of space for this record.
     tx.frees();
     tx.not_durable();
     let tail = tx.tail(id)?;
@@ -44,8 +44,8 @@ pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
 /// and set-group-id bits unless the writer is the superuser.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
     let Reach { end, holes, whole } = to;
-    // A nearly full store accepts this batch: it replaces a record and adds none. A removal of the file, or a client
-    // that reads the attributes, may depend on it.
+    // A nearly full store accepts this batch: it replaces a record and adds none. A removal of the file, or a GETATTR
+    // of a client, may depend on this batch.
     tx.frees();
     let before = tx.rely_on(id)?;
     match before.kind() {

@@ -145,7 +145,7 @@ mod tests {
             pace.is_quick()
         });
         assert!(quick.is_some_and(|windows| windows < 10), "{quick:?}");
-        // After a single slow flush, the writer's thread must do the commits.
+        // The simulated flush was slow, so from now on only the writer's thread may commit.
         (0..100).for_each(|_| pace.took(Duration::from_millis(2)));
         assert!(!pace.is_quick());
         pace.took(Duration::MAX);

@@ -49,7 +49,7 @@ impl Record {
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    // A poisoned lock is harmless, because no code panics while it holds one of the locks.
+    // A poisoned lock is harmless, because no code panics while it holds one of the locks of the memtable.
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -204,7 +204,7 @@ impl Writer {
         match outcomes {
             Ok(outcomes) => {
                 for (job, outcome) in jobs.into_iter().zip(outcomes) {
-                    // Sending fails if the caller has dropped its `Pending`, which is allowed.
+                    // Ignore an error of the send: it means only that the caller has dropped its `Pending`.
                     let _ = job.answer.send(outcome);
                 }
             }
@@ -240,7 +240,7 @@ impl Writer {
         let space = self.space(writes, now)?;
         let mut decided = self.decide(batches, space)?;
         if decided.changes.is_empty() {
-            // A durable batch without changes makes all earlier batches durable.
+            // A durable batch without changes, such as that of `settle`, makes all earlier batches durable.
             let flush = decided.durable && !self.log.is_flushed();
             if flush {
                 self.log.flush().map_err(Broken::new)?;

@@ -95,7 +95,7 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     let place = tx.place(at.dir, &name)?;
     match &place.found {
         Some(found) if found.key == schema::dentry_key(at.dir, at.cookie) => return Ok(Mended::Gone),
-        // Another entry has this name, and lookups find that other entry. So remove the misplaced entry.
+        // Another entry of the directory has this name, and lookups find that entry. So remove the misplaced entry.
         Some(_) => take_away(tx, at)?,
         None => {
             tx.delete(schema::dentry_key(at.dir, at.cookie));

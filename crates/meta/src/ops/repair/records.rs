@@ -92,7 +92,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     };
     tx.rely_on(id)?;
     let mut tail = Tail::new(tx.now, 0);
-    // The old change attribute is lost, so choose one that counting up from 1 cannot have reached.
+    // The old change attribute is lost, so choose a value that no counter that started at 1 can have reached.
     tail.change = u64::try_from(tx.now.secs).unwrap_or(0).max(1) << 24;
     match &core.body {
         Body::Directory { .. } => {
@@ -101,7 +101,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
         }
         Body::Symlink { target } => tail.size = target.len() as u64,
         Body::Regular { .. } => {
-            // The iods have the objects of the file. This intent makes the mgr query them for the size.
+            // The lost tail record had the file size. This intent makes the mgr query the iods for the size.
             tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
         }
         _ => {}
