@@ -32,7 +32,7 @@ struct Stream {
     last: ByteRange,
     /// Distance between the offsets of consecutive requests. For a sequential stream it equals the request length.
     step: u64,
-    /// Number of consecutive requests that matched the pattern.
+    /// Number of consecutive requests that matched the pattern of the stream.
     hits: u32,
     /// End of the read-ahead so far. For a sequential stream, the offset after the last byte read ahead; for a strided
     /// stream, the offset of the next record to read ahead.

@@ -158,7 +158,7 @@ pub struct Removed {
     pub dir: ChangeInfo,
 }
 
-/// The result of RENAME: the changes of both directories, and the file that lost its name.
+/// The result of RENAME: the change attributes of both directories, and the file that lost its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Renamed {
     /// Change attribute of the source directory.

@@ -130,7 +130,7 @@ fn is_short(class: usize) -> bool {
 }
 
 impl Service {
-    /// Returns whether this path has enough samples of this size class.
+    /// Returns whether this path has enough samples of this size class for a reliable service time.
     fn is_known(&self, class: usize) -> bool {
         self.samples >= if is_short(class) { KNOWN } else { 1 }
     }

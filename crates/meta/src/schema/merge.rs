@@ -75,8 +75,8 @@ pub struct Whole {
     pub end: u64,
 }
 
-/// The end of a write, and what it implies for holes and object lengths. A conversion from a plain number implies
-/// nothing about either.
+/// The end of a write, and what it implies for holes and object lengths. A `Reach` that was converted from a plain
+/// number implies nothing about holes or object lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
     /// File offset after the last written byte.
