@@ -21,7 +21,7 @@ const CHUNK_BYTES: usize = 128;
 /// sends all gathered bytes, because scattered writes fill no window.
 const CROWDED: usize = 4;
 
-/// Consecutive bytes at an offset in a file.
+/// A run: consecutive bytes at an offset in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
     /// File offset of the first byte.
@@ -103,7 +103,8 @@ impl Gather {
         self.due
     }
 
-    /// Returns the memory in use, in bytes. Bytes in flight count until the servers have acknowledged them.
+    /// Returns the memory that gathered bytes and bytes in flight use, in bytes. Bytes in flight count until the
+    /// servers have acknowledged them.
     pub fn weight(&self) -> usize {
         self.weight + self.leaving.iter().map(|run| run.data.len() + CHUNK_BYTES).sum::<usize>()
     }
@@ -142,9 +143,10 @@ impl Gather {
         self.weight as u64 >= CROWDED as u64 * self.window
     }
 
-    /// Removes the gathered bytes that `part` selects, and returns them in file order for sending. The caller writes
-    /// the runs and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns `None` if `part` selects
-    /// no bytes. Also returns `None` while other bytes are in flight, because newer bytes must not overtake older ones.
+    /// Removes the gathered bytes that `part` selects, and returns them in file order for sending. The caller sends the
+    /// returned runs to the servers and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns
+    /// `None` if `part` selects no bytes. Also returns `None` while other bytes are in flight, because newer bytes must
+    /// not overtake older ones.
     pub fn leave(&mut self, part: Part) -> Option<Vec<Run>> {
         if !self.leaving.is_empty() || !self.holds(part) {
             return None;

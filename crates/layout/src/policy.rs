@@ -195,18 +195,19 @@ pub enum PolicyError {
     /// No policy setting has this name; the field is the name.
     #[error("a policy has no part {0:?}; its parts are {names}", names = Part::NAMES.join(", "))]
     Name(String),
-    /// The text is not a valid value of the policy setting.
+    /// The text in `value` is not a valid value of the policy setting `part`.
     #[error("{name}: {value:?} is not valid; write {allowed}", name = part.name(), allowed = part.allowed())]
     Value {
-        /// The policy setting.
+        /// The policy setting for which the text is invalid.
         part: Part,
         /// The text that is not a valid value.
         value: String,
     },
-    /// The policy setting cannot be set in this source. For example, a mount option cannot set `mgr_gather_delay`.
+    /// The policy setting `part` cannot be set in the source `origin`. For example, a mount option cannot set
+    /// `mgr_gather_delay`.
     #[error("{name} cannot be set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
     Place {
-        /// The policy setting.
+        /// The policy setting that the source cannot contain.
         part: Part,
         /// The source in which the setting occurs.
         origin: Origin,

@@ -21,14 +21,14 @@ const RECORD: u64 = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,
-    /// Number of requests so far. The streams use this number as a clock.
+    /// Number of requests that were passed in. The streams use this number as a clock.
     clock: u64,
 }
 
 /// A request stream: the state of one sequential or strided reader.
 #[derive(Clone, Debug)]
 struct Stream {
-    /// Range of the last request.
+    /// Range of the last request of this stream.
     last: ByteRange,
     /// Distance between the offsets of consecutive requests. For a sequential stream it equals the request length.
     step: u64,
@@ -60,7 +60,7 @@ impl Stream {
         self.step == self.last.len
     }
 
-    /// Records a request that continues the stream.
+    /// Updates the stream with a request that continues it.
     fn advance(&mut self, request: ByteRange, now: u64) {
         let step = if request.offset == self.last.end() { request.len } else { self.step };
         let changed = self.in_order() != (step == request.len);

@@ -82,8 +82,8 @@ pub fn divide_by(
 }
 
 /// Divides gathered ranges into those for the direct path and those for the mgr path, in this order. `streamed` is the
-/// end of the last range that took the direct path. A short range that begins at `streamed` is the tail of a stream. It
-/// takes the direct path too, because the iod of the stream has the object open.
+/// end of the last range that took the direct path. A short range that begins at `streamed` is the end of a sequential
+/// stream. It takes the direct path too, because the iod of the stream has the object open.
 ///
 /// On the mgr path each short range needs its own request. On the direct path one request takes many ranges of an
 /// object (list I/O). So the mean length of the list I/O requests decides instead of the length of the ranges;

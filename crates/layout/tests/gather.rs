@@ -11,7 +11,7 @@ use types::ByteRange;
 const DELAY: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// An event in the history of a gathered file.
+/// A step in the history of a file with gathered writes.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A program writes: offset and length in bytes.

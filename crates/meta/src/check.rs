@@ -98,7 +98,7 @@ pub fn check_into(view: &dyn View, memory: Memory, sink: &mut dyn FnMut(Event) -
     }
 }
 
-/// The state of a running check.
+/// The state of a running check of the metadata store.
 struct Check<'a> {
     view: &'a dyn View,
     memory: Memory,

@@ -192,7 +192,7 @@ impl<R: Read> Decoder<R> {
         &self.head
     }
 
-    /// Returns the number of records read so far.
+    /// Returns the number of records that the decoder has returned.
     pub fn records(&self) -> u64 {
         self.records
     }

@@ -241,18 +241,18 @@ pub type Survey<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Walk + 'a;
 /// Event counters of a store since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Batches that the store applied.
+    /// Number of batches that the store applied.
     pub batches: u64,
-    /// Flushes for which outcomes of batches waited. The store flushes the batch log, or the database if the log has no
-    /// space for a commit group. Many batches share one flush.
+    /// Number of flushes for which outcomes of batches waited. The store flushes the batch log, or the database if the
+    /// log has no space for a commit group. Many batches share one flush.
     pub flushes: u64,
-    /// Checkpoints: flushes of the database, which free space in the batch log.
+    /// Number of checkpoints: flushes of the database, which free space in the batch log.
     pub checkpoints: u64,
-    /// Batches that the store refused because a precondition did not hold.
+    /// Number of batches that the store refused because a precondition did not hold.
     pub conflicts: u64,
-    /// Bytes of keys and values that batches wrote.
+    /// Number of bytes in the keys and values that batches wrote.
     pub bytes: u64,
-    /// Reads that found a record with a wrong checksum.
+    /// Number of reads that found a record with a wrong checksum.
     pub corrupt: u64,
 }
 

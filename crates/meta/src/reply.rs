@@ -7,9 +7,9 @@ use xdr::{Malformed, Xdr};
 /// The change attribute of a directory or file before and after an operation (`change_info4`, RFC 8881 §3.3.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChangeInfo {
-    /// Change attribute before the operation.
+    /// Change attribute of the directory or file before the operation.
     pub before: u64,
-    /// Change attribute after the operation; equal to `before` if nothing changed.
+    /// Change attribute of the directory or file after the operation; equal to `before` if nothing changed.
     pub after: u64,
     /// Whether the operation was the only change between `before` and `after`.
     pub atomic: bool,
@@ -52,13 +52,13 @@ impl Layout {
         self.kind == Self::MOVING
     }
 
-    /// Returns this layout in the form for an inline file, which has no objects yet. A layout of kind [`Self::LATER`]
-    /// is returned unchanged.
+    /// Returns the [`Self::INLINE`] form of this layout, for a file whose bytes are stored with its metadata. A layout
+    /// of kind [`Self::LATER`] is returned unchanged.
     pub fn inline(self) -> Self {
         if self.is_final() { Layout { kind: Self::INLINE, body: self.to_bytes() } } else { self }
     }
 
-    /// Returns this layout in the form for a file whose inline bytes the mgr is moving to objects.
+    /// Returns the [`Self::MOVING`] form of this layout, for a file whose inline bytes the mgr is moving to objects.
     pub(crate) fn moving(&self) -> Self {
         Layout { kind: Self::MOVING, body: self.to_bytes() }
     }
@@ -83,19 +83,20 @@ impl Layout {
 /// 8881 §18.16).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum How {
-    /// An existing regular file is not an error and stays unchanged. The caller truncates the file if the client
-    /// requests it.
+    /// If the name refers to a regular file, the create succeeds and leaves this file unchanged. The caller truncates
+    /// the file if the client requests it.
     Unchecked(SetAttrs),
-    /// An existing name is an error.
+    /// The create fails if the name exists.
     Guarded(SetAttrs),
-    /// An existing name is an error, unless an exclusive create with this verifier created its file.
+    /// The create fails if the name exists, unless an exclusive create with this verifier created the file of this
+    /// name.
     Exclusive([u8; 8], SetAttrs),
 }
 
 /// Everything that the namespace stores about a file except its names and extended attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
-    /// The attributes. `used` is an estimate from the size, because only the iods know the allocated space.
+    /// The attributes of the file. `used` is an estimate from the size, because only the iods know the allocated space.
     pub attrs: Attrs,
     /// The largest known file length for which all objects are durably long enough; 0 if none is known. An object that
     /// is shorter than a file of this length requires has lost bytes.
@@ -178,10 +179,10 @@ pub struct Changed {
     pub after: Attrs,
 }
 
-/// A part of a directory, the result of READDIR.
+/// The entries of a directory that one READDIR returns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadDir {
-    /// Entries in ascending order of cookies.
+    /// Directory entries in ascending order of cookies.
     pub entries: Vec<DirEntry>,
     /// Whether the last entry of the directory is included.
     pub eof: bool,
@@ -253,7 +254,7 @@ pub struct Name {
     pub child: FileId,
 }
 
-/// A part of the result of a search through all directory entries.
+/// What one call of a search through all directory entries found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Names {
     /// The directory entries that match the search.

@@ -98,7 +98,7 @@ impl Writer {
         if self.done.is_empty() { self.head } else { self.finish().to_bytes().into() }
     }
 
-    /// Returns the number of bytes written so far.
+    /// Returns the number of bytes that the writer has written.
     pub fn len(&self) -> usize {
         self.done_len + self.head.len()
     }

@@ -11,7 +11,7 @@ pub enum Origin {
     Server,
     /// The extended attributes of the directory. A new directory copies the attributes of its parent.
     Directory,
-    /// The options of the mount.
+    /// The mount options.
     Mount,
     /// The environment variable `WEIR_POLICY` of the mounting process.
     Environment,

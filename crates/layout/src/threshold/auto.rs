@@ -411,8 +411,7 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // A loaded mgr: requests take 600 us longer than the service time and the reported queue delay of 200 us
-        // explain.
+        // A loaded mgr: besides the queue delay of 200 us that it reports, requests take another 600 us longer.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
         // The first 20 requests of the load peak complete before the mgr reports its queue delay.
         run(&mut auto, Servers { tells: false, ..busy }, 20);

@@ -40,7 +40,7 @@ pub enum Fault {
     Kind {
         /// The directory entry with the wrong file kind.
         at: At,
-        /// The file kind that the inode has.
+        /// The file kind recorded in the inode.
         kind: FileKind,
     },
     /// A directory entry has a cookie outside the range that the hash of its name allows, or its name is invalid.
@@ -90,7 +90,7 @@ pub enum Fault {
     Links {
         /// Number of the inode that has the wrong link count.
         id: FileId,
-        /// The link count that the inode has.
+        /// The link count recorded in the inode.
         told: u32,
         /// The number of directory entries that refer to the inode.
         found: u32,
@@ -102,7 +102,7 @@ pub enum Fault {
     Entries {
         /// Number of the directory's inode.
         dir: FileId,
-        /// The entry count that the directory's inode has.
+        /// The entry count recorded in the directory's inode.
         told: u64,
         /// The number of entries that the check found in the directory.
         found: u64,
@@ -111,7 +111,7 @@ pub enum Fault {
     Subdirs {
         /// Number of the directory's inode.
         dir: FileId,
-        /// The subdirectory count that the directory's inode has.
+        /// The subdirectory count recorded in the directory's inode.
         told: u32,
         /// The number of subdirectories that the check found in the directory.
         found: u64,
@@ -120,7 +120,7 @@ pub enum Fault {
     Xattrs {
         /// Number of the file's inode.
         id: FileId,
-        /// The totals of extended attributes that the inode has.
+        /// The totals of extended attributes recorded in the inode.
         told: XattrTally,
         /// The totals that the check computed; their number of changes is copied from the inode.
         found: XattrTally,
@@ -161,7 +161,7 @@ pub enum Fault {
     },
     /// The list of doomed files (files whose objects are to be deleted) has a file that still exists.
     DoomedAlive {
-        /// Number of the inode that still exists.
+        /// Number of the inode that still exists although it is in the list of doomed files.
         id: FileId,
     },
     /// An intent exists for a file that is missing or is not a regular file.
@@ -173,18 +173,18 @@ pub enum Fault {
     },
 }
 
-/// A directory entry with its position.
+/// A directory entry with its directory and its cookie.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct At {
     /// Inode number of the directory.
     pub dir: FileId,
     /// The cookie, which is the position of the entry in the directory.
     pub cookie: u64,
-    /// The name in the entry.
+    /// The name in the directory entry.
     pub name: Bytes,
-    /// Inode number that the entry refers to.
+    /// Number of the inode to which the directory entry refers.
     pub child: FileId,
-    /// The file kind in the entry.
+    /// The file kind recorded in the directory entry.
     pub kind: FileKind,
 }
 

@@ -37,7 +37,7 @@ impl Pending {
         }
     }
 
-    /// Blocks the thread until the outcome arrives.
+    /// Blocks the thread until the outcome of the batch arrives.
     pub fn wait(mut self) -> Outcome {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);

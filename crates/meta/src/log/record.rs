@@ -23,9 +23,9 @@ pub struct Stamp {
     pub run: u64,
     /// Number of the record; consecutive records have consecutive numbers.
     pub index: u64,
-    /// Number of the last record that had been flushed when this record was written.
+    /// Number of the last log record that had been flushed when this record was written.
     pub flushed: u64,
-    /// Checksum of the previous record, which chains the records of the log.
+    /// Checksum of the previous log record. Because of it, a replay accepts only records that follow one another.
     pub chain: u32,
 }
 
@@ -43,7 +43,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Length of the head in bytes.
+    /// Length of the head of a log record in bytes.
     pub const LEN: usize = 64;
     /// Offset at which the bytes covered by the checksum begin.
     const CHECKED: usize = 12;

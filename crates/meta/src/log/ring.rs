@@ -216,7 +216,7 @@ impl Log {
         Ok(())
     }
 
-    /// Flushes all written records to the disk.
+    /// Flushes all written log records to the disk.
     pub fn flush(&mut self) -> io::Result<()> {
         self.disk.sync()?;
         self.flushed = self.now.index;

@@ -29,18 +29,18 @@ pub struct TailDelta {
     pub whole: Option<Whole>,
     /// Number of subdirectories to add; negative for removed ones.
     pub subdirs: i32,
-    /// New access time; `None` keeps the old one.
+    /// New access time; `None` keeps the old access time.
     pub atime: Option<Timestamp>,
-    /// New modification time; `None` keeps the old one.
+    /// New modification time; `None` keeps the old modification time.
     pub mtime: Option<Timestamp>,
-    /// New change time; `None` keeps the old one.
+    /// New change time; `None` keeps the old change time.
     pub ctime: Option<Timestamp>,
 }
 
 /// A change of [`Tail::size`], which is the file size, or the number of directory entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SizeDelta {
-    /// The size stays unchanged.
+    /// The change does not affect the size.
     #[default]
     Keep,
     /// Sets the size to the value. If this changes the size, the modification time becomes the given time.

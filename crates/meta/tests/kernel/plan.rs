@@ -115,7 +115,7 @@ fn mode(dice: &mut Dice) -> u32 {
     special << 9 | class(dice) << 6 | class(dice) << 3 | class(dice)
 }
 
-/// The access mode of an open.
+/// The access mode of an open in the test: read, write, both, or truncate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Read,
@@ -130,9 +130,9 @@ pub enum Access {
 pub enum Times {
     BothNow,
     BothChosen,
-    /// The operation sets only the access time, to a chosen value.
+    /// utimensat(2) sets only the access time, to the given value.
     AccessChosen,
-    /// The operation sets only the modification time, to the current time.
+    /// utimensat(2) sets only the modification time, to the current time.
     ChangeNow,
 }
 

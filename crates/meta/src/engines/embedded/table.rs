@@ -44,7 +44,7 @@ impl<'t> Reading<'t> {
     }
 }
 
-/// An iterator over the records of a range.
+/// An iterator over the records of a key range in a snapshot of the table.
 pub(super) struct Walker<'t> {
     table: Reading<'t>,
     entries: redb::Range<'static, &'static [u8], &'static [u8]>,
@@ -65,7 +65,7 @@ impl<'t> Walker<'t> {
     }
 }
 
-/// A record that a walk returned.
+/// A record that an iterator over the table has returned.
 pub(super) struct Entry<'t> {
     table: Reading<'t>,
     key: AccessGuard<'static, &'static [u8]>,

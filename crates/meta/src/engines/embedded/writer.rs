@@ -93,7 +93,7 @@ struct Decided {
     changes: Changes,
 }
 
-/// How a commit group was committed.
+/// How a commit group was committed: in the log or in the database, and whether with a flush.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// The changes of the commit group are in the log, which was not flushed.

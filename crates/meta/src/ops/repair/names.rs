@@ -69,7 +69,7 @@ pub(super) fn dangling(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Corrects the file kind in a directory entry.
+/// Sets the file kind in a directory entry to the kind recorded in the file's inode.
 pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? || absent(tx, at.child)? {
         return Ok(Mended::Gone);

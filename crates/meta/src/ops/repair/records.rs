@@ -1,5 +1,5 @@
-//! Repairs of single records: damaged records, missing tail and core records, orphans, doomed files, intents and stray
-//! data.
+//! Repairs of single records: damaged records, missing tail and core records, the lists of orphans and doomed files,
+//! intents, and data of missing files.
 
 use crate::check::Mended;
 use crate::engine::{Expect, Walk};
