@@ -52,19 +52,19 @@ impl Layout {
         self.kind == Self::MOVING
     }
 
-    /// Returns the [`Self::INLINE`] form of this layout, for a file whose bytes are stored with its metadata. A layout
-    /// of kind [`Self::LATER`] is returned unchanged.
+    /// Returns the form of this layout for an inline file, whose bytes are stored with its metadata. A layout of kind
+    /// [`Self::LATER`] is returned unchanged.
     pub fn inline(self) -> Self {
         if self.is_final() { Layout { kind: Self::INLINE, body: self.to_bytes() } } else { self }
     }
 
-    /// Returns the [`Self::MOVING`] form of this layout, for a file whose inline bytes the mgr is moving to objects.
+    /// Returns the form of this layout for a file whose inline bytes the mgr is moving to objects.
     pub(crate) fn moving(&self) -> Self {
         Layout { kind: Self::MOVING, body: self.to_bytes() }
     }
 
-    /// Returns the layout that names the iods of the file, whether or not its objects exist yet; `None` for a layout of
-    /// kind [`Self::LATER`], which names no iods.
+    /// Returns the layout that names the iods of the file, whether or not its objects exist yet. Returns `None` for a
+    /// layout of kind [`Self::LATER`], which names no iods.
     pub fn decided(&self) -> Option<Result<Self, Malformed>> {
         match self.kind {
             Self::LATER => None,

@@ -60,7 +60,7 @@ impl Settled {
     }
 
     /// Returns the attributes of `id` before and after the batch. `cores` are the core records before and after the
-    /// batch; `index` is the index, among the batch's merge operations, of the one that changed the tail record.
+    /// batch. The merge operation with the index `index` in the batch changed the tail record.
     pub(crate) fn attrs(&self, id: FileId, cores: (&Core, &Core), index: usize) -> Result<(Attrs, Attrs), Status> {
         let (before, after) = self.tails(index)?;
         Ok((cores.0.attrs(id, &before), cores.1.attrs(id, &after)))

@@ -96,8 +96,8 @@ fn fingerprint(engine: &dyn Engine) -> u64 {
     hasher.finish()
 }
 
-/// The trace of a workload: all disk operations, the fingerprints of all store states, and the number of disk
-/// operations after which each state that an operation reported as durable was durable.
+/// The trace of a workload: all disk operations, and the fingerprints of all store states. For each state that was
+/// reported as durable, `promised` has the number of disk operations before the report.
 struct Work {
     history: Vec<(usize, Operation)>,
     states: Vec<u64>,

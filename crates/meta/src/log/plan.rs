@@ -1,5 +1,5 @@
-//! The schedule of checkpoints, which move changes from the log to the database table: how long changes have waited in
-//! the log, and how much disk space the next checkpoint needs.
+//! The schedule of checkpoints, which move changes from the log to the database table. It records how long changes have
+//! waited in the log, and how much disk space the next checkpoint needs.
 
 use std::time::Duration;
 use types::limits;

@@ -1,5 +1,5 @@
 //! A record of the batch log: the changes of a commit group (batches committed together), with a checksum and the
-//! record's position in the history of the store.
+//! record's position in the store's history.
 
 use super::{blocks, crc32c};
 use crate::engine::{Key, Value};

@@ -1,5 +1,5 @@
-//! Removal of doomed files (deleted files whose objects may still exist) from the list of doomed files, after the mgr
-//! has removed their objects from every iod.
+//! Removal of doomed files (deleted files whose objects may still exist) from their list, after the mgr has removed the
+//! objects from every iod.
 
 use super::Plan;
 use crate::schema;

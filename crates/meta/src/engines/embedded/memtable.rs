@@ -1,5 +1,5 @@
-//! The memtable of the embedded store: the changes that are in the batch log but not yet in the database table, on top
-//! of a snapshot of the table. A *commit group* is the batches that the writer commits together.
+//! The memtable of the embedded store. It has the changes that are in the batch log but not yet in the database table,
+//! on top of a snapshot of the table. A *commit group* is the batches that the writer commits together.
 
 use super::table::{Reading, Snapshot};
 use crate::engine::{Key, Survey, Unreadable, Value, View, Walk};
@@ -40,8 +40,8 @@ struct Record {
 }
 
 impl Record {
-    /// Returns the value of the record after the commit group with the number `window`; `None` if neither this commit
-    /// group nor an earlier one changed the record.
+    /// Returns the value of the record after the commit group with the number `window`. Returns `None` if neither this
+    /// commit group nor an earlier one changed the record.
     fn at(&self, window: u64) -> Option<&Option<Value>> {
         let all = std::iter::once(&self.last).chain(self.before.iter().rev());
         all.into_iter().find(|(since, _)| *since <= window).map(|(_, value)| value)

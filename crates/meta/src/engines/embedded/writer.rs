@@ -176,7 +176,7 @@ impl Writer {
     }
 
     /// Returns how many batches of `jobs` go into the next transaction. On a nearly full disk, a transaction may use
-    /// only part of the reserve, so that the next query for free space shows how much it used.
+    /// only part of the reserve. The next query for free space then shows how much it used.
     fn fitting(&mut self, jobs: &[Job], now: Duration) -> usize {
         let Space { free, reserve } = self.look(now);
         let writes = jobs.iter().map(|job| job.batch.writes.len()).sum();
@@ -318,8 +318,8 @@ impl Writer {
     /// Appends the changes to the log, and flushes the log if a batch is durable. Returns [`Way::Store`] without
     /// writing to the log if the changes must be written to the database at once.
     fn promise(&mut self, decided: &Decided, space: Space, writes: usize, now: Duration) -> Result<Way, Broken> {
-        // On a nearly full disk, write every commit group to the database at once, so that the next query for free
-        // space shows how much space the commit group used.
+        // On a nearly full disk, write every commit group to the database at once. The next query for free space then
+        // shows how much space the commit group used.
         let tight = space.free < space.reserve.saturating_add(self.plan.needs(writes));
         if tight || self.plan.is_due(now) {
             return Ok(Way::Store);
