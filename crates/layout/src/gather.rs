@@ -279,7 +279,7 @@ impl Window {
     }
 }
 
-/// Returns the file ranges of `runs`, which must be in file order. Contiguous ranges are merged.
+/// Returns the file ranges of `runs`, which must be in file order. Joins contiguous ranges.
 pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     for run in runs.iter().map(Run::range) {

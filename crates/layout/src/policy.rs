@@ -172,7 +172,8 @@ parts! {
     /// The access method: whether reads and writes use the page cache and write gathering.
     Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or unbuffered";
     /// The consistency between clients that use a file at the same time. With `coherent`, every call sees all writes
-    /// that returned before it. With `close-to-open`, an open sees all writes before an earlier close.
+    /// that returned before it. With `close-to-open`, an open sees all writes that other clients made before an earlier
+    /// close.
     Sharing sharing: Sharing = Sharing::Coherent, Sharing::from_name, values::sharing_text, "coherent or close-to-open";
     /// Number of bytes of a file that a client gathers before it sends them. `full` means one request of maximum size
     /// for each iod.
@@ -200,7 +201,7 @@ pub enum PolicyError {
     Value {
         /// The policy setting for which the text is invalid.
         part: Part,
-        /// The text that is not a valid value.
+        /// The text that is not a valid value of the policy setting.
         value: String,
     },
     /// The policy setting `part` cannot be set in the source `origin`. For example, a mount option cannot set

@@ -220,7 +220,7 @@ impl Op {
             2 => Op::Access { path: file, wanted: dice.below(8) as u32 },
             3 | 4 => Op::Open { path: file, how },
             5 | 6 => Op::Create { path: file, how, exclusive: dice.once_in(3), mode: mode(dice) },
-            // mkdir(2) ignores the set-user-id and set-group-id bits.
+            // mkdir(2) ignores the set-user-id and set-group-id bits, so generate modes without these bits.
             7 => Op::Mkdir { path, mode: mode(dice) & 0o1777 },
             8 => Op::Mknod { path, mode: mode(dice) },
             9 => Op::Symlink { path },

@@ -19,7 +19,7 @@ impl FileLog {
         Ok(FileLog { file })
     }
 
-    /// Opens the existing file at `path`.
+    /// Opens the existing log file at `path`.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(FileLog { file: File::options().read(true).write(true).open(path)? })
     }

@@ -69,7 +69,7 @@ impl Memtable {
         Picture { layer: top.layer.clone(), window: top.window, corrupt }
     }
 
-    /// Adds the changes of a commit group. Views that exist already do not see them; later views do.
+    /// Adds the changes of a commit group. Existing views do not see these changes; later views do.
     pub(super) fn add(&self, changes: Changes) {
         let mut top = write(&self.0);
         top.window += 1;

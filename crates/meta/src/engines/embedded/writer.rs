@@ -276,7 +276,8 @@ impl Writer {
         space
     }
 
-    /// Queries the free space. If the system does not report it, assumes an unlimited disk.
+    /// Queries the free space of the disk. If the operating system does not report the free space, assumes an unlimited
+    /// disk.
     fn ask(&self) -> Space {
         (self.shared.free)().unwrap_or(Space { free: u64::MAX, reserve: limits::META_RESERVE_BYTES })
     }
