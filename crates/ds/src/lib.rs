@@ -28,7 +28,7 @@ const LEASE: Duration = Duration::from_secs(90);
 /// Interval at which the server checks for expired leases.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The NFS server in the role of a data server.
+/// The NFS server, in the role of a pNFS data server.
 type DataServer = Server<DataOnly<Objects>, NoCallbacks>;
 
 /// A running NFS data server; dropping the value stops the server.
@@ -45,11 +45,12 @@ pub struct Running {
 /// `Status::ServerFault` when the server cannot be set up.
 pub async fn start(daemon: Arc<Daemon>, listeners: Vec<Listener>) -> Result<Running, Status> {
     let iod = daemon.first().store().iod();
-    // The epoch makes the client ids and session ids of this start differ from those of earlier starts.
+    // The epoch (the time of this start) makes client ids and session ids of earlier starts invalid.
     let epoch = (net::clock::unix_now() as u32).max(1);
     let config = server::Config {
         state: state::Config::new(epoch, EXCHGID4_FLAG_USE_PNFS_DS, LEASE),
-        // Clients treat servers with the same major id as one server with interchangeable sessions (RFC 8881 §2.10.5).
+        // Each data server needs its own major id, because clients treat servers with the same major id as one server
+        // (RFC 8881 §2.10.5).
         major_id: format!("weir/iod/{iod}").into(),
         implementation: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
     };

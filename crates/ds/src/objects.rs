@@ -46,14 +46,15 @@ impl Objects {
 
     fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<(Arc<Volume>, DataHandle)> {
         let handle = DataHandle::from_bytes(&ctx.handle).map_err(|_| Status::BadHandle)?;
-        // PUTFH has verified the handle; this check also finds the volume whose key signed the handle.
+        // PUTFH has verified the handle. Verify it again, because this also finds the volume whose key signed the
+        // handle.
         let volume = self.daemon.check_handle(&handle)?.clone();
         if handle.rights.contains(needed) { Ok((volume, handle)) } else { Err(Status::CapRefused) }
     }
 
     /// Maps a file range to the object on this iod. Returns `NotHere` if another iod holds a part of the range. A
-    /// client that sends such a range does not know the striping. If the iod served the request, the client would take
-    /// the next bytes of the object for the next bytes of the file.
+    /// client that sends such a range does not know the striping of the file. If the iod served the request, the client
+    /// would take the next bytes of the object for the next bytes of the file.
     fn target(&self, ctx: &Ctx, needed: Rights, offset: u64, len: u64) -> Result<Target> {
         let (volume, handle) = self.handle(ctx, needed)?;
         let distribution = distribution(&handle)?;
@@ -95,7 +96,7 @@ fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
     let inside = rest.min(len.into()) as usize;
     let data = if inside <= got.data.len() {
         // The object still has bytes beyond the end of the file. The file was truncated, and the mgr will truncate the
-        // object soon.
+        // object soon, so the reply omits these bytes.
         got.data.slice(..inside)
     } else {
         let mut data = Vec::with_capacity(inside);
@@ -107,7 +108,8 @@ fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
 }
 
 /// Converts a failure to the NFS status for the client. After an error that concerns the whole iod, the client would
-/// stop using the iod for all files. After `Fenced`, the client drops only the layout of this file and asks the mgr.
+/// stop using the iod for all files. After `Fenced`, the client discards only the layout of this file and sends its
+/// requests to the mgr.
 fn told(failure: &Failure) -> Status {
     match failure.status {
         Status::NoSpc | Status::DQuot | Status::FBig | Status::Rofs | Status::Inval => failure.status,
@@ -138,13 +140,14 @@ impl DataServer for Objects {
         let mut got = Self::work(&volume, bytes).await?;
         for _ in 0..AGAIN {
             if got.data.len() >= len as usize {
-                // A full read needs no query for the file length: a client that wants more bytes sends another READ.
+                // The object has all requested bytes, so no query for the file length is needed: for more bytes, the
+                // client sends another READ.
                 return Ok(ReadOut { data: got.data.into(), eof: false });
             }
             // The object ends inside the requested range. The file may end here too, or continue with a hole, and only
             // the mgr knows which.
             let Some(length) = Self::work(&volume, move |volume| Ok(volume.file_length(object))).await? else { break };
-            // An unchanged object size proves that the object also ended here when the mgr answered.
+            // An unchanged object size proves that the object also ended here when the mgr replied.
             if Self::work(&volume, move |volume| volume.object_size(object, generation)).await? == got.size {
                 if got.size < length.least {
                     tracing::error!(
@@ -177,8 +180,8 @@ impl DataServer for Objects {
             // the mgr.
             let tell = move |volume: &Volume| Ok(volume.tell_written(object, grant, size));
             if !Self::work(&volume, tell).await? {
-                // The mgr has not received the report, so the iod answers DATA_SYNC: only the data are durable. After
-                // DATA_SYNC the client itself sends LAYOUTCOMMIT.
+                // The mgr has not received the report, so the iod replies with DATA_SYNC: only the data are durable.
+                // After DATA_SYNC the client itself sends LAYOUTCOMMIT.
                 told = Stability::DataSync;
             }
         }

@@ -173,8 +173,8 @@ impl Client {
     }
 }
 
-/// Starts a thread that plays the mgr: it answers the iod's queries for file lengths until `answer` returns `None`.
-/// `Some(None)` means that the mgr does not know the length. The thread returns the number of answers.
+/// Starts a thread that plays the mgr: it replies to the iod's queries for file lengths until `answer` returns `None`.
+/// `Some(None)` means that the mgr does not know the length. The thread returns the number of replies.
 fn mgr(server: &Server, mut answer: impl FnMut() -> Option<Option<FileLength>> + Send + 'static) -> JoinHandle<usize> {
     let mut mgr = cluster::Client::new(server.iod.tcp());
     let ticket = key().ticket(FSID, MGR_SESSION, now() + 1000);
@@ -238,8 +238,8 @@ async fn reads_and_writes_follow_the_striping_in_the_handle() {
         assert_eq!((&read.data[..], read.eof), (&[3; 10][..], false));
         let read = client.read(&handle, 2 * u64::from(UNIT), 5).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (&b"third"[..], false));
-        // Beyond the end of the object, the file may have a hole or end. No mgr is connected that could report the file
-        // length, so the iod refuses such a READ.
+        // Where the object ends, the file may end or have a hole. Only the mgr knows which, and no mgr is connected, so
+        // the iod refuses such a READ.
         for behind in [0, 5, 1000] {
             let read = client.read(&handle, 2 * u64::from(UNIT) + behind, 100).await;
             assert_eq!(read.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -275,12 +275,12 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
             [(0, 100, 3996, false), (99, 1, 4095, false), (100, 0, 4096, false), (5000, 0, 4096, false)],
         ),
         (5001, [(0, 100, 3996, false), (99, 1, 4095, false), (905, 0, 4096, true), (5000, 0, 1, true)]),
-        // The file was just truncated to a length below the size of the object.
+        // The file was truncated to 30 bytes, but the mgr has not truncated the object of 100 bytes yet.
         (30, [(0, 30, 0, true), (29, 1, 0, true), (30, 0, 0, true), (99, 0, 0, true)]),
     ];
     for (is, reads) in cases {
         length.send(Some(Some(long(is)))).unwrap();
-        // Wait until the iod has received the new file length. Until then this READ may fail.
+        // Repeat this READ until it succeeds, because it fails until the iod has received the new file length.
         while client.read(&handle, 5000, 1).await.is_err() {}
         for (offset, stored, zeros, eof) in reads {
             let read = client.read(&handle, offset, 4096).await.unwrap();
@@ -289,7 +289,7 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
         }
     }
     // An object that is shorter than `least`, the object size that the mgr requires, has lost bytes. The client must
-    // ask the mgr, which reports the loss.
+    // send the READ to the mgr, which reports the loss.
     let length_of = |least| length.send(Some(Some(FileLength { file: 5001, least }))).unwrap();
     length_of(101);
     while client.read(&handle, 5000, 1).await.is_ok() {}
@@ -297,11 +297,11 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     length_of(100);
     while client.read(&handle, 5000, 1).await.is_err() {}
     assert_eq!(client.read(&handle, 60, 41).await.unwrap().data[..], [&[7; 40][..], &[0]].concat());
-    // The iod answers a READ within the object without a query to the mgr.
+    // The iod serves a READ within the object without a query to the mgr.
     let whole = client.read(&handle, 0, 100).await.unwrap();
     assert_eq!((whole.data.len(), whole.eof), (100, false));
-    // When the mgr disconnects, the READ that waits for its answer fails, and the client reads from the mgr. Later
-    // READs fail at once.
+    // When the mgr disconnects, the READ that waits for its reply fails, and the client reads from the mgr. Later READs
+    // fail at once.
     length.send(None).unwrap();
     for _ in 0..2 {
         assert_eq!(client.read(&handle, 0, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -367,7 +367,7 @@ async fn requests_without_a_valid_handle_are_refused() {
     assert_eq!(client.read(&foreign([1; 32], FSID.0, cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
     assert_eq!(client.read(&foreign([3; 32], [6; 16], cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
     assert_eq!(client.read(&foreign([3; 32], FSID.0, [6; 16]), 0, 4).await, Err(NFS4ERR_BADHANDLE), "of another iod");
-    // The iod refuses an expired handle with an error that makes the client ask the mgr for a new layout.
+    // The iod refuses an expired handle with an error that makes the client request a new layout from the mgr.
     assert_eq!(client.read(&sign(&key(), 1, Rights::READ, now()), 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     // A handle with only the READ right allows no WRITE and no COMMIT, and a handle with only WRITE allows no READ.
     let reader = handle(1, Rights::READ);

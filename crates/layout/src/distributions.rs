@@ -56,7 +56,7 @@ pub enum BadGeometry {
     Count(usize),
 }
 
-/// The place of a file byte in an object, and the number of contiguous bytes from this byte on.
+/// The position of a file byte in an object, and the number of contiguous bytes from this byte on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Index of the object in the distribution, `0..count`.
@@ -67,14 +67,14 @@ pub struct Place {
     pub run: u64,
 }
 
-/// A part of a file range that lies contiguously in one object.
+/// A piece of a file range: bytes that are contiguous in one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// Index of the object in the distribution, `0..count`.
     pub index: usize,
-    /// The part's range in the object.
+    /// The piece's range in the object.
     pub object: ByteRange,
-    /// The part's range in the file; its length equals that of `object`.
+    /// The piece's range in the file; its length equals that of `object`.
     pub file: ByteRange,
 }
 
@@ -83,7 +83,7 @@ pub struct Piece {
 trait Mapping {
     /// Returns the number of objects over which the distribution spreads a file.
     fn count(&self) -> usize;
-    /// Returns the place of the file byte at `offset`.
+    /// Returns the object and the object offset that hold the file byte at `offset`.
     fn place(&self, offset: u64) -> Place;
     /// Returns the file offset of the byte at `offset` of object `index`; `None` if it exceeds the largest file offset.
     fn file_offset(&self, index: usize, offset: u64) -> Option<u64>;
@@ -136,7 +136,7 @@ impl Distribution {
         self.mapping().count()
     }
 
-    /// Returns the place of the file byte at `offset`.
+    /// Returns the object and the object offset that hold the file byte at `offset`.
     pub fn place(&self, offset: u64) -> Place {
         self.mapping().place(offset)
     }
@@ -163,7 +163,8 @@ impl Distribution {
     /// If `index` is not below the number of objects.
     pub fn file_ranges(&self, index: usize, range: ByteRange) -> impl Iterator<Item = ByteRange> + '_ {
         let mut at = range.offset;
-        // In an object, a stripe unit is contiguous in the file; a single object is contiguous as a whole.
+        // The bytes of one stripe unit in an object are contiguous in the file. If the file has only one object, the
+        // whole object is contiguous in the file.
         let unit = if self.count() == 1 { u64::MAX } else { self.stripe_unit };
         std::iter::from_fn(move || {
             let left = range.end().checked_sub(at).filter(|left| *left > 0)?;

@@ -2,11 +2,11 @@
 //! which writes merge.
 //!
 //! Gathered bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range. Chunks
-//! belong to windows, which divide the file into ranges of equal length. The caller sends a full window at once, as
-//! whole stripe units. It sends other windows when the oldest byte has waited for the delay, or when another operation
-//! needs the bytes on the servers. Bytes in flight stay in memory until the servers have them. If sending fails, the
-//! bytes in flight become gathered bytes again, except where newer writes cover them. Gaps between written bytes are
-//! never filled: the caller sends only bytes that a program wrote.
+//! belong to windows: consecutive file ranges of equal length. The caller sends a full window at once, as whole stripe
+//! units. It sends other windows when the oldest byte has waited for the delay, or when another operation needs the
+//! bytes on the servers. Bytes in flight stay in memory until the servers have them. If sending fails, the bytes in
+//! flight become gathered bytes again, except where newer writes cover them. Gaps between written bytes are never
+//! filled: the caller sends only bytes that a program wrote.
 
 use crate::Distribution;
 use bytes::Bytes;
@@ -17,11 +17,11 @@ use types::limits::PAYLOAD_MAX;
 
 /// Memory that a chunk uses in addition to its data, in bytes.
 const CHUNK_BYTES: usize = 128;
-/// Number of windows whose size limits the memory of gathered bytes. Beyond this limit all gathered bytes are sent,
-/// because scattered writes fill no window.
+/// Memory limit of gathered bytes, as a number of windows (file ranges of equal length). Beyond this limit the caller
+/// sends all gathered bytes, because scattered writes fill no window.
 const CROWDED: usize = 4;
 
-/// Consecutive bytes at an offset in a file.
+/// A run: consecutive bytes at an offset in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
     /// File offset of the first byte.
@@ -44,7 +44,7 @@ pub enum Part {
     All,
     /// The chunks of gathered bytes that overlap this file range.
     Meeting(ByteRange),
-    /// The full windows, or all gathered bytes if they exceed the memory limit.
+    /// The windows (file ranges) that are full, or all gathered bytes if they exceed the memory limit.
     Full,
 }
 
@@ -53,7 +53,8 @@ pub enum Part {
 pub struct Gather {
     window: u64,
     delay: Duration,
-    /// Windows with gathered bytes, by window number (file offset divided by window size).
+    /// Windows (file ranges of equal length) with gathered bytes, by window number (file offset divided by window
+    /// size).
     held: BTreeMap<u64, Window>,
     /// Bytes in flight: sent, but not yet acknowledged by the servers.
     leaving: Vec<Run>,
@@ -64,7 +65,7 @@ pub struct Gather {
 #[derive(Debug, Default)]
 struct Window {
     filled: u64,
-    /// Chunks by file offset. All chunks are inside the window and do not overlap.
+    /// The chunks of gathered bytes in this window, by file offset. Chunks do not overlap.
     chunks: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -79,8 +80,8 @@ impl Gather {
         Gather { window, delay, held: BTreeMap::new(), leaving: Vec::new(), due: None, weight: 0 }
     }
 
-    /// Returns the window size in bytes for files with this distribution. The window has as many full stripes as fit in
-    /// one request; if a stripe is longer than a request, as many stripe units as fit.
+    /// Returns the size in bytes of the gather windows of files with this distribution. A window has as many full
+    /// stripes as fit in one request; if a stripe is longer than a request, as many stripe units as fit.
     pub fn window_of(distribution: &Distribution) -> u64 {
         let (most, unit) = (PAYLOAD_MAX as u64, distribution.stripe_unit());
         let round = unit.saturating_mul(distribution.count() as u64);
@@ -102,7 +103,8 @@ impl Gather {
         self.due
     }
 
-    /// Returns the memory in use, in bytes. Bytes in flight count until the servers have acknowledged them.
+    /// Returns the memory that gathered bytes and bytes in flight use, in bytes. Bytes in flight count until the
+    /// servers have acknowledged them.
     pub fn weight(&self) -> usize {
         self.weight + self.leaving.iter().map(|run| run.data.len() + CHUNK_BYTES).sum::<usize>()
     }
@@ -110,11 +112,11 @@ impl Gather {
     /// Returns an upper bound for the growth of [`Self::weight`] by a write of `len` bytes.
     pub fn growth(&self, len: usize) -> usize {
         let windows = len as u64 / self.window + 2;
-        // A vector may double its capacity when it grows.
+        // A vector may double its capacity when it grows, so count the new bytes twice.
         2 * len + CHUNK_BYTES * windows as usize + self.weight
     }
 
-    /// Returns whether any byte of `part` is gathered or in flight.
+    /// Returns whether any byte that `part` selects is gathered or in flight.
     pub fn meets(&self, part: Part) -> bool {
         let leaving = match part {
             Part::All => !self.leaving.is_empty(),
@@ -141,9 +143,10 @@ impl Gather {
         self.weight as u64 >= CROWDED as u64 * self.window
     }
 
-    /// Removes the gathered bytes that `part` selects, and returns them in file order for sending. The caller writes
-    /// the runs and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns `None` if the part is
-    /// empty. Also returns `None` while other bytes are in flight, because newer bytes must not overtake older ones.
+    /// Removes the gathered bytes that `part` selects, and returns them in file order for sending. The caller sends the
+    /// returned runs to the servers and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns
+    /// `None` if `part` selects no bytes. Also returns `None` while other bytes are in flight, because newer bytes must
+    /// not overtake older ones.
     pub fn leave(&mut self, part: Part) -> Option<Vec<Run>> {
         if !self.leaving.is_empty() || !self.holds(part) {
             return None;
@@ -179,7 +182,7 @@ impl Gather {
         }
     }
 
-    /// Returns window number and file offset of each chunk that `wanted` selects.
+    /// Returns window number and file offset of each chunk of gathered bytes that `wanted` selects.
     fn keys(&self, wanted: impl Fn(&Window, ByteRange) -> bool) -> Vec<(u64, u64)> {
         let chunks = self.held.iter().flat_map(|(number, window)| {
             window.chunks.iter().map(move |(offset, data)| (*number, window, range_of(*offset, data)))
@@ -198,7 +201,7 @@ impl Gather {
         Some(Run { offset, data: data.into() })
     }
 
-    /// Returns the windows that overlap `range`, with their window numbers.
+    /// Returns the windows that overlap the file range `range`, with their window numbers.
     fn windows(&self, range: ByteRange) -> impl Iterator<Item = (&u64, &Window)> {
         let last = range.end().saturating_sub(1).max(range.offset) / self.window;
         self.held.range(range.offset / self.window..=last)
@@ -230,7 +233,7 @@ fn range_of(offset: u64, data: &[u8]) -> ByteRange {
 
 impl Window {
     fn meeting(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
-        // The last chunk that begins before the range may overlap the range.
+        // The last chunk that begins before the range may overlap the range, so start the search there.
         let first = self.chunks.range(..=range.offset).next_back().map_or(range.offset, |(offset, _)| *offset);
         let chunks = self.chunks.range(first..range.end().max(first)).map(|(offset, data)| range_of(*offset, data));
         chunks.filter(move |chunk| chunk.overlaps(range))
@@ -276,7 +279,7 @@ impl Window {
     }
 }
 
-/// Returns the file ranges of `runs`, which must be in file order. Contiguous ranges are merged.
+/// Returns the file ranges of `runs`, which must be in file order. Joins contiguous ranges.
 pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     for run in runs.iter().map(Run::range) {

@@ -9,7 +9,7 @@ use crate::kinds::native::{MIRRORED_VERSION, VERSION, mirrors};
 use types::limits::STRIPE_COUNT_MAX;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// A layout record without iods: the placement part of the policy at the time of creation.
+/// A layout record without iods: the placement settings of the policy at the time when the file was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Later {
     /// The distribution of the file's bytes over objects.

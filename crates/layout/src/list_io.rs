@@ -46,7 +46,7 @@ pub struct Request {
 pub fn plan(distribution: &Distribution, ranges: &[ByteRange], limits: RequestLimits) -> Vec<Request> {
     assert!(limits.extents > 0 && limits.bytes > 0, "a request carries something");
     let mut requests: Vec<Request> = Vec::new();
-    // The open requests: for each object, the index of the request that can still take more ranges.
+    // For each object, the index in `requests` of the request to which further ranges can still be added.
     let mut open: Vec<Option<usize>> = vec![None; distribution.count()];
     for piece in ranges.iter().flat_map(|range| distribution.pieces(*range)) {
         let (mut object, mut file) = (piece.object, piece.file);

@@ -1,13 +1,13 @@
 //! The policy: the settings that say how files are laid out, and how clients read and write them.
 //!
-//! A policy has [parts](Part) with names, such as `stripe_unit`. Each part can be set in several places ([`Origin`]),
-//! always with the same syntax. Examples are an extended attribute of a directory, a mount option, and the environment.
-//! The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276 §5). The last place
-//! in the order of [`Origin`] overrides all other places ([`merge`]).
+//! A policy consists of named [settings](Part), such as `stripe_unit`. Each setting can be set in several sources
+//! ([`Origin`]), always with the same syntax. Examples are an extended attribute of a directory, a mount option, and
+//! the environment. The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276
+//! §5). The last source in the order of [`Origin`] overrides all other sources ([`merge`]).
 //!
 //! A new directory gets a copy of its parent's policy attributes, so that no lookup walks up the tree. A later change
 //! of a directory's policy changes no directory below it. A new file takes its placement ([`Part::is_placement`]) from
-//! its directory. The placement of a file never changes. All other parts take effect at the next open.
+//! its directory. The placement of a file never changes. A change of any other setting takes effect at the next open.
 
 mod origin;
 mod settings;
@@ -27,32 +27,32 @@ pub const PREFIX: &str = "weir.";
 /// Maximum number of copies of a file.
 pub const MIRRORS_MAX: u32 = 2;
 
-/// Deprecated names of parts, which this release still accepts.
+/// Deprecated names of policy settings, which this release still accepts.
 const FORMER_NAMES: &[(&str, Part)] = &[("layout", Part::LayoutWhen)];
 
-/// Deprecated values of parts, which this release still accepts, each with its replacement.
+/// Deprecated values of policy settings, which this release still accepts, each with its replacement.
 const FORMER_VALUES: &[(Part, &str, &str)] = &[(Part::Access, "odirect", "unbuffered")];
 
 /// Maximum length in bytes of a settings text that a client or the mgr receives from its peer.
 pub const TEXT_MAX: usize = 4096;
 
-/// Defines the policy parts: for each part its name, its field and type, the default, the parser, the formatter, and a
-/// description of the valid text.
+/// Defines the policy settings: for each setting its name, its field and type, the default, the parser, the formatter,
+/// and a description of the valid text.
 macro_rules! parts {
     ($($(#[$doc:meta])* $part:ident $field:ident: $type:ty = $default:expr, $parse:expr, $show:expr, $allowed:expr;)*) => {
-        /// One part of a policy, such as the stripe unit.
+        /// One setting of a policy, such as the stripe unit.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Part {
             $($(#[$doc])* $part,)*
         }
 
-        /// A complete policy: a value for every part.
+        /// A complete policy: a value for every setting.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub struct Policy {
             $($(#[$doc])* pub $field: $type,)*
         }
 
-        /// The parts of a policy that are set in one place; the other parts are `None`.
+        /// The policy settings that one source sets; all other settings are `None`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
         pub struct Settings {
             $($(#[$doc])* pub $field: Option<$type>,)*
@@ -65,19 +65,19 @@ macro_rules! parts {
         }
 
         impl Part {
-            /// All parts, in the order in which commands show them.
+            /// All policy settings, in the order in which commands show them.
             pub const ALL: &[Part] = &[$(Part::$part),*];
-            /// The names of all parts.
+            /// The names of all policy settings.
             pub const NAMES: &[&str] = &[$(stringify!($field)),*];
 
-            /// Returns the name of the part, as users write it.
+            /// Returns the name of the policy setting, as users write it.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Part::$part => stringify!($field),)*
                 }
             }
 
-            /// Returns a description of the texts that the part accepts, for error messages.
+            /// Returns a description of the texts that the policy setting accepts, for error messages.
             pub fn allowed(self) -> String {
                 match self {
                     $(Part::$part => $allowed.into(),)*
@@ -86,19 +86,19 @@ macro_rules! parts {
         }
 
         impl Policy {
-            /// Returns the value of a part as text, in the syntax of [`Settings::set`].
+            /// Returns the value of a policy setting as text, in the syntax of [`Settings::set`].
             pub fn get(&self, part: Part) -> String {
                 match part {
                     $(Part::$part => $show(self.$field),)*
                 }
             }
 
-            /// Returns this policy, with the parts that `set` contains replaced by the values in `set`.
+            /// Returns this policy, with each setting that `set` contains replaced by its value in `set`.
             pub fn with(self, set: &Settings) -> Policy {
                 Policy { $($field: set.$field.unwrap_or(self.$field),)* }
             }
 
-            /// Replaces one part with its value in `from`, if `from` sets the part.
+            /// Replaces the value of one policy setting with its value in `from`, if `from` contains it.
             fn take(&mut self, part: Part, from: &Settings) {
                 match part {
                     $(Part::$part => self.$field = from.$field.unwrap_or(self.$field),)*
@@ -107,33 +107,33 @@ macro_rules! parts {
         }
 
         impl Settings {
-            /// Returns whether these settings set the part.
+            /// Returns whether this collection contains the policy setting.
             pub fn has(&self, part: Part) -> bool {
                 match part {
                     $(Part::$part => self.$field.is_some(),)*
                 }
             }
 
-            /// Returns the value of a part as text, if the part is set.
+            /// Returns the value of a policy setting as text; `None` if it is not set.
             pub fn get(&self, part: Part) -> Option<String> {
                 match part {
                     $(Part::$part => self.$field.map($show),)*
                 }
             }
 
-            /// Removes the parts for which `keep` returns false.
+            /// Removes the policy settings for which `keep` returns false.
             pub fn retain(&mut self, keep: impl Fn(Part) -> bool) {
                 $(if !keep(Part::$part) {
                     self.$field = None;
                 })*
             }
 
-            /// Replaces each part that `over` sets with its value in `over`.
+            /// Replaces the value of each policy setting that `over` contains with its value in `over`.
             pub fn lay(&mut self, over: &Settings) {
                 $(self.$field = over.$field.or(self.$field);)*
             }
 
-            /// Parses `text` and sets the part. Returns whether the text is valid.
+            /// Parses `text` and sets the policy setting to the result. Returns whether the text is valid.
             fn read(&mut self, part: Part, text: &str) -> bool {
                 match part {
                     $(Part::$part => match $parse(text) {
@@ -172,7 +172,8 @@ parts! {
     /// The access method: whether reads and writes use the page cache and write gathering.
     Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or unbuffered";
     /// The consistency between clients that use a file at the same time. With `coherent`, every call sees all writes
-    /// that returned before it. With `close-to-open`, an open sees all writes before an earlier close.
+    /// that returned before it. With `close-to-open`, an open sees all writes that other clients made before an earlier
+    /// close.
     Sharing sharing: Sharing = Sharing::Coherent, Sharing::from_name, values::sharing_text, "coherent or close-to-open";
     /// Number of bytes of a file that a client gathers before it sends them. `full` means one request of maximum size
     /// for each iod.
@@ -181,8 +182,8 @@ parts! {
     /// With `max`, the client sends the data only when it has `gather_size` bytes or when another operation needs the
     /// data on the servers.
     GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time such as 5ms or 2s, or max";
-    /// How long the mgr may hold small writes in memory to join them. Only the configuration of the mgr can set this
-    /// part (`mgr_gather_delay_ms`).
+    /// How long the mgr may hold small writes in memory to join them. Only the configuration of the mgr can contain
+    /// this setting (`mgr_gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time such as 5ms or 2s";
     /// Maximum read-ahead for sequential and strided readers, in bytes. The client reads ahead; with `access=page`, the
     /// kernel's page cache does.
@@ -192,23 +193,24 @@ parts! {
 /// The reason why a setting is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// No part has this name; the field is the name.
+    /// No policy setting has this name; the field is the name.
     #[error("a policy has no part {0:?}; its parts are {names}", names = Part::NAMES.join(", "))]
     Name(String),
-    /// The text is not a valid value of the part.
+    /// The text in `value` is not a valid value of the policy setting `part`.
     #[error("{name}: {value:?} is not valid; write {allowed}", name = part.name(), allowed = part.allowed())]
     Value {
-        /// The part that the setting names.
+        /// The policy setting for which the text is invalid.
         part: Part,
-        /// The invalid text of the setting.
+        /// The text that is not a valid value of the policy setting.
         value: String,
     },
-    /// The part cannot be set in this place. For example, a mount option cannot set `mgr_gather_delay`.
+    /// The policy setting `part` cannot be set in the source `origin`. For example, a mount option cannot set
+    /// `mgr_gather_delay`.
     #[error("{name} cannot be set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
     Place {
-        /// The part that the setting names.
+        /// The policy setting that the source cannot contain.
         part: Part,
-        /// The place in which the setting occurs.
+        /// The source in which the setting occurs.
         origin: Origin,
     },
     /// An element of a settings list is not of the form `name=value`; the field is the element.
@@ -216,59 +218,60 @@ pub enum PolicyError {
     Form(String),
 }
 
-/// Returns whether `name` is a policy attribute: it has the policy prefix, even if this version knows no such part.
+/// Returns whether `name` is a policy attribute: it has the policy prefix, even if this version knows no such setting.
 pub fn is_policy_name(name: &[u8]) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }
 
 impl Part {
-    /// Returns the part with this name or deprecated name. The name may be that of an option, or that of an extended
-    /// attribute with its prefixes.
+    /// Returns the policy setting with this name or deprecated name. `name` may be a plain name, or the name of an
+    /// extended attribute with its prefixes.
     pub fn named(name: &[u8]) -> Result<Part, PolicyError> {
         let found = Part::ALL.iter().find(|part| part.name().as_bytes() == without_prefix(name)).copied();
         found.or_else(|| Part::formerly_named(name)).ok_or_else(|| PolicyError::Name(shown(name)))
     }
 
-    /// Returns the part if `name` is deprecated, so that the caller can warn the user. Accepts the same forms as
-    /// [`Part::named`].
+    /// Returns the policy setting if `name` is a deprecated name, so that the caller can warn the user. Accepts the
+    /// same forms as [`Part::named`].
     pub fn formerly_named(name: &[u8]) -> Option<Part> {
         FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
     }
 
-    /// Returns the replacement for a deprecated value of this part, so that the caller can warn the user. `None` if
-    /// `former` is not deprecated.
+    /// Returns the replacement for a deprecated value of this policy setting, so that the caller can warn the user.
+    /// `None` if `former` is not deprecated.
     pub fn present_value(self, former: &str) -> Option<&'static str> {
         FORMER_VALUES.iter().find(|(part, text, _)| (*part, *text) == (self, former)).map(|(.., present)| *present)
     }
 
-    /// Returns the deprecated names of the extended attribute that sets this part.
+    /// Returns the deprecated names of the extended attribute with this policy setting.
     pub fn former_xattrs(self) -> impl Iterator<Item = String> {
         FORMER_NAMES.iter().filter(move |(_, part)| *part == self).map(|(former, _)| format!("{PREFIX}{former}"))
     }
 
-    /// Returns the name of the extended attribute that sets this part, as NFS carries it.
+    /// Returns the name of the extended attribute with this policy setting, as NFS carries it.
     pub fn xattr(self) -> String {
         format!("{PREFIX}{}", self.name())
     }
 
-    /// Returns whether the part is placement: how the bytes of a file lie on iods. The placement of a file is fixed at
-    /// its creation.
+    /// Returns whether the policy setting belongs to placement: how the bytes of a file lie on iods. The placement of a
+    /// file is fixed at its creation.
     pub fn is_placement(self) -> bool {
         matches!(self, Part::StripeUnit | Part::StripeCount | Part::Mirrors | Part::Distribution)
     }
 
-    /// Returns whether the part can be set in the place `origin`.
+    /// Returns whether the source `origin` can contain this policy setting.
     pub fn is_set_by(self, origin: Origin) -> bool {
         match self {
             Part::MgrGatherDelay => origin <= Origin::Server,
             _ if self.is_placement() => origin <= Origin::Directory,
-            // The kernel's page cache uses one read-ahead setting for all files of a mount.
+            // A directory or file cannot set this, because the kernel's page cache has one read-ahead setting per
+            // mount.
             Part::ReadAhead => ![Origin::Directory, Origin::File, Origin::Open].contains(&origin),
             _ => true,
         }
     }
 
-    /// Returns a phrase for error messages that says where users can set the part.
+    /// Returns a phrase for error messages that says where users can set the policy setting.
     fn places(self) -> &'static str {
         match self {
             Part::MgrGatherDelay => "set mgr_gather_delay_ms in the configuration of the mgr",

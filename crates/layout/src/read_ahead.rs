@@ -21,18 +21,18 @@ const RECORD: u64 = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,
-    /// Number of requests so far. The streams use this number as a clock.
+    /// Number of requests that were passed in. The streams use this number as a clock.
     clock: u64,
 }
 
 /// A request stream: the state of one sequential or strided reader.
 #[derive(Clone, Debug)]
 struct Stream {
-    /// Range of the last request.
+    /// Range of the last request of this stream.
     last: ByteRange,
     /// Distance between the offsets of consecutive requests. For a sequential stream it equals the request length.
     step: u64,
-    /// Number of consecutive requests that matched the pattern.
+    /// Number of consecutive requests that matched the pattern of the stream.
     hits: u32,
     /// End of the read-ahead so far. For a sequential stream, the offset after the last byte read ahead; for a strided
     /// stream, the offset of the next record to read ahead.
@@ -60,7 +60,7 @@ impl Stream {
         self.step == self.last.len
     }
 
-    /// Records a request that continues the stream.
+    /// Updates the stream with a request that continues it.
     fn advance(&mut self, request: ByteRange, now: u64) {
         let step = if request.offset == self.last.end() { request.len } else { self.step };
         let changed = self.in_order() != (step == request.len);
@@ -71,7 +71,7 @@ impl Stream {
         (self.last, self.step, self.used) = (request, step, now);
     }
 
-    /// Returns the ranges to read ahead after the last request; together they have at most `limit` bytes.
+    /// Returns the ranges to read ahead after the last request of the stream; together they have at most `limit` bytes.
     fn plan(&mut self, limit: u64) -> Vec<ByteRange> {
         if self.hits < HITS {
             return Vec::new();
@@ -82,7 +82,7 @@ impl Stream {
     fn plan_in_order(&mut self, limit: u64) -> Vec<ByteRange> {
         let end = self.last.end();
         self.ahead = self.ahead.max(end);
-        // Read the next window while half of the previous window is still unread.
+        // Read ahead the next window when the reader has reached the middle of the previous window.
         if self.ahead - end > self.window / 2 {
             return Vec::new();
         }
@@ -129,7 +129,7 @@ impl Streams {
             return stream.plan(limit);
         }
         // This may be the second record of a strided reader. The distance to the first record becomes the stride, which
-        // the next request confirms.
+        // the next request must confirm.
         let stranger = |s: &&mut Stream| s.hits <= 1 && s.last.len == request.len && request.offset > s.last.end();
         if let Some(stream) = self.streams.iter_mut().filter(stranger).max_by_key(|stream| stream.used) {
             *stream = Stream { step: request.offset - stream.last.offset, hits: 1, ..Stream::new(request, now) };

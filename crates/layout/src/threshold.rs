@@ -42,7 +42,7 @@ const TRIED_MAX: u64 = 1 << 20;
 /// The threshold for a set of gathered ranges, and whether to probe a path with these ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// The threshold T in bytes.
+    /// The threshold T in bytes: requests of fewer bytes take the mgr path.
     pub t: u64,
     /// The path to probe in order to measure its service time; `None` for no probe. A probe of the direct path sends
     /// all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest range,
@@ -82,8 +82,8 @@ pub fn divide_by(
 }
 
 /// Divides gathered ranges into those for the direct path and those for the mgr path, in this order. `streamed` is the
-/// end of the last range that took the direct path. A short range that begins at `streamed` is the tail of a stream. It
-/// takes the direct path too, because the iod of the stream has the object open.
+/// end of the last range that took the direct path. A short range that begins at `streamed` is the end of a sequential
+/// stream. It takes the direct path too, because the iod of the stream has the object open.
 ///
 /// On the mgr path each short range needs its own request. On the direct path one request takes many ranges of an
 /// object (list I/O). So the mean length of the list I/O requests decides instead of the length of the ranges;
@@ -108,7 +108,7 @@ pub fn divide(
     });
     let bytes = through.iter().map(|range| range.len).sum::<u64>();
     let many = through.len() as u64;
-    // List I/O needs at least two ranges. Fewer than T bytes in total take the mgr path even as one request.
+    // List I/O needs at least two ranges. If the ranges have fewer than T bytes in total, they take the mgr path.
     if many > 1 && path(bytes, t) == Path::Direct {
         let requests = requests(&through).max(1);
         let blocks = bytes >= LIST_BLOCK * many && path(bytes / requests, t) == Path::Direct;
@@ -119,12 +119,12 @@ pub fn divide(
     (straight, through)
 }
 
-/// How the client determines the threshold T.
+/// How the client determines the write threshold T: requests of fewer than T bytes take the mgr path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rule {
-    /// T is fixed at this number of bytes.
+    /// The threshold T is fixed at this number of bytes.
     Fixed(u64),
-    /// T follows the measured service times of both paths ([`Auto`]).
+    /// The threshold T follows the measured service times of the mgr path and the direct path ([`Auto`]).
     Auto,
 }
 
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(divide(&parts, 4 * K, None, |_| 2).0, parts, "thirty-two in each");
         assert_eq!(divide(&parts, 256 * K, None, |_| panic!("not even one list would be long enough")).1, parts);
         assert_eq!(divide(&parts, ALWAYS_MGR, None, |_| panic!("never straight")).1, parts);
-        // A range of at least T bytes does not make the short ranges take the direct path too.
+        // Although one range of at least T bytes takes the direct path, the short ranges still take the mgr path.
         let mixed = [range(0, 10), range(20, 1000), range(2000, 10)];
         assert_eq!(divide(&mixed, 100, None, |short| short.len() as u64).1, [mixed[0], mixed[2]]);
         assert_eq!(divide(&mixed[..1], 11, None, |_| 1).1, mixed[..1]);

@@ -11,16 +11,16 @@ use types::ByteRange;
 const DELAY: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// An event in the history of a gathered file.
+/// A step in the history of a file with gathered writes.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A program writes: offset and length in bytes.
     Write(u64, usize),
-    /// The client sends a part of the gathered bytes.
+    /// The client sends the gathered bytes that the `Part` selects.
     Leave(Part),
     /// The servers acknowledge the bytes in flight.
     Arrived,
-    /// Sending fails; half of the runs have reached the servers nevertheless.
+    /// Sending fails, although half of the runs have reached the servers.
     Back,
 }
 
@@ -97,8 +97,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        // Where no byte is gathered or in flight, the disks must have the newest byte. The gather must not invent bytes
-        // that no program wrote.
+        // At each offset without a gathered byte or a byte in flight, the disks must have the newest byte. No byte may
+        // appear that no program wrote.
         let mut seen = self.disks.clone();
         put(&mut seen, &self.leaving);
         for (at, newest) in self.newest.iter().enumerate() {

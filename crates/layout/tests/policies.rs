@@ -1,4 +1,5 @@
-//! Tests of the policy: text syntax, error messages for invalid text, and the precedence of the origins.
+//! Tests of the policy: text syntax, error messages for invalid text, and the precedence of the sources that set a
+//! policy.
 
 use layout::policy::{
     FULL, LayoutWhen, NEVER, Sharing, format_size, format_time, is_policy_name, merge, parse_size, parse_time,
@@ -8,7 +9,7 @@ use layout::{Access, DistributionId, Layers, Origin, Part, Policy, Settings};
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// An origin in which a test may set every part except those that are reserved for the mgr or for mounts.
+/// A source of policy settings that may contain every setting except those that are reserved for the mgr or for mounts.
 const ANYWHERE: Origin = Origin::Directory;
 
 fn set(name: &str, value: &str) -> Result<Settings, String> {
@@ -44,12 +45,13 @@ fn former_names_of_parts_are_accepted() {
     assert_eq!(set("weir.layout", "open").unwrap().text(), "layout_when=open");
     let found: Vec<_> = layout::policy::former_words("access=page, layout=open,layout_when=4M").collect();
     assert_eq!(found, [("layout", "layout_when")]);
-    // If a list sets the same part twice, the later setting wins.
+    // If a settings list contains the same setting twice, the later value wins.
     let both = |text| Settings::parse(Origin::Mount, text).unwrap().layout_when;
     assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
     assert_eq!(both("layout_when=4M,layout=open"), Some(LayoutWhen::Open));
     assert_eq!(Part::LayoutWhen.former_xattrs().collect::<Vec<_>>(), ["weir.layout"]);
-    // If both the deprecated and the present attribute of a part are set, the present name wins in either order.
+    // If attributes with the deprecated and with the present name of a setting exist, the present name wins in either
+    // order.
     let xattrs: [(&[u8], &[u8]); 2] = [(b"weir.layout_when", b"first-io"), (b"weir.layout", b"open")];
     for xattrs in [xattrs, [xattrs[1], xattrs[0]]] {
         let settings = Settings::of_xattrs(Origin::Directory, xattrs, |error| panic!("{error}"));
@@ -112,7 +114,7 @@ fn a_list_with_an_invalid_element_is_refused_unless_a_peer_sent_it() {
     assert_eq!(got.text(), "write_threshold=32K,access=direct");
     assert!(Settings::parse(Origin::Environment, "write_threshold=32K,acces=direct").is_err());
     assert!(Settings::parse(Origin::Environment, "").unwrap().is_empty());
-    // A peer with a newer version sends settings. Elements that this version cannot parse are skipped.
+    // A peer with a newer version sends a settings list. This version skips the elements that it cannot parse.
     let peer = b"write_threshold=32K,colour=blue,access=warp,\xff=1,access=direct,gather_size";
     assert_eq!(Settings::of_peer(Origin::Server, peer), want);
 }
@@ -133,7 +135,7 @@ fn invalid_policy_xattrs_are_reported_and_skipped() {
     assert!(is_policy_name(b"weir.later") && !is_policy_name(b"weirdo"));
 }
 
-/// Returns a value for a part. The value differs between origins if the part has enough values.
+/// Returns a value for a policy setting. The value differs between sources if the setting has enough values.
 fn text(part: Part, origin: Origin) -> String {
     let n = origin as usize;
     match part {
@@ -160,8 +162,9 @@ fn layer(layers: &mut Layers, origin: Origin) -> Option<&mut Settings> {
     }
 }
 
-/// Sets one part in every subset of the origins, and another part in the remaining origins. An origin that may not set
-/// a part is ignored. Of the other origins that set the part, the last one wins. All other parts keep their defaults.
+/// Sets one policy setting in every subset of the sources, and another setting in the remaining sources. `merge`
+/// ignores a setting in a source that may not contain it. Of the other sources that contain the setting, the last one
+/// wins. All other settings keep their defaults.
 #[test]
 fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     let places: Vec<Origin> = Origin::ALL.into_iter().skip(1).collect();
@@ -199,7 +202,7 @@ fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     assert_eq!(combinations, Part::ALL.len() * Part::ALL.len() * 64);
 }
 
-/// `merge` ignores a part in the settings of an origin that may not set this part.
+/// `merge` ignores a policy setting in a source that may not contain it.
 #[test]
 fn parts_that_an_origin_may_not_set_are_ignored() {
     let mut layers = Layers::default();

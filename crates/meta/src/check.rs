@@ -1,8 +1,8 @@
 //! The check of the metadata store for `weir fsck`: verifies every invariant of the store in one consistent view.
 //!
-//! All invariants hold after every batch, so any violation in one view is damage, even while clients change the store.
-//! To bound memory, the check counts directory entries for a limited number of inodes at a time (a part). Each part
-//! needs one pass over all directory entries of the store.
+//! All invariants hold after every batch, so a violated invariant in one view is damage, even while clients change the
+//! store. To bound memory, the check divides the inodes into ranges of inode numbers. For each range, it reads all
+//! directory entries of the store once and counts those that refer to inodes of the range.
 
 mod faults;
 mod inodes;
@@ -33,7 +33,7 @@ pub struct Memory {
     /// lower limit causes more passes.
     pub inodes: usize,
     /// Number of directories that the check remembers as reachable from the root; about 24 bytes of memory each. A
-    /// lower limit causes longer walks up the tree.
+    /// lower limit causes longer walks from directories up to the root.
     pub directories: usize,
 }
 
@@ -62,7 +62,7 @@ impl From<Unreadable> for End {
     fn from(cause: Unreadable) -> Self {
         match cause {
             Unreadable::Broken(broken) => End::Broken(broken),
-            // The damage hides the records after it, so the check cannot continue.
+            // The damage in the database hides all later records of the key range, so the check cannot continue.
             damage => End::Broken(Broken::new(damage)),
         }
     }
@@ -98,7 +98,7 @@ pub fn check_into(view: &dyn View, memory: Memory, sink: &mut dyn FnMut(Event) -
     }
 }
 
-/// The state of a running check.
+/// The state of a running check of the metadata store.
 struct Check<'a> {
     view: &'a dyn View,
     memory: Memory,
@@ -112,7 +112,7 @@ struct Check<'a> {
 
 /// The result of reading the core record of an inode.
 enum Seen {
-    /// The store has no core for the inode.
+    /// The store has no core record for the inode.
     Absent,
     /// The core record of the inode is damaged.
     Damaged,
@@ -147,7 +147,7 @@ impl Check<'_> {
         }
     }
 
-    /// Counts a record that was read, and reports progress after every [`LOOKED`] records.
+    /// Counts a record that the check has read, and reports progress after every [`LOOKED`] records.
     fn look(&mut self) -> Checked {
         self.looked += 1;
         if self.looked < LOOKED { Ok(()) } else { self.tell() }
@@ -177,8 +177,8 @@ impl Check<'_> {
         }
     }
 
-    /// Passes every record of a range to `each`, which may also read other records of the view. The value of a damaged
-    /// record is empty.
+    /// Passes every record of a key range to `each`, which may also read other records of the view. If a record is
+    /// damaged, `each` receives an empty value.
     fn walk(&mut self, from: &[u8], to: &[u8], limit: usize, each: &mut Each<'_, Self>) -> Checked<Option<Vec<u8>>> {
         let view = self.view;
         let mut outcome = Ok(());

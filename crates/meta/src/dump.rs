@@ -10,7 +10,7 @@ use types::{Fsid, StoreId, limits};
 
 const MAGIC: [u8; 8] = *b"WEIRDUMP";
 const VERSION: u32 = 1;
-/// Length of the head in bytes, including its checksum.
+/// Length of a dump's head in bytes, including its checksum.
 pub const HEAD: usize = 56;
 /// The kinds of blocks in a dump. A block begins with the number of its kind.
 const RECORDS: u32 = 1;
@@ -129,8 +129,8 @@ impl Encoder {
         (Encoder { chain: crc32c(&bytes), block: vec![0; 8], in_block: 0, records: 0 }, bytes)
     }
 
-    /// Adds a record. The caller adds records in ascending order of keys. If this fills a block, returns the next bytes
-    /// of the dump and the number of records in them.
+    /// Adds a record. The caller adds records in ascending order of keys. If the record fills a block, returns the next
+    /// bytes of the dump and the number of records in them.
     pub fn add(&mut self, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, u64)> {
         self.block.extend_from_slice(&(key.len() as u16).to_be_bytes());
         self.block.extend_from_slice(&(value.len() as u32).to_be_bytes());
@@ -192,7 +192,7 @@ impl<R: Read> Decoder<R> {
         &self.head
     }
 
-    /// Returns the number of records read so far.
+    /// Returns the number of records that the decoder has returned.
     pub fn records(&self) -> u64 {
         self.records
     }

@@ -22,7 +22,7 @@ pub type Value = Bytes;
 
 /// A merge function: computes a new value from the current value and a delta ([`Write::Merge`]).
 ///
-/// The function is pure. `None` means that the delta does not apply to the current value. The whole batch then
+/// The function is pure. If it returns `None`, the delta cannot be applied to the current value, and the whole batch
 /// conflicts.
 pub type MergeFn = fn(old: Option<&[u8]>, delta: &[u8]) -> Option<Value>;
 
@@ -48,7 +48,7 @@ impl From<Broken> for types::Status {
 /// The reason why a store cannot return a record.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// The record of this key does not match its checksum, or damage in the table hides the record. Other records
+    /// The record of this key does not match its checksum, or damage in the database hides the record. Other records
     /// remain readable.
     #[error("a record of the metadata store is damaged: {}", .0.escape_ascii())]
     Corrupt(Key),
@@ -70,7 +70,7 @@ impl From<Unreadable> for types::Status {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct RequestId(pub u64);
 
-/// A position in the history of a store: the number of windows (groups of batches) committed since the store was
+/// A position in the history of a store: the number of commit groups (batches committed together) since the store was
 /// opened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Point(pub u64);
@@ -105,15 +105,15 @@ pub enum Write {
 pub struct Batch {
     /// The number of the batch, for log messages.
     pub id: RequestId,
-    /// Preconditions. The store checks them against the state after all earlier batches.
+    /// Preconditions. The store checks them against its content after all earlier batches.
     pub expects: Vec<Expect>,
     /// Changes, in the order in which the store applies them.
     pub writes: Vec<(Key, Write)>,
-    /// Whether the outcome waits until the batch is durable. Otherwise the batch becomes durable with a later durable
-    /// batch or [`Engine::settle`].
+    /// Whether the store sends the outcome only when the batch is durable. Otherwise the batch becomes durable with a
+    /// later durable batch or [`Engine::settle`].
     pub durable: bool,
-    /// Whether the batch belongs to a removal or a recovery, which a nearly full store still accepts. Such a batch
-    /// eventually frees space, or a removal depends on it and it adds no lasting record.
+    /// Whether a nearly full store still accepts the batch, because the batch belongs to a removal or a recovery. Such
+    /// a batch eventually frees space, or is necessary for a removal and adds no lasting record.
     pub frees: bool,
 }
 
@@ -163,7 +163,8 @@ impl Batch {
     }
 }
 
-/// The result of a merge: the value before it (`None` if the record did not exist), and the value after it.
+/// The result of a merge: the record's value before the merge (`None` if the record did not exist), and its value after
+/// the merge.
 pub type Merged = (Option<Value>, Value);
 
 /// The outcome of a submitted batch.
@@ -171,13 +172,13 @@ pub type Merged = (Option<Value>, Value);
 pub enum Outcome {
     /// The store has applied the batch. If the batch required durability, it is durable.
     Committed {
-        /// The window (group of batches) in which the store committed the batch.
+        /// The commit group (batches committed together) that contains the batch.
         point: Point,
         /// The results of the [`Write::Merge`] changes of the batch, in their order.
         merged: Vec<Merged>,
     },
-    /// The store has not applied the batch, because a precondition did not hold or a delta did not merge. The index
-    /// counts the preconditions first and then the changes of the batch.
+    /// The store has not applied the batch, because a precondition did not hold or a delta could not be applied. The
+    /// field is the index of the precondition or change that failed; preconditions count first, then changes.
     Conflict(usize),
     /// The store has not applied the batch, because the batch exceeds a limit.
     TooLarge,
@@ -186,7 +187,7 @@ pub enum Outcome {
     Full,
     /// The store has not applied the batch, because the batch depends on the damaged record of this key.
     Corrupt(Key),
-    /// The store failed before it answered, so it is unknown whether the batch was applied.
+    /// The store failed before it sent the outcome, so it is unknown whether the batch was applied.
     Unknown(Broken),
 }
 
@@ -240,18 +241,18 @@ pub type Survey<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Walk + 'a;
 /// Event counters of a store since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Batches that the store applied.
+    /// Number of batches that the store applied.
     pub batches: u64,
-    /// Flushes on which outcomes waited: of the batch log, or of the table if the log could not take a window. Many
-    /// batches share one flush.
+    /// Number of flushes for which outcomes of batches waited. The store flushes the batch log, or the database if the
+    /// log has no space for a commit group. Many batches share one flush.
     pub flushes: u64,
-    /// Checkpoints: flushes of the table, which free space in the batch log.
+    /// Number of checkpoints: flushes of the database, which free space in the batch log.
     pub checkpoints: u64,
-    /// Batches that the store refused because a precondition did not hold.
+    /// Number of batches that the store refused because a precondition did not hold.
     pub conflicts: u64,
-    /// Bytes of keys and values that batches wrote.
+    /// Number of bytes in the keys and values that batches wrote.
     pub bytes: u64,
-    /// Reads that found a record with a wrong checksum.
+    /// Number of reads that found a record with a wrong checksum.
     pub corrupt: u64,
 }
 
@@ -273,7 +274,7 @@ pub struct Standing {
 /// An ordered key-value store. The namespace stores all its data through this trait.
 pub trait Engine: Send + Sync {
     /// Returns a consistent snapshot of the store. The snapshot contains every batch that was reported as committed
-    /// before.
+    /// before this call.
     fn view(&self) -> Result<Box<dyn View + '_>, Broken>;
 
     /// Submits a batch. The store applies batches in the order of submission.

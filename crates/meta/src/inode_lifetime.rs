@@ -101,8 +101,8 @@ impl Lost {
     }
 }
 
-/// Removes one name from the link count of an inode. The batch already depends on `core`. The caller deletes the
-/// directory entry.
+/// Removes one name from the link count of an inode. The batch already has a precondition on `core`, the core record of
+/// the inode. The caller deletes the directory entry.
 ///
 /// A directory is deleted with its name; it must be empty (`NotEmpty`) at the commit. A regular file that loses its
 /// last name becomes an orphan. If `ends` returns true because no client has the file open, the file is deleted

@@ -1,5 +1,5 @@
 //! The namespace of the file system: names, inodes and their attributes in an ordered key-value store. Each operation
-//! has its own file and is planned as one atomic batch.
+//! has its own source file and becomes one atomic batch of the store.
 
 mod check;
 pub mod dump;

@@ -1,11 +1,11 @@
 //! The batch log: the write-ahead log of the metadata store. The store flushes the log before it reports a durable
-//! change as committed, so the table needs few flushes of its own.
+//! change as committed, so the database table of the store needs few flushes of its own.
 //!
 //! The log is one block that identifies the store, followed by a ring of blocks that records overwrite again and again.
 //! The log is meaningful only together with the [`Anchor`] in the store. The anchor has the position, the number and
 //! the checksum of the last record whose changes are in the table. Replaying the complete records after the anchor
-//! gives the state of the last flush or a later state. Records hold final values instead of deltas, so replaying a
-//! record twice does no harm.
+//! gives the state of the store at the last flush of the log, or a later state. Records hold final values instead of
+//! deltas, so replaying a record twice does no harm.
 
 mod anchor;
 mod plan;
@@ -42,7 +42,7 @@ pub trait LogDisk: Send + Sync + 'static {
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Returns the maximum size of the ring on this storage, in bytes. If it is less than one block, the log has no
-    /// ring, and the store flushes the table for every window.
+    /// ring, so the store flushes its database for every commit group (batches committed together).
     fn room(&self) -> u64 {
         limits::META_LOG_BYTES_MAX
     }

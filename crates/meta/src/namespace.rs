@@ -29,8 +29,8 @@ mod sizes;
 
 /// Maximum number of attempts of an operation whose batches conflict; the caller then gets [`Status::Delay`].
 ///
-/// In each window of the store, one of several conflicting batches succeeds. So only damage can make an operation reach
-/// this limit.
+/// In each commit group of the store, one of several conflicting batches succeeds. So only damage can make an operation
+/// reach this limit.
 const RUNS_MAX: usize = 10_000;
 
 /// Number of low bits of a change attribute that count changes. The high bits are the number of the mgr's start. No run
@@ -193,7 +193,7 @@ impl<E: Engine> Namespace<E> {
     /// they cached.
     ///
     /// The mgr calls this before it returns any attribute. A power failure may have lost changes that were not durable
-    /// yet. Without the larger values, a later change could get the change attribute of a lost one.
+    /// yet. Without the larger values, a later change could get the change attribute of a lost change.
     pub fn begin(&self, start: u32) {
         self.shared.since.store(u64::from(start) << CHANGES_PER_START, Ordering::Relaxed);
     }
@@ -230,12 +230,12 @@ impl<E: Engine> Namespace<E> {
 
     fn read<T>(&self, cred: &Cred, op: impl FnOnce(&Tx<'_>) -> Result<T, Status>) -> Result<T, Status> {
         let view = self.shared.engine.view()?;
-        // Reading operations do not use the time.
+        // Reading operations do not use the current time, so pass zero.
         op(&Tx::new(&*view, (&self.shared.format.cookies, self.since()), cred, Timestamp::default()))
     }
 
-    /// Runs the operation on a new view. Returns the plan of the answer, and the batch to commit; `None` if the
-    /// operation changes nothing.
+    /// Runs the operation on a new view. Returns the closure that computes the operation's result, and the batch to
+    /// commit; `None` if the operation changes nothing.
     fn plan<T>(
         &self,
         cred: &Cred,
@@ -248,7 +248,8 @@ impl<E: Engine> Namespace<E> {
         let mut batch = tx.into_batch();
         batch.durable &= !self.soon;
         batch.id = RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed));
-        // A batch without changes needs no commit, because all reads of the operation come from the same view.
+        // A batch without changes needs no commit: all reads of the operation come from one view, so its result is
+        // consistent.
         Ok((answer, (!batch.writes.is_empty()).then_some(batch)))
     }
 
@@ -294,14 +295,14 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::files::read(tx, after, max))
     }
 
-    /// Returns the state of a regular file that concerns its objects. `None` if the file does not exist, is not a
-    /// regular file, or is damaged.
+    /// Returns the state of a regular file that a check compares with the file's objects. `None` if the file does not
+    /// exist, is not a regular file, or is damaged.
     pub fn file_state(&self, id: FileId) -> Result<Option<FileState>, Status> {
         self.read(&Cred::root(), |tx| ops::files::one(tx, id))
     }
 
     /// Raises the fencing generation of a regular file to `least`, a generation that an iod has reported. Returns
-    /// whether the generation was lower.
+    /// whether the recorded generation was lower.
     pub async fn raise_generation(&self, now: Timestamp, id: FileId, least: Generation) -> Result<bool, Status> {
         self.change(&Cred::root(), now, |tx| ops::raise_generation::plan(tx, id, least)).await
     }
@@ -553,7 +554,7 @@ impl<E: Engine> Namespace<E> {
 
     /// Changes attributes as [`Self::setattr`] does, for a truncate that may affect objects. The same batch changes the
     /// attributes and stores the intent [`Intent::Cut`]. The caller then truncates the objects and durably removes the
-    /// intent before any client writes. Otherwise a repeated truncate after a crash would destroy new data.
+    /// intent before any client writes. Otherwise the mgr repeats the truncate after a crash and destroys new data.
     pub async fn cut(
         &self,
         cred: &Cred,
@@ -586,9 +587,9 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::arrived(tx, id)).await
     }
 
-    /// Writes to a regular file that has no objects. If the file has objects or would become longer than `most` bytes,
-    /// changes nothing and returns `None`. The write is visible on completion. It is durable on completion if `durable`
-    /// is set, otherwise as for [`Self::note_write`].
+    /// Writes to a regular file that has no objects. If the file has objects, or the write extends it beyond `most`
+    /// bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, it is also
+    /// durable on completion; otherwise it becomes durable as a change of [`Self::note_write`] does.
     pub async fn write_inline(
         &self,
         cred: &Cred,
@@ -672,7 +673,8 @@ impl<E: Engine> Namespace<E> {
             _ => None,
         };
         if let Fault::NextId { .. } = fault {
-            // The counter of inode numbers was wrong, so the cached numbers may be in use too.
+            // The counter of inode numbers was wrong, so files may already use the cached numbers. Discard these
+            // numbers.
             self.shared.ids.clear();
         }
         self.change(&root, now, |tx| ops::repair::plan(tx, fault, lost)).await
@@ -681,7 +683,7 @@ impl<E: Engine> Namespace<E> {
     /// Returns whether a repair of `fault` would succeed, without changing anything.
     pub fn would_mend(&self, fault: &Fault) -> Result<Mended, Status> {
         let root = Cred::root();
-        // The batch is discarded, so the root can stand for `/lost+found`.
+        // The caller discards the batch, so use the root in place of `/lost+found`, which may not exist.
         let (answer, _) = self.plan(&root, Timestamp::default(), &|tx| {
             ops::repair::plan(tx, fault, Some(FileId::ROOT)).or_else(|e| match e {
                 Status::Exist => ops::known(Mended::Yes),
@@ -708,8 +710,8 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::intents::plan(tx, noted)).await
     }
 
-    /// Removes finished intents. Unless `durable`, the removal becomes durable only with a later durable change, so the
-    /// intents may reappear after a crash.
+    /// Removes finished intents. Unless `durable` is set, the removal becomes durable only with a later durable change,
+    /// so the intents may reappear after a crash.
     pub async fn forget(&self, now: Timestamp, done: &[Noted], durable: bool) -> Result<(), Status> {
         for done in done.chunks(limits::BATCH_WRITES_MAX) {
             self.change(&Cred::root(), now, |tx| ops::intents::forget(tx, done, durable)).await?;
@@ -717,8 +719,9 @@ impl<E: Engine> Namespace<E> {
         Ok(())
     }
 
-    /// Removes files from the list of doomed files, after their objects were removed from every iod. The removal
-    /// becomes durable only with a later durable change, so the files may reappear in the list after a crash.
+    /// Removes files from the list of doomed files (deleted files whose objects may still exist), after the mgr has
+    /// removed their objects from every iod. The removal becomes durable only with a later durable change, so the files
+    /// may reappear in the list after a crash.
     pub async fn forget_doomed(&self, now: Timestamp, ids: &[FileId]) -> Result<(), Status> {
         for ids in ids.chunks(limits::BATCH_WRITES_MAX) {
             self.change(&Cred::root(), now, |tx| ops::forget_doomed::plan(tx, ids)).await?;

@@ -41,14 +41,14 @@ pub(crate) mod write_inline;
 use crate::tx::Settled;
 use types::Status;
 
-/// Computes the answer of an operation from the outcome of its committed batch.
+/// Computes the result of an operation from the merge results of its committed batch.
 pub(crate) type Answer<T> = Box<dyn FnOnce(&Settled) -> Result<T, Status> + Send>;
 
-/// The plan of a changing operation. The transaction contains the batch, and this closure computes the answer after the
-/// commit.
+/// The plan of a changing operation. The transaction contains the batch, and this closure computes the operation's
+/// result after the commit.
 pub(crate) type Plan<T> = Result<Answer<T>, Status>;
 
-/// Returns a plan whose answer does not depend on the outcome of the batch.
+/// Returns a plan for an operation whose result does not depend on the committed batch.
 pub(crate) fn known<T: Send + 'static>(value: T) -> Plan<T> {
     Ok(Box::new(move |_| Ok(value)))
 }

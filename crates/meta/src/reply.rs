@@ -7,9 +7,9 @@ use xdr::{Malformed, Xdr};
 /// The change attribute of a directory or file before and after an operation (`change_info4`, RFC 8881 §3.3.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChangeInfo {
-    /// Change attribute before the operation.
+    /// Change attribute of the directory or file before the operation.
     pub before: u64,
-    /// Change attribute after the operation; equal to `before` if nothing changed.
+    /// Change attribute of the directory or file after the operation; equal to `before` if nothing changed.
     pub after: u64,
     /// Whether the operation was the only change between `before` and `after`.
     pub atomic: bool,
@@ -52,19 +52,19 @@ impl Layout {
         self.kind == Self::MOVING
     }
 
-    /// Returns this layout in the form for an inline file, which has no objects yet. A layout of kind [`Self::LATER`]
-    /// is returned unchanged.
+    /// Returns the form of this layout for an inline file, whose bytes are stored with its metadata. A layout of kind
+    /// [`Self::LATER`] is returned unchanged.
     pub fn inline(self) -> Self {
         if self.is_final() { Layout { kind: Self::INLINE, body: self.to_bytes() } } else { self }
     }
 
-    /// Returns this layout in the form for a file whose inline bytes the mgr is moving to objects.
+    /// Returns the form of this layout for a file whose inline bytes the mgr is moving to objects.
     pub(crate) fn moving(&self) -> Self {
         Layout { kind: Self::MOVING, body: self.to_bytes() }
     }
 
-    /// Returns the layout with chosen iods, whether or not its objects exist yet; `None` for a layout of kind
-    /// [`Self::LATER`].
+    /// Returns the layout that names the iods of the file, whether or not its objects exist yet. Returns `None` for a
+    /// layout of kind [`Self::LATER`], which names no iods.
     pub fn decided(&self) -> Option<Result<Self, Malformed>> {
         match self.kind {
             Self::LATER => None,
@@ -83,22 +83,23 @@ impl Layout {
 /// 8881 §18.16).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum How {
-    /// An existing regular file is not an error and stays unchanged. The caller truncates the file if the client
-    /// requests it.
+    /// If the name refers to a regular file, the create succeeds and leaves this file unchanged. The caller truncates
+    /// the file if the client requests it.
     Unchecked(SetAttrs),
-    /// An existing name is an error.
+    /// The create fails if the name exists.
     Guarded(SetAttrs),
-    /// An existing name is an error, unless an exclusive create with this verifier created its file.
+    /// The create fails if the name exists, unless an exclusive create with this verifier created the file of this
+    /// name.
     Exclusive([u8; 8], SetAttrs),
 }
 
 /// Everything that the namespace stores about a file except its names and extended attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
-    /// The attributes. `used` is an estimate from the size, because only the iods know the allocated space.
+    /// The attributes of the file. `used` is an estimate from the size, because only the iods know the allocated space.
     pub attrs: Attrs,
-    /// File length for which every object is known to be durably long enough; 0 if unknown. An object that is shorter
-    /// than a file of this length requires has lost bytes.
+    /// The largest known file length for which all objects are durably long enough; 0 if none is known. An object that
+    /// is shorter than a file of this length requires has lost bytes.
     pub whole: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
@@ -133,7 +134,8 @@ pub struct Created {
 pub struct Replaced {
     /// The attributes of the file; the link count excludes the lost name.
     pub attrs: Attrs,
-    /// Whether the file is now an orphan: a regular file without a name that is deleted after its last close.
+    /// Whether the file is now an orphan: a regular file without a name that the mgr deletes after the last client has
+    /// closed it.
     pub orphan: bool,
 }
 
@@ -157,14 +159,14 @@ pub struct Removed {
     pub dir: ChangeInfo,
 }
 
-/// The result of RENAME: the changes of both directories, and the file that lost its name.
+/// The result of RENAME: the change attributes of both directories, and the file that lost its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Renamed {
     /// Change attribute of the source directory.
     pub from: ChangeInfo,
     /// Change attribute of the target directory.
     pub to: ChangeInfo,
-    /// The file that lost the target name, if the rename replaced one.
+    /// The file that lost the target name, if the rename replaced an existing entry.
     pub replaced: Option<Replaced>,
 }
 
@@ -177,10 +179,10 @@ pub struct Changed {
     pub after: Attrs,
 }
 
-/// A part of a directory, the result of READDIR.
+/// The entries of a directory that one READDIR returns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadDir {
-    /// Entries in ascending order of cookies.
+    /// Directory entries in ascending order of cookies.
     pub entries: Vec<DirEntry>,
     /// Whether the last entry of the directory is included.
     pub eof: bool,
@@ -230,7 +232,8 @@ pub struct FileState {
     pub size: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
-    /// File length for which every object is known to be durably long enough; see [`FileInfo::whole`].
+    /// The largest known file length for which all objects of the file are durably long enough; see
+    /// [`FileInfo::whole`].
     pub whole: u64,
     /// Change attribute of the file.
     pub change: u64,
@@ -251,7 +254,7 @@ pub struct Name {
     pub child: FileId,
 }
 
-/// A part of the result of a search through all directory entries.
+/// What one call of a search through all directory entries found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Names {
     /// The directory entries that match the search.

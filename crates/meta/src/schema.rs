@@ -96,7 +96,7 @@ pub fn dentry_key(dir: FileId, cookie: u64) -> Key {
 
 /// Returns the first key after all entries of a directory.
 pub fn dentries_end(dir: FileId) -> Key {
-    // All cookies are smaller, because they have 63 bits.
+    // `u64::MAX` is larger than every cookie, because cookies have 63 bits.
     tagged(b'd', dir, &[0xff; 8])
 }
 

@@ -20,19 +20,19 @@ pub(crate) struct Tx<'a> {
     merges: usize,
 }
 
-/// How the batch changes a [`Tail`], so that the answer can report the change attribute.
+/// How the batch changes a tail record ([`Tail`]), so that the operation's result can contain the change attribute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
-    /// The batch does not change the tail. The field is the current change attribute.
+    /// The batch does not change the tail record. The field is the current change attribute of the inode.
     None(u64),
-    /// The merge with this index (counting the merges of the batch) changes the tail.
+    /// A merge operation changes the tail record. The field is its index among the merge operations of the batch.
     Merge(usize),
 }
 
 /// A callback that receives a key and its value. An error ends the scan.
 pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<Walk, Status> + 'v;
 
-/// The merge results of a committed batch, from which an operation computes its answer.
+/// The results of the merge operations of a committed batch, from which an operation computes its own result.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) merged: Vec<Merged>,
@@ -60,7 +60,7 @@ impl Settled {
     }
 
     /// Returns the attributes of `id` before and after the batch. `cores` are the core records before and after the
-    /// batch; `index` is the index of the merge that changed the tail.
+    /// batch. The merge operation with the index `index` in the batch changed the tail record.
     pub(crate) fn attrs(&self, id: FileId, cores: (&Core, &Core), index: usize) -> Result<(Attrs, Attrs), Status> {
         let (before, after) = self.tails(index)?;
         Ok((cores.0.attrs(id, &before), cores.1.attrs(id, &after)))
@@ -98,8 +98,8 @@ impl<'a> Tx<'a> {
         self.batch
     }
 
-    /// Marks the batch as part of a removal or a recovery, which a nearly full store still accepts. Such a batch
-    /// eventually frees space, or a removal depends on it and it adds no lasting record.
+    /// Marks the batch as part of a removal or a recovery, so that a nearly full store still accepts it. Such a batch
+    /// eventually frees space, or is necessary for a removal and adds no lasting record.
     pub(crate) fn frees(&mut self) {
         self.batch.frees = true;
     }
@@ -140,14 +140,14 @@ impl<'a> Tx<'a> {
         schema::bucket(self.cookies, name)
     }
 
-    /// Returns the core of an inode, without a precondition: a concurrent batch may change it. `Stale` if the inode
-    /// does not exist.
+    /// Returns the core record of an inode, without a precondition: a concurrent batch may change it. `Stale` if the
+    /// inode does not exist.
     pub(crate) fn core(&self, id: FileId) -> Result<Core, Status> {
         self.record(&schema::core_key(id))?.ok_or(Status::Stale)
     }
 
-    /// Returns the core of an inode and adds a precondition that the core is unchanged at the commit. `Stale` if the
-    /// inode does not exist.
+    /// Returns the core record of an inode and adds a precondition that this record is unchanged at the commit. `Stale`
+    /// if the inode does not exist.
     pub(crate) fn rely_on(&mut self, id: FileId) -> Result<Core, Status> {
         let key = schema::core_key(id);
         let value = self.view.get(&key)?.ok_or(Status::Stale)?;
@@ -155,25 +155,25 @@ impl<'a> Tx<'a> {
         Core::from_value(value)
     }
 
-    /// Returns the core of a directory, as [`Self::rely_on`] does; `NotDir` if the inode is not a directory.
+    /// Returns the core record of a directory, as [`Self::rely_on`] does; `NotDir` if the inode is not a directory.
     pub(crate) fn rely_on_dir(&mut self, id: FileId) -> Result<Core, Status> {
         let core = self.rely_on(id)?;
         if core.kind() == FileKind::Directory { Ok(core) } else { Err(Status::NotDir) }
     }
 
-    /// Returns the tail of an inode, with the change attribute that clients see.
+    /// Returns the tail record of an inode, with the change attribute that clients see.
     pub(crate) fn tail(&self, id: FileId) -> Result<Tail, Status> {
         let tail: Tail = self.record(&schema::tail_key(id))?.ok_or(Status::Corrupt)?;
         Ok(self.told(tail))
     }
 
-    /// Returns a stored tail with the change attribute that clients see.
+    /// Returns a stored tail record with the change attribute that clients see.
     pub(crate) fn told(&self, tail: Tail) -> Tail {
         tail.told(self.since)
     }
 
-    /// Returns the tail of an inode, with the change attribute that clients see. Adds a precondition that the tail is
-    /// unchanged at the commit.
+    /// Returns the tail record of an inode, with the change attribute that clients see. Adds a precondition that this
+    /// record is unchanged at the commit.
     pub(crate) fn rely_on_tail(&mut self, id: FileId) -> Result<Tail, Status> {
         let key = schema::tail_key(id);
         let value = self.view.get(&key)?.ok_or(Status::Corrupt)?;
@@ -216,8 +216,8 @@ impl<'a> Tx<'a> {
         Ok(found)
     }
 
-    /// Adds a directory entry for a name that `place` does not contain. Adds preconditions that the name still does not
-    /// exist at the commit.
+    /// Adds a directory entry for a name that its hash bucket `place` does not contain. Adds preconditions that the
+    /// name still does not exist at the commit.
     pub(crate) fn add_name(&mut self, dir: FileId, place: &Place, entry: &Dentry) -> Result<(), Status> {
         let key_of = |index| schema::dentry_key(dir, place.first + index);
         let taken = |key: &Key| place.alike.iter().any(|(taken, _)| taken == key);
@@ -225,8 +225,8 @@ impl<'a> Tx<'a> {
         if place.alike.is_empty() {
             self.batch.expects.push(Expect::NoneIn(key_of(0), key_of(256)));
         } else {
-            // Every operation that adds an entry to this bucket takes the first free index. So a concurrent operation
-            // has taken this index or changed another entry of the bucket, and then a precondition fails.
+            // Every operation that adds an entry to this bucket uses its first free index. So if a concurrent operation
+            // changes the bucket, it uses this index or changes another entry, and a precondition fails.
             let alike = place.alike.iter().map(|(key, value)| Expect::Reads(key.clone(), value.clone()));
             self.batch.expects.extend(alike);
             self.batch.expects.push(Expect::Absent(key.clone()));
@@ -257,8 +257,8 @@ impl<'a> Tx<'a> {
         self.put(schema::core_key(id), core.to_value());
     }
 
-    /// Raises the fencing generation in `core`, which the caller must write. Adds the intent to send the generation to
-    /// the iods.
+    /// Raises the fencing generation in the core record `core`, which the caller must write. Adds the intent to send
+    /// the generation to the iods.
     pub(crate) fn raise_generation(&mut self, id: FileId, core: &mut Core) -> Result<Generation, Status> {
         let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };
         let raised = Generation(generation.0.checked_add(1).ok_or(Status::NoSpc)?);
@@ -274,18 +274,18 @@ impl<'a> Tx<'a> {
         self.merges - 1
     }
 
-    /// Adds a merge that changes the tail of an inode, without a precondition on the tail. Returns the index of the
-    /// merge.
+    /// Adds a merge operation that changes the tail record of an inode, without a precondition on this record. Returns
+    /// the index of the operation among the batch's merge operations.
     pub(crate) fn change_tail(&mut self, id: FileId, delta: TailDelta) -> usize {
         self.merge(schema::tail_key(id), Delta::Tail(delta))
     }
 
-    /// Sets the change time of an inode to the current time. Returns the index of the merge.
+    /// Sets the change time of an inode to the current time. Returns the index of this merge operation in the batch.
     pub(crate) fn touch(&mut self, id: FileId) -> usize {
         self.change_tail(id, TailDelta { ctime: Some(self.now), ..TailDelta::default() })
     }
 
-    /// Changes the counts and times of a directory that gains or loses entries and subdirectories.
+    /// Changes the recorded counts and the times of a directory that gains or loses entries and subdirectories.
     pub(crate) fn change_dir(&mut self, dir: FileId, entries: i32, subdirs: i32) -> Touch {
         let size = schema::SizeDelta::Entries(entries);
         let now = Some(self.now);
@@ -305,8 +305,8 @@ impl<'a> Tx<'a> {
         self.count_files(1);
     }
 
-    /// Deletes the records of an inode, including inline bytes and extended attributes. The preconditions on `core`
-    /// ensure that no attribute is added concurrently.
+    /// Deletes the records of an inode, including inline bytes and extended attributes. The batch has a precondition on
+    /// the core record, so no operation can add an attribute concurrently.
     pub(crate) fn delete_inode(&mut self, id: FileId, core: &Core) -> Result<(), Status> {
         self.delete(schema::core_key(id));
         self.delete(schema::tail_key(id));
@@ -326,7 +326,7 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// Returns the parent recorded in a directory's core; `NotDir` for other kinds of inodes.
+    /// Returns the parent recorded in a directory's core record; `NotDir` for other kinds of inodes.
     pub(crate) fn parent_in(core: &Core) -> Result<FileId, Status> {
         match core.body {
             Body::Directory { parent } => Ok(parent),

@@ -120,8 +120,8 @@ impl World {
     }
 }
 
-/// Plants damage in a new world, expects the check to report the fault codes `want`, and repairs the faults. Returns
-/// the repaired world.
+/// Plants damage in a new store, expects the check to report the fault codes `want`, and repairs the faults. Returns
+/// the repaired store.
 fn mended(want: &[&str], plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Bytes>)>) -> World {
     let world = World::new();
     assert_eq!(world.codes(), [""; 0]);

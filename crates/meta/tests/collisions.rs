@@ -111,7 +111,7 @@ fn concurrent_creates_of_one_name_succeed_once() {
         let mut busy = Box::pin(world.fs.registry_put(NOW, b"busy", Some(&value)));
         assert!(busy.as_mut().poll(&mut context).is_pending());
         world.disk.wait_for_sync();
-        // The three creates read a view without one another's entries, because the writer waits for a sync.
+        // The writer waits for a sync, so each of the three creates reads a view without the entries of the other two.
         let mut creates: Vec<_> = (0..3).map(|_| Box::pin(world.create())).collect();
         assert!(creates.iter_mut().all(|create| create.as_mut().poll(&mut context).is_pending()));
         world.disk.release_syncs();
@@ -151,8 +151,8 @@ fn a_name_created_between_plan_and_commit_is_seen() {
     let world = Arc::new(World::new());
     world.plant(0, Some("x".into()));
     let other = world.clone();
-    // Between plan and commit, the closure frees slot 0 and creates `a` in it. The slot that the late create has picked
-    // stays free.
+    // Between the plan and the commit of the late create, the closure frees slot 0 and creates `a` in it. The slot that
+    // the late create has picked stays free.
     let before = move || {
         other.plant(0, None);
         assert_eq!(block(other.create()), Ok(()));

@@ -107,8 +107,8 @@ fn split(tree: &Tree, path: &'static str) -> (FileId, &'static [u8]) {
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<String, Status>> + Send + 'a>>;
 
-/// Returns a future that runs the operation. Its output is a text of the answer without inode numbers, which may differ
-/// between executions.
+/// Returns a future that runs the operation. Its output is the operation's result as text, without inode numbers, which
+/// may differ between executions.
 fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running<'a> {
     Box::pin(async move {
         let cred = &alice();
@@ -198,7 +198,7 @@ fn dump<E: Engine>(fs: &Namespace<E>) -> Vec<String> {
 
 type Result3 = (Vec<Result<String, Status>>, Vec<String>);
 
-/// Runs the operations one after the other in the given order. Returns their answers in the order of `ops`, and the
+/// Runs the operations one after the other in the given order. Returns their results in the order of `ops`, and the
 /// resulting tree.
 fn serial(ops: &[Op], order: &[usize]) -> Result3 {
     let fs = namespace(Memory::new(merge));
@@ -211,7 +211,7 @@ fn serial(ops: &[Op], order: &[usize]) -> Result3 {
 }
 
 /// Runs the operations concurrently: all are planned on the same view before the first one commits. Returns their
-/// answers and the resulting tree.
+/// results and the resulting tree.
 fn together(ops: &[Op]) -> Result3 {
     let disk = Disk::default();
     let fs = namespace(Embedded::on(disk.clone(), disk.log(64 << 10), [9; 16], merge, || None).expect("store"));
@@ -362,7 +362,8 @@ fn concurrent_renames_never_make_a_loop() {
                 };
                 barrier.wait();
                 for _ in 0..2000 {
-                    // A directory keeps its name wherever the test moves it.
+                    // The test moves a directory without a change of its name, so the name follows from the index
+                    // `moved`.
                     let (moved, to) = (random(8), random(9));
                     let name = [b'a' + moved as u8];
                     let Ok(from) = fs.lookup_parent(&Cred::root(), dirs[moved]) else { continue };

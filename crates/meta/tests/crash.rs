@@ -33,8 +33,8 @@ impl Random {
 
 type Fs = Namespace<Arc<Embedded>>;
 
-/// Runs the operation that `choice` selects. If its answer promises durability, returns the number of a store state
-/// that contains the operation.
+/// Runs the operation that `choice` selects. If the operation reports its change as durable, returns the number of a
+/// store state that contains the change.
 async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usize>) -> Option<usize> {
     let cred = Cred::root();
     let [what, from, to, a, b, size] = choice;
@@ -55,7 +55,7 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
         (4, _) => fs.symlink(&cred, NOW, from, a, b, &set).await.map(drop),
         (5, _) => fs.mkdir(&cred, NOW, from, a, &set).await.map(drop),
         (6 | 7, _) => {
-            // A rename between two names of one file changes nothing and waits for no flush, so its answer does not
+            // A rename between two names of one file changes nothing and waits for no flush, so the rename does not
             // promise durability.
             let how = [Renaming::Replace, Renaming::NoReplace, Renaming::Exchange][size % 3];
             let _ = fs.rename(&cred, NOW, (from, a), (to, b), how).await;
@@ -96,8 +96,8 @@ fn fingerprint(engine: &dyn Engine) -> u64 {
     hasher.finish()
 }
 
-/// The trace of a workload: all disk operations, the fingerprints of all store states, and the number of disk
-/// operations after which each promised state was durable.
+/// The trace of a workload: all disk operations, and the fingerprints of all store states. For each state that was
+/// reported as durable, `promised` has the number of disk operations before the report.
 struct Work {
     history: Vec<(usize, Operation)>,
     states: Vec<u64>,
@@ -167,8 +167,8 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
 
 fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     let mut random = Random(seed);
-    // The share of unsynced sectors that survive differs between disks, from none to nearly all. A few sectors are
-    // torn.
+    // The share of unsynced sectors that survive the power cut differs between seeds, from none to nearly all. A few
+    // sectors are torn.
     let share = random.below(11);
     move |len| match random.below(10) {
         n if n < share => len,
@@ -192,7 +192,7 @@ fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
     if store.view().expect("view").get(meta::schema::FORMAT) != Ok(None) {
         assert_eq!(faults, [], "seed {seed}");
     }
-    // The open has made the replayed changes durable, so another power cut does not lose them.
+    // The open of the store has made the replayed changes durable, so another power cut must not lose them.
     cut.break_after(0);
     drop((store, stepper));
     let (store, _stepper) = open(&cut.after_power_cut(|_| 0), room)?;
@@ -218,7 +218,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
             let cut = disk.after_power_cut(kept(seed + n as u64));
             let found = reopen(&cut, room, seed + n as u64);
             // The power cut may lose operations that did not promise durability. The recovered state must contain all
-            // operations that did.
+            // operations that promised durability.
             let promised = work.promised.iter().rev().find(|(operations, _)| *operations <= n);
             match (found, promised) {
                 (Ok(state), Some((_, first))) => assert!(
@@ -226,7 +226,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
                     "seed {seed}, cut after operation {n}: the store is not as it was when it promised, nor as later"
                 ),
                 (Err(error), Some(_)) => panic!("seed {seed}, cut after operation {n}: {error}"),
-                // No check is possible, because the power was cut before the store was created.
+                // The power was cut before the store was created, so there is no store to check.
                 (_, None) => {}
             }
         }
@@ -241,7 +241,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
 fn a_crash_after_any_operation_keeps_durable_changes() {
     let (groups, stride, seeds) = if is_full_scale() { (600, 1, 2) } else { (120, 6, 1) };
     // A log of three blocks is always full and wraps around. A log of 4 MiB never fills. A log without a ring makes the
-    // store flush the table for every window.
+    // store flush the database for every commit group.
     for (room, more) in [(3 * 4096, 0), (64 << 10, 1), (4 << 20, 2), (0, 3)] {
         for seed in 0..seeds {
             let seed = 1000 * seed + more;

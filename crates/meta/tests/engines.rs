@@ -184,8 +184,8 @@ proptest! {
         compare(&*store.view().expect("view"), &map);
     }
 
-    /// Views of all states must stay unchanged. A small log moves the memtable into the table every few windows; a
-    /// large log does so only at a checkpoint.
+    /// Views of all states must stay unchanged. With a small log, the store moves the memtable into the database every
+    /// few commit groups; with a large log, only at a checkpoint.
     #[test]
     fn views_of_all_states_stay_unchanged(groups in groups(), room in prop_oneof![Just(3u64), Just(6), Just(1000)]) {
         let disk = Disk::default();

@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The place of a file's bytes: with the metadata, moving to objects, or in objects.
+/// Where the bytes of a file are stored: with the metadata, moving to objects, or in objects.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Stage {
     Kept,

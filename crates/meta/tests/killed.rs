@@ -35,8 +35,8 @@ fn make_files(path: &Path) {
                     let name = format!("{}-{thread}-{n}", std::process::id());
                     let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
                     block(fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &how, None)).expect("create");
-                    // Each line is flushed at once. The write fails after the parent process has ended, and the thread
-                    // then returns.
+                    // The thread flushes each line at once. If the parent process has ended, the write fails and the
+                    // thread returns.
                     let mut out = std::io::stdout().lock();
                     if writeln!(out, "promised {name}").and_then(|()| out.flush()).is_err() {
                         return;
@@ -70,7 +70,7 @@ fn created_files_survive_a_kill_of_the_process() {
             .stdout(Stdio::piped())
             .spawn()
             .expect("child");
-        // The number of lines after which the child is killed varies. So some children are killed before the first
+        // The number of lines after which the test kills the child varies. So it kills some children before the first
         // checkpoint of the store, and some after it.
         let longest = 20 + round % 7 * 130;
         let lines = BufReader::new(child.stdout.take().expect("output")).lines();

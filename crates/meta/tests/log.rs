@@ -230,8 +230,8 @@ fn records_of_an_earlier_run_are_not_replayed() {
         append(&mut log, &numbered(n, 0));
     }
     let left = bytes_of(&disk);
-    // The first record is lost and the later ones survive. The next run begins with an identical record at the same
-    // position.
+    // The crash loses the first record after the anchor, and the later records survive. The next run begins with an
+    // identical record at the same position.
     let mut bytes = left.clone();
     bytes[BLOCK as usize..2 * BLOCK as usize].fill(0);
     let disk = disk_of(&bytes);
@@ -258,7 +258,7 @@ fn a_record_that_does_not_fit_is_not_written() {
     assert!(!log.prepare(&numbered(2, 0)));
     log.applied();
     assert!(log.prepare(&numbered(2, 0)));
-    // Doubling the ring moves no record.
+    // The ring doubles to four blocks, so it has space for four records.
     let anchor = log.anchor();
     let mut log = Log::open(Box::new(disk.log(4 * BLOCK)), anchor).expect("open");
     assert!(log.grow().expect("grow"));

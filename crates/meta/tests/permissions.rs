@@ -206,7 +206,7 @@ fn only_the_owner_may_chmod() {
     assert_eq!(world.set(&owner(), file, mode(0o10000)), Err(Status::Inval));
     assert_eq!(world.set(&owner(), file, mode(0o7711)), Ok(()));
     assert_eq!(world.mode(file), 0o7711);
-    // An owner outside the file's group cannot set the set-group-id bit.
+    // An owner who is not in the file's group cannot set the set-group-id bit.
     let outside = Cred { groups: vec![], gid: 99, ..owner() };
     assert_eq!(world.set(&outside, file, mode(0o6711)), Ok(()));
     assert_eq!(world.mode(file), 0o4711);

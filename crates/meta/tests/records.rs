@@ -199,7 +199,7 @@ fn a_missing_block_always_marks_the_file_as_having_holes() {
     let mut histories = 0;
     for number in 0..steps.len().pow(4) {
         let mut value = Tail::new(T, 0).to_value();
-        // `there` has the numbers of the blocks that have data; `size` is the file size.
+        // `there` has the numbers of the blocks of the file that have data; `size` is the file size.
         let (mut there, mut size) = (std::collections::BTreeSet::new(), 0);
         let mut in_order = true;
         let mut rest = number;
@@ -298,7 +298,7 @@ fn damaged_records_never_panic() {
     let golden = golden();
     for (first, _) in &golden {
         for (second, _) in &golden {
-            // Test the bytes as a single record, and as a record and a delta to merge.
+            // Decode the bytes as a single record, and also as a record and a delta that is merged into it.
             for (cut, second) in [(0, &[][..]), (first.len() as u8, second)] {
                 let joined = [&[cut][..], first, second].concat();
                 meta_records::run(&joined);

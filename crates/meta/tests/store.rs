@@ -124,8 +124,8 @@ fn durable_batches_of_one_window_share_one_log_flush() {
         assert!(window.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     }
     assert_eq!(disk.syncs(), (before.0, before.1 + 20), "one sync for each window, none of the store");
-    // Batches that are not durable need no flush. A later `settle` makes both durable with one flush, and another
-    // `settle` needs none.
+    // Batches that are not durable need no flush. A later `settle` makes both batches durable with one flush, and
+    // another `settle` needs no flush.
     let flushes = [put(100, false), put(101, false)].map(|pending| {
         stepper.step(second);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
@@ -140,7 +140,7 @@ fn durable_batches_of_one_window_share_one_log_flush() {
     }
     let counters = store.standing().counters;
     assert_eq!((counters.flushes, counters.checkpoints, counters.batches), (21, 0, 64));
-    // A checkpoint is due one second after the first batch, and a single one suffices.
+    // A checkpoint is due one second after the first batch. After one checkpoint, no other is due.
     assert_eq!(stepper.due(), Some(2 * second));
     assert_eq!(stepper.step(2 * second - Duration::from_nanos(1)), Step::Idle);
     assert_eq!(disk.syncs().0, before.0);
@@ -149,7 +149,7 @@ fn durable_batches_of_one_window_share_one_log_flush() {
     assert!(after.0 > before.0);
     assert_eq!((stepper.due(), stepper.step(9 * second), disk.syncs()), (None, Step::Idle, after));
     assert_eq!(store.standing().counters.checkpoints, 1);
-    // All changes are in the table, so closing the store needs no I/O.
+    // All changes are in the database, so closing the store needs no I/O.
     drop(store);
     assert_eq!((stepper.step(9 * second), disk.syncs()), (Step::Closed, after));
 }
@@ -306,7 +306,7 @@ fn a_filling_disk_keeps_its_reserve_for_removals() {
     assert_eq!(fs.standing().broken, None);
     assert!(fs.lookup(&root, FileId::ROOT, b"7").is_ok());
     assert_eq!(fs.readdir(&root, FileId::ROOT, 0, 10).map(|page| page.entries.len()), Ok(10));
-    // The limits are the same after the store is opened again.
+    // The store refuses the same create again after it is closed and opened.
     drop(fs);
     let fs = Namespace::open(open()).expect("open");
     let name = format!("{made}");
@@ -344,7 +344,7 @@ fn a_completely_full_disk_loses_nothing_and_needs_no_repair() {
     let failed = block(fs.failed());
     assert!(!failed.to_string().is_empty());
     drop(fs);
-    // The disk may have too little space to open the store, or just enough. In both cases no data are lost.
+    // The disk may have too little space to open the store, or just enough. The store must lose no data either way.
     match open() {
         Err(error) => assert!(matches!(error, StoreError::Full(_)), "{error}"),
         Ok(store) => drop(store),
@@ -414,7 +414,7 @@ fn checkpoints_run_without_requests_when_callers_lead() {
     while fs.standing().counters.checkpoints == before.checkpoints {
         std::thread::yield_now();
     }
-    // These links exceed the size limit of the memtable, so the memtable moves into the table several times.
+    // These links exceed the size limit of the memtable, so the memtable moves into the database several times.
     (11..2000).for_each(link);
     drop(fs);
     let fs = Namespace::open(on(&disk).expect("store")).expect("open");
@@ -485,7 +485,7 @@ fn concurrent_creates_share_a_flush() {
     let after = fs.standing().counters;
     assert_eq!(after.batches - before.batches, 500);
     assert_eq!(after.conflicts, before.conflicts);
-    // The first window contains the creates that were queued when it began, and the second window the rest.
+    // The first commit group contains the creates that were queued when it began, and the second one contains the rest.
     assert!(after.flushes - before.flushes <= 2, "{} flushes", after.flushes - before.flushes);
     // Each create must report the change attribute of the directory immediately before and after its own change.
     let mut changes: Vec<_> = made.into_iter().flatten().map(|made| (made.dir.before, made.dir.after)).collect();
@@ -545,7 +545,7 @@ proptest! {
         for (name, attrs) in &names {
             prop_assert_eq!(cut.lookup(&root, FileId::ROOT, name.as_bytes()), Ok(*attrs));
         }
-        // In addition, only the create that was in progress may have happened, and then completely.
+        // Of all other creates, only the one in progress at the power cut may have happened, and then completely.
         let dir = cut.getattr(FileId::ROOT).expect("root");
         let there = cut.readdir(&root, FileId::ROOT, 0, 1000).expect("names").entries.len() as u64;
         prop_assert!(there - names.len() as u64 <= 1);

@@ -48,12 +48,12 @@ impl Reader {
         Reader { input }
     }
 
-    /// Returns the number of bytes not yet read.
+    /// Returns the number of bytes that the reader has not yet read.
     pub fn remaining(&self) -> usize {
         self.input.len()
     }
 
-    /// Consumes the reader and returns all bytes not yet read.
+    /// Consumes the reader and returns all bytes that it has not yet read.
     pub fn rest(self) -> Bytes {
         self.input
     }

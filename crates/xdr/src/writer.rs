@@ -53,7 +53,7 @@ impl Segments {
         self.parts.extend(other.parts);
     }
 
-    /// Returns the whole message in one buffer. Copies unless the message has exactly one segment.
+    /// Returns the whole message in one buffer. Copies the bytes unless the message has exactly one segment.
     pub fn to_bytes(&self) -> Bytes {
         if let [one] = &self.parts[..] {
             return one.clone();
@@ -92,13 +92,13 @@ impl Writer {
         Writer { head: buffer, ..Self::default() }
     }
 
-    /// Returns the message in one buffer, which the caller can change and later reuse. Copies only if the message has a
-    /// separate payload.
+    /// Returns the message in one buffer, which the caller can change and later reuse. Copies the bytes only if the
+    /// message has a segment for a large payload.
     pub fn into_buffer(self) -> Vec<u8> {
         if self.done.is_empty() { self.head } else { self.finish().to_bytes().into() }
     }
 
-    /// Returns the number of bytes written so far.
+    /// Returns the number of bytes that the writer has written.
     pub fn len(&self) -> usize {
         self.done_len + self.head.len()
     }

@@ -110,7 +110,7 @@ fn copies(input: &mut Reader, least: u32) -> Result<u32, Malformed> {
 }
 
 /// Decodes the version field of a native record, and the number of copies and the stream, which some versions carry.
-/// Each record has exactly one valid encoding.
+/// Each record has exactly one valid encoding; other encodings are errors.
 fn copies_and_stream(input: &mut Reader) -> Result<(u32, u32), Malformed> {
     match input.u32()? {
         VERSION => Ok((1, 0)),
@@ -200,8 +200,8 @@ pub struct Body {
     pub object: ObjectId,
     /// The fencing generation for which the mgr signed the capability.
     pub generation: Generation,
-    /// File length for which every object is known to be durably long enough; 0 if unknown. An object that is shorter
-    /// than a file of this length requires has lost bytes, and the client reports the loss to the mgr.
+    /// The largest known file length for which all objects are durably long enough; 0 if none is known. An object that
+    /// is shorter than a file of this length requires has lost bytes, and the client reports the loss to the mgr.
     pub whole: u64,
     /// The capability for requests to the first iod.
     pub capability: Bytes,
@@ -261,7 +261,7 @@ pub struct Update {
     /// Otherwise an iod may still lose bytes, and the client may send them again.
     pub durable: bool,
     /// Whether the mgr must query the iods for the file size and ignore the size in this request. The client has lost
-    /// the layout under which it wrote, so other clients may have truncated the file in the meantime.
+    /// the layout under which it wrote, so other clients may have truncated the file since these writes.
     pub measure: bool,
     /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this after it
     /// abandoned write requests that may still reach an iod.

@@ -1,8 +1,8 @@
-//! The places where parts of a policy are set, and the order of precedence between places.
+//! The sources of policy settings, such as the mount options, and the order of precedence between sources.
 
 use super::{Part, Policy, Settings};
 
-/// A place where parts of a policy are set; later places in this order override earlier ones.
+/// A source of policy settings; later sources in this order override earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
     /// The defaults of the client's layout driver.
@@ -11,7 +11,7 @@ pub enum Origin {
     Server,
     /// The extended attributes of the directory. A new directory copies the attributes of its parent.
     Directory,
-    /// The options of the mount.
+    /// The mount options.
     Mount,
     /// The environment variable `WEIR_POLICY` of the mounting process.
     Environment,
@@ -22,7 +22,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// All places, in order of increasing precedence.
+    /// All sources of policy settings, in order of increasing precedence.
     pub const ALL: [Origin; 7] = [
         Origin::Driver,
         Origin::Server,
@@ -33,7 +33,7 @@ impl Origin {
         Origin::Open,
     ];
 
-    /// Returns the name of the place, as commands print it.
+    /// Returns the name of the source, as commands print it.
     pub fn name(self) -> &'static str {
         match self {
             Origin::Driver => "driver",
@@ -46,7 +46,7 @@ impl Origin {
         }
     }
 
-    /// Returns the phrase that follows the word "set" in error messages.
+    /// Returns a phrase for error messages that names the source; it follows the word "set".
     pub(super) fn place(self) -> &'static str {
         match self {
             Origin::Driver => "in a driver",
@@ -60,7 +60,7 @@ impl Origin {
     }
 }
 
-/// The settings of every place except the layout driver.
+/// The policy settings of every source except the layout driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
     /// Settings from the configuration of the mgr ([`Origin::Server`]).
@@ -78,7 +78,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Returns the settings of a place; `None` for the driver, which has a complete policy instead of settings.
+    /// Returns the policy settings of a source; `None` for the layout driver, which has a complete policy instead.
     fn of(&self, origin: Origin) -> Option<&Settings> {
         match origin {
             Origin::Driver => None,
@@ -92,28 +92,28 @@ impl Layers {
     }
 }
 
-/// The effective policy: the merged settings of all places, and for each part the place that set it.
+/// The effective policy: the merged settings of all sources, and for each setting the source of its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effective {
-    /// The merged policy, with a value for every part.
+    /// The merged policy, with a value for every setting.
     pub policy: Policy,
     origins: [Origin; Part::ALL.len()],
 }
 
 impl Effective {
-    /// Returns the place that determined the value of a part.
+    /// Returns the source that determined the value of a policy setting.
     pub fn origin(&self, part: Part) -> Origin {
         self.origins[part as usize]
     }
 
-    /// Returns name, value and origin of every part, in the order in which commands show them.
+    /// Returns name, value and source of every policy setting, in the order in which commands show them.
     pub fn rows(&self) -> impl Iterator<Item = (Part, String, Origin)> + '_ {
         Part::ALL.iter().map(|part| (*part, self.policy.get(*part), self.origin(*part)))
     }
 }
 
-/// Merges the settings of all places into the effective policy. Each part takes the value of the last place, in order
-/// of precedence, that sets the part and is allowed to set it.
+/// Merges the settings of all sources into the effective policy. Each setting gets its value from the source of highest
+/// precedence that contains the setting and is allowed to contain it.
 pub fn merge(driver: &Policy, layers: &Layers) -> Effective {
     let mut effective = Effective { policy: *driver, origins: [Origin::Driver; Part::ALL.len()] };
     for origin in Origin::ALL {

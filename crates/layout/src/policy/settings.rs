@@ -1,13 +1,14 @@
-//! The settings of one place: parsing, validation, and formatting as text.
+//! The policy settings of one source: parsing, validation, and formatting as text.
 
 use super::{Origin, Part, PolicyError, Settings, TEXT_MAX, is_policy_name, shown};
 
 impl Settings {
-    /// Parses `value` and sets the part called `name`. The name may have the prefixes of an extended attribute. All
-    /// places set parts with this function. A failure changes nothing.
+    /// Parses `value` and sets the policy setting called `name` to the result. `name` may have the prefixes of an
+    /// extended attribute. Every source uses this function. A failure changes nothing.
     ///
     /// # Errors
-    /// No part has this name, the text is not a valid value of the part, or the part cannot be set in this place.
+    /// No policy setting has this name, the text is not a valid value of the setting, or this source cannot contain the
+    /// setting.
     pub fn set(&mut self, origin: Origin, name: &[u8], value: &[u8]) -> Result<Part, PolicyError> {
         let part = Part::named(name)?;
         if !part.is_set_by(origin) {
@@ -29,8 +30,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Parses settings that a peer sent. The peer may run a newer version with more parts and values, so this function
-    /// skips elements that it cannot parse.
+    /// Parses settings that a peer sent. The peer may run a newer version with more settings and values, so this
+    /// function skips elements that it cannot parse.
     pub fn of_peer(origin: Origin, text: &[u8]) -> Settings {
         let mut settings = Settings::default();
         for element in text[..text.len().min(TEXT_MAX)].split(|b| *b == b',') {
@@ -41,9 +42,10 @@ impl Settings {
         settings
     }
 
-    /// Returns the settings in the extended attributes of a directory or file. Attributes that are not policy are
-    /// skipped. Invalid settings are skipped too, and passed to `refused`; only another version of Weir can have
-    /// written them. If both the present and the deprecated name of a part are set, the present name wins.
+    /// Returns the policy settings in the extended attributes of a directory or file. Attributes that are not policy
+    /// are skipped. Invalid settings are skipped too, and passed to `refused`; only another version of Weir can have
+    /// written them. If attributes with the present and with a deprecated name of a setting exist, the present name
+    /// wins.
     pub fn of_xattrs<'a>(
         origin: Origin,
         xattrs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -60,17 +62,17 @@ impl Settings {
         former
     }
 
-    /// Returns the parts that these settings set.
+    /// Returns the policy settings that this collection contains.
     pub fn parts(&self) -> impl Iterator<Item = Part> + '_ {
         Part::ALL.iter().copied().filter(|part| self.has(*part))
     }
 
-    /// Returns whether these settings set no part.
+    /// Returns whether this collection contains no policy setting.
     pub fn is_empty(&self) -> bool {
         self.parts().next().is_none()
     }
 
-    /// Removes a part from these settings.
+    /// Removes a policy setting from this collection.
     pub fn unset(&mut self, part: Part) {
         self.retain(|other| other != part);
     }

@@ -1,4 +1,4 @@
-//! The values of the parts of a policy, and their text form.
+//! The values of policy settings, and their text form.
 
 use crate::distributions::{DistributionId, check_stripe_unit};
 use crate::policy::MIRRORS_MAX;
@@ -19,7 +19,8 @@ const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The access method: which caches lie between a program and the servers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// A mount uses the kernel's page cache. Outside mounts, the same as [`Access::Direct`].
+    /// A mount uses the kernel's page cache. For programs that use the client without a mount, the same as
+    /// [`Access::Direct`].
     Page,
     /// Reads and writes bypass the page cache. The client gathers writes and sends them after the write call has
     /// returned.

@@ -9,7 +9,7 @@ use std::time::Duration;
 const CLASSES: usize = 15;
 /// Base-2 logarithm of the largest request length in the first class.
 const FIRST_LOG: u32 = 6;
-/// T in bytes before the first measurement.
+/// Initial value of the threshold T in bytes, until the client has measured service times.
 const T_FIRST: u64 = 64 << 10;
 /// Reciprocal of the weight of a new sample in a moving average.
 const WEIGHT: u64 = 8;
@@ -36,7 +36,7 @@ const KNOWN: u32 = 2;
 const SPARED: u64 = 3;
 /// Maximum length in bytes of a request that counts as short.
 const SHORT_MAX: u64 = 64 << 10;
-/// The client computes T again after this many samples.
+/// The client computes the threshold T again after this many samples.
 const SETTLE: u32 = 4;
 /// The measurements of a path count as old after this many samples of the other path.
 const OLD: u32 = 1024;
@@ -110,7 +110,7 @@ impl Default for Auto {
 
 /// Returns the size class of a request of `len` bytes.
 fn class(len: u64) -> usize {
-    // Base-2 logarithm of the length, rounded up.
+    // Base-2 logarithm of the request length, rounded up.
     let log = u64::BITS - len.saturating_sub(1).leading_zeros();
     (log.saturating_sub(FIRST_LOG) as usize).min(CLASSES - 1)
 }
@@ -130,7 +130,7 @@ fn is_short(class: usize) -> bool {
 }
 
 impl Service {
-    /// Returns whether this path has enough samples of this size class.
+    /// Returns whether this path has enough samples of this size class for a reliable service time.
     fn is_known(&self, class: usize) -> bool {
         self.samples >= if is_short(class) { KNOWN } else { 1 }
     }
@@ -157,10 +157,11 @@ impl Auto {
         if self.overloaded { 0 } else { self.t }
     }
 
-    /// Returns T for a request of `len` bytes, and occasionally the other path as a probe. `waiting` is the age of the
-    /// oldest unanswered request to the mgr; zero if there is none.
+    /// Returns the threshold T for a request of `len` bytes, and occasionally the path that T does not select, as a
+    /// probe. `waiting` is the age of the oldest unanswered request to the mgr; zero if there is none.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> Verdict {
-        // A request that waits longer than the longest service time of the mgr shows at least this queue delay.
+        // If the oldest request waits longer than the longest service time of the mgr, the excess is due to the queue
+        // delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
         if seen != self.seen {
@@ -179,7 +180,7 @@ impl Auto {
             true => PROBE_LONG,
             false => PROBE,
         };
-        // An overloaded mgr with unanswered requests gets no probes.
+        // Do not probe the mgr path while the mgr is overloaded and has not answered all requests.
         let silent = now == Path::Direct && seen > 0 && self.overloaded;
         if !(unknown || other.age > OLD) || silent || !asked.is_multiple_of(every) {
             return t.into();
@@ -201,7 +202,7 @@ impl Auto {
         let service = &mut self.services[class][mine];
         service.nanos = match service.nanos {
             0 => sample,
-            // The average is outdated, so the sample gets half of the weight.
+            // The average of this path is old, so the new sample gets half of the weight.
             nanos if service.age > OLD => nanos / 2 + sample / 2 + 1,
             nanos => {
                 let weight = WEIGHT.min(u64::from(service.samples) + 1);
@@ -223,7 +224,7 @@ impl Auto {
 
     /// Records the queue delay that the mgr reported.
     pub fn queued(&mut self, delay: Duration) {
-        // The reported delay is already an average, so it is not averaged again.
+        // The mgr reports an average of its queue delay, so store it without averaging it again.
         self.told = nanos(delay);
         self.weigh();
         self.settle();
@@ -233,10 +234,11 @@ impl Auto {
         self.told.max(self.seen)
     }
 
-    /// Updates whether the mgr is loaded and whether it is overloaded.
+    /// Updates whether the mgr counts as loaded and as overloaded, from its queue delay.
     fn weigh(&mut self) {
         let queue = self.queue();
-        // The service time of the smallest measured size class on the direct path; smaller requests take no longer.
+        // Compare with the service time of the smallest measured size class on the direct path. Smaller requests take
+        // no longer.
         let Some(straight) = self.services.iter().map(|[_, direct]| direct.nanos).find(|nanos| *nanos > 0) else {
             return;
         };
@@ -287,7 +289,7 @@ impl Auto {
             times.iter().enumerate().filter_map(|(class, times)| Some(of((class, (*times)?)))).sum()
         };
         let now = (0..=CLASSES).find(|classes| boundary(*classes) >= self.t).unwrap_or(CLASSES);
-        // Of several thresholds with the same total time, take the one nearest to the current threshold.
+        // Of several thresholds with the same total time, choose the one nearest to the current threshold.
         let Some(best) = (0..=CLASSES).min_by_key(|classes| (time(*classes), classes.abs_diff(now))) else {
             return;
         };
@@ -303,8 +305,8 @@ impl Auto {
 mod tests {
     use super::*;
 
-    /// A simulated mgr and iods. The time of a request in nanoseconds is a fixed part, a part for each byte, and on the
-    /// mgr path the queue delay.
+    /// A simulated mgr and iods. The time of a request in nanoseconds is the sum of a fixed time, a time per byte, and
+    /// on the mgr path the queue delay.
     #[derive(Clone, Copy)]
     struct Servers {
         mgr: (u64, u64),
@@ -317,10 +319,10 @@ mod tests {
     /// An unloaded mgr. The paths take equally long where 100 us + 10 ns/byte equals 300 us + 2 ns/byte: at 25,000
     /// bytes.
     const QUIET: Servers = Servers { mgr: (100_000, 10), direct: (300_000, 2), queue: 0, tells: true };
-    /// The thresholds that are at most one size class away from the crossing.
+    /// The thresholds that are at most one size class away from 25,000 bytes, where the paths take equally long.
     const CROSSING: std::ops::RangeInclusive<u64> = 16 << 10..=(64 << 10) + 1;
 
-    /// Returns the path that a request takes, which is the probed path if `auto` asks for a probe.
+    /// Returns the path that a request takes, which is the probed path if `auto` requests a probe.
     fn way(auto: &mut Auto, len: u64) -> Path {
         let verdict = auto.ask(len, Duration::ZERO);
         verdict.tries.unwrap_or(path(len, verdict.t))
@@ -345,14 +347,14 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
-        // A slow mgr: all requests are faster on the direct path. The surcharge on short requests makes the mgr path
-        // win for the shortest ones, and up to 8192 bytes the difference is below the hysteresis margin.
+        // Simulate a slow mgr: all requests are faster on the direct path. The surcharge on short requests makes the
+        // mgr path win for the shortest ones, and up to 8192 bytes the difference is below the hysteresis margin.
         run(&mut auto, Servers { mgr: (400_000, 10), ..QUIET }, 200_000);
         assert!((1 << 10..=8193).contains(&auto.threshold()), "{}", auto.threshold());
-        // A mgr so slow that all requests take the direct path.
+        // Simulate a mgr that is so slow that all requests take the direct path.
         run(&mut auto, Servers { mgr: (5_000_000, 10), ..QUIET }, 200_000);
         assert_eq!(auto.threshold(), 0);
-        // The mgr becomes fast again.
+        // Simulate an unloaded mgr again.
         run(&mut auto, QUIET, 400_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
     }
@@ -409,9 +411,9 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // A loaded mgr, where requests take 600 us longer in addition to the reported queue delay of 200 us.
+        // A loaded mgr: besides the queue delay of 200 us that it reports, requests take another 600 us longer.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
-        // These first requests of the load peak end before the mgr reports its queue delay.
+        // The first 20 requests of the load peak complete before the mgr reports its queue delay.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
         run(&mut auto, busy, 500);
         assert!(auto.threshold() < quiet, "{}", auto.threshold());
@@ -500,7 +502,8 @@ mod tests {
             auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200), 1);
         }
         assert!(auto.threshold() <= 65, "{}", auto.threshold());
-        // Long requests are fast on the mgr path, so short requests, which take no longer, take the mgr path too.
+        // On the mgr path, only requests of 16 KiB were measured. They are fast, and shorter requests take no longer,
+        // so shorter requests take the mgr path too.
         let mut auto = Auto { t: 0, ..Auto::default() };
         for n in 0..6 * u64::from(KNOWN) {
             auto.learn(Path::Direct, 100 << (n % 6), Duration::from_millis(20), 1);
@@ -556,7 +559,8 @@ mod tests {
         let mut auto = Auto::default();
         for _ in 0..10 {
             (0..8).for_each(|_| auto.learn(Path::Direct, 1 << 20, Duration::from_millis(90), 8));
-            // A single probe of the mgr path is slower than an eighth of the direct path's time.
+            // With one request in flight, the mgr takes 42 ms per request. Eight iods in parallel take 90 ms for eight
+            // requests.
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(42), 1);
             assert_eq!(path(1 << 20, auto.threshold()), Path::Direct);
         }

@@ -40,7 +40,7 @@ pub enum Fault {
     Kind {
         /// The directory entry with the wrong file kind.
         at: At,
-        /// The file kind that the inode has.
+        /// The file kind recorded in the inode.
         kind: FileKind,
     },
     /// A directory entry has a cookie outside the range that the hash of its name allows, or its name is invalid.
@@ -67,13 +67,13 @@ pub enum Fault {
         /// The parent recorded in the directory's inode.
         parent: FileId,
     },
-    /// A directory has more than one entry. This entry is outside the recorded parent, or is not the first one in the
-    /// recorded parent.
+    /// More than one directory entry refers to a directory. The surplus entry is outside the recorded parent, or is not
+    /// the first one in the recorded parent.
     Second {
-        /// The surplus directory entry of the directory.
+        /// The surplus entry that refers to the directory.
         at: At,
     },
-    /// A directory is part of a loop of directories, which is unreachable from the root.
+    /// A directory belongs to a loop of directories, which is unreachable from the root.
     Circle {
         /// The directory with the lowest inode number in the loop.
         id: FileId,
@@ -82,25 +82,27 @@ pub enum Fault {
     Nameless {
         /// Number of the inode that has no directory entry.
         id: FileId,
-        /// The core record when the check counted the entries. The repair applies only if the record is unchanged.
+        /// The core record of the inode when the check counted its directory entries. The repair applies only if this
+        /// record is unchanged.
         core: Value,
     },
     /// The link count in a file's inode differs from the number of its directory entries.
     Links {
         /// Number of the inode that has the wrong link count.
         id: FileId,
-        /// The link count that the inode has.
+        /// The link count recorded in the inode.
         told: u32,
         /// The number of directory entries that refer to the inode.
         found: u32,
-        /// The core record when the check counted the entries. The repair applies only if the record is unchanged.
+        /// The core record of the inode when the check counted its directory entries. The repair applies only if this
+        /// record is unchanged.
         core: Value,
     },
     /// The entry count in a directory's inode differs from the number of its entries.
     Entries {
         /// Number of the directory's inode.
         dir: FileId,
-        /// The entry count that the directory's inode has.
+        /// The entry count recorded in the directory's inode.
         told: u64,
         /// The number of entries that the check found in the directory.
         found: u64,
@@ -109,7 +111,7 @@ pub enum Fault {
     Subdirs {
         /// Number of the directory's inode.
         dir: FileId,
-        /// The subdirectory count that the directory's inode has.
+        /// The subdirectory count recorded in the directory's inode.
         told: u32,
         /// The number of subdirectories that the check found in the directory.
         found: u64,
@@ -118,9 +120,9 @@ pub enum Fault {
     Xattrs {
         /// Number of the file's inode.
         id: FileId,
-        /// The totals of extended attributes that the inode has.
+        /// The totals of extended attributes recorded in the inode.
         told: XattrTally,
-        /// The totals that the check found; the number of changes is taken from the inode.
+        /// The totals that the check computed; their number of changes is copied from the inode.
         found: XattrTally,
     },
     /// Extended attributes exist for an inode that does not exist.
@@ -140,9 +142,9 @@ pub enum Fault {
         /// The number of inodes that the check found.
         found: u64,
     },
-    /// An inode number that the store would still allocate is already in use.
+    /// The next inode number of the store is too low: the store can allocate a number that is already in use.
     NextId {
-        /// The next inode number that the store would allocate.
+        /// The next inode number to allocate that the store has recorded.
         next: u64,
         /// The highest inode number in use.
         used: FileId,
@@ -159,7 +161,7 @@ pub enum Fault {
     },
     /// The list of doomed files (files whose objects are to be deleted) has a file that still exists.
     DoomedAlive {
-        /// Number of the inode that still exists.
+        /// Number of the inode that still exists although it is in the list of doomed files.
         id: FileId,
     },
     /// An intent exists for a file that is missing or is not a regular file.
@@ -171,22 +173,22 @@ pub enum Fault {
     },
 }
 
-/// A directory entry with its position.
+/// A directory entry with its directory and its cookie.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct At {
     /// Inode number of the directory.
     pub dir: FileId,
     /// The cookie, which is the position of the entry in the directory.
     pub cookie: u64,
-    /// The name in the entry.
+    /// The name in the directory entry.
     pub name: Bytes,
-    /// Inode number that the entry refers to.
+    /// Number of the inode to which the directory entry refers.
     pub child: FileId,
-    /// The file kind in the entry.
+    /// The file kind recorded in the directory entry.
     pub kind: FileKind,
 }
 
-/// The result of the attempt to repair a fault.
+/// The result of an attempt to repair a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mended {
     /// The repair succeeded.

@@ -1,5 +1,5 @@
-//! The check of inodes: both records of each inode, the counts in them, the chain of parents of directories, and the
-//! link count.
+//! The check of inodes: core record, tail record, counts, link count, and for directories the chain of parents up to
+//! the root.
 
 use super::{Check, Checked, Fault, Seen, inode_in};
 use crate::engine::Value;
@@ -7,7 +7,8 @@ use crate::schema::{self, Body, Core, Counts, NextId, Record, Tail, XattrTally};
 use bytes::Bytes;
 use types::{FileId, FileKind};
 
-/// The inodes of one part, ordered by number, each with its number of directory entries found so far.
+/// The inodes of one range of inode numbers, in ascending order. Each has the number of directory entries found that
+/// refer to it.
 #[derive(Default)]
 pub(super) struct Part {
     inodes: Vec<Counted>,
@@ -15,14 +16,14 @@ pub(super) struct Part {
 
 struct Counted {
     id: FileId,
-    /// The link count in the inode; `None` if the core record is damaged.
+    /// The link count recorded in the inode; `None` if the core record is damaged.
     told: Option<u32>,
     found: u32,
 }
 
 impl Part {
-    /// Counts a directory entry that refers to `id`, if the inode is in this part. Returns the number of entries
-    /// counted so far.
+    /// Counts a directory entry that refers to `id`. Returns the number of entries counted for `id`; 0 if the inode is
+    /// not in this range.
     pub(super) fn name(&mut self, id: FileId) -> u32 {
         match self.inodes.binary_search_by_key(&id, |counted| counted.id) {
             Ok(index) => {
@@ -35,7 +36,7 @@ impl Part {
     }
 }
 
-/// Which of the two records (core, tail) of the current inode the walk has met.
+/// Which records of the current inode the walk has read: core record, tail record, or both.
 struct Half {
     id: FileId,
     core: bool,
@@ -49,13 +50,13 @@ impl Half {
 }
 
 impl Check<'_> {
-    /// Checks inodes from the key `from` on, up to the number that fits in a part. Returns the key at which the next
-    /// part begins, or `None` after the last inode.
+    /// Checks the inodes from the key `from` on, up to the limit for one range of inodes. Returns the key at which the
+    /// next range begins, or `None` after the last inode.
     pub(super) fn inodes(&mut self, from: Option<Vec<u8>>, part: &mut Part) -> Checked<Option<Vec<u8>>> {
         let start = from.unwrap_or_else(|| schema::core_key(FileId(0)));
         let end = schema::past_all(&start);
         let mut half = Half::of(FileId(0));
-        // Each inode has two records, so the limit is even and a part normally ends between two inodes.
+        // Each inode has two records, so the limit on records is even and a range normally ends between two inodes.
         let limit = self.memory.inodes.max(1) * 2;
         let next = self.walk(&start, &end, limit, &mut |check, key, value| {
             let (Some(which @ (0 | 1)), 10) = (key.get(9).copied(), key.len()) else {
@@ -81,8 +82,8 @@ impl Check<'_> {
                 None => check.found(Fault::Record { key: key.to_vec() }),
             }
         })?;
-        // A damaged inode with one record shifts the end of the part between the two records of another inode. The tail
-        // of that inode is checked now, and the next part begins after it.
+        // If a damaged inode has only one record, the limit can fall between the core and tail records of a later
+        // inode. So check this tail record now, and begin the next range after it.
         if let Some(next) = &next
             && next.len() == 10
             && next[9] == 1
@@ -167,7 +168,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Compares the link count in each inode of a part with the number of directory entries found.
+    /// Compares the link count in each inode of a range with the number of directory entries found.
     pub(super) fn count(&mut self, part: &Part) -> Checked {
         for Counted { id, told, found } in &part.inodes {
             let (id, found) = (*id, *found);
@@ -178,7 +179,7 @@ impl Check<'_> {
             let Some(value) = self.read(&schema::core_key(id))? else { continue };
             let Some(core) = Core::look(&value) else { continue };
             match (core.kind(), found) {
-                // The check of the orphan list reports regular files without entries.
+                // Regular files without directory entries must be orphans, which `core` has already checked.
                 (FileKind::Regular, 0) if told == 0 => {}
                 (_, 0) => self.found(Fault::Nameless { id, core: value })?,
                 (FileKind::Directory, _) if told == 1 => self.second_names(id, &core)?,

@@ -45,7 +45,8 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Reports keys with unknown tags. Also reports keys that extend the one-byte key of a single record.
+    /// Reports keys whose tag byte is unknown. Also reports keys that are longer than one byte although their tag byte
+    /// belongs to a single record, such as the inode count.
     fn unknown(&mut self) -> Checked {
         let mut from = Vec::new();
         for tag in TAGS {

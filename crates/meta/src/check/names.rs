@@ -7,20 +7,21 @@ use crate::schema::{self, Body, CookieKey, Core, Dentry, Record, Tail};
 use bytes::Bytes;
 use types::{FileId, FileKind};
 
-/// The directory whose entries the walk is passing, with the counts so far.
+/// The directory whose entries the walk is reading, with the numbers of entries and subdirectories read from it.
 #[derive(Default)]
 struct Inside {
     dir: Option<FileId>,
     names: u64,
     subdirs: u64,
-    /// The names in the current hash bucket. A bucket has few names, and they are adjacent in key order.
+    /// The names in the current hash bucket (names with the same hash). A bucket has few names, and their entries are
+    /// adjacent in key order.
     alike: Vec<Bytes>,
     bucket: u64,
 }
 
 impl Check<'_> {
-    /// Walks over all directory entries and counts those that refer to inodes of `part`. With `cookies`, which the
-    /// caller passes only for the first part, also checks each entry.
+    /// Walks over all directory entries and counts those that refer to inodes of the range `part`. With `cookies`, also
+    /// checks each entry; the caller passes `cookies` only for the first range.
     pub(super) fn names(&mut self, cookies: Option<&CookieKey>, part: &mut Part) -> Checked {
         let from = schema::dentry_key(FileId(0), 0);
         let mut inside = Inside::default();
@@ -86,7 +87,7 @@ impl Check<'_> {
             return self.found(Fault::Second { at });
         }
         if parent != at.dir {
-            // If the recorded parent has an entry for the directory, this entry is surplus. Otherwise the recorded
+            // If the recorded parent has an entry for the directory, the entry `at` is surplus. Otherwise the recorded
             // parent is wrong.
             return match self.named_in(parent, at.child)?.is_empty() {
                 false => self.found(Fault::Second { at }),
@@ -113,8 +114,8 @@ impl Check<'_> {
         Ok(found)
     }
 
-    /// Reports all but the first entry for a directory in its recorded parent. The check of each entry has already
-    /// reported entries in other directories.
+    /// Reports all entries for a directory in its recorded parent except the first one. The walk over all entries has
+    /// already reported entries for the directory in other directories.
     pub(super) fn second_names(&mut self, id: FileId, core: &Core) -> Checked {
         let Body::Directory { parent } = core.body else { return Ok(()) };
         for at in self.named_in(parent, id)?.into_iter().skip(1) {
@@ -123,7 +124,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks the counts of a directory after the walk has passed all its entries.
+    /// Compares the recorded entry and subdirectory counts of a directory with the numbers that the walk found in it.
     fn leave(&mut self, inside: &Inside) -> Checked {
         let Some(dir) = inside.dir else { return Ok(()) };
         match self.inode(dir)? {
@@ -143,8 +144,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Reports directories whose counts are not zero but that have no entries. The walk over entries does not meet such
-    /// directories.
+    /// Reports directories that have no entries although a recorded count of entries or subdirectories is not zero. The
+    /// walk over directory entries does not reach such directories.
     fn empty(&mut self) -> Checked {
         let from = schema::core_key(FileId(0));
         self.walk(&from, &schema::past_all(&from), usize::MAX, &mut |check, key, value| {

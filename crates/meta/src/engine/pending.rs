@@ -10,7 +10,7 @@ use std::thread::Thread;
 
 /// The pending outcome of a submitted batch.
 ///
-/// Dropping this value does not cancel the batch, unless the batch still waits for space in the queue.
+/// Dropping the future does not cancel the batch, unless the batch still waits for space in the queue.
 #[derive(Debug)]
 #[must_use = "a batch that found the queue full is handed over only when this is polled"]
 pub struct Pending(State);
@@ -23,7 +23,7 @@ enum State {
 }
 
 impl Pending {
-    /// Returns a value that is already complete with `outcome`.
+    /// Returns a future that is already complete with `outcome`.
     pub fn known(outcome: Outcome) -> Self {
         Pending(State::Known(Some(outcome)))
     }
@@ -37,7 +37,7 @@ impl Pending {
         }
     }
 
-    /// Blocks the thread until the outcome arrives.
+    /// Blocks the thread until the outcome of the batch arrives.
     pub fn wait(mut self) -> Outcome {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);

@@ -1,4 +1,5 @@
-//! The bounded queue of batches for a store's writer. The writer takes the batches in groups (windows).
+//! The bounded queue of batches for a store's writer. The writer removes batches from the queue in commit groups:
+//! batches that it commits together.
 
 use super::{Batch, Outcome};
 use futures_channel::oneshot;
@@ -30,14 +31,14 @@ struct Inner {
     waiting: Vec<Waker>,
     /// Waker of the task that waits in `ready`; the queue calls it when a job arrives.
     watching: Option<Waker>,
-    /// Whether the writer's thread has been woken and has not run yet.
+    /// Whether the writer's thread has been woken and has not run since.
     called: bool,
     closed: bool,
 }
 
 impl Inner {
-    /// Removes the jobs of the next window. Also returns the wakers of senders that wait for space in the queue, which
-    /// the caller must wake.
+    /// Removes the jobs of the next commit group. Also returns the wakers of senders that wait for space in the queue,
+    /// which the caller must wake.
     fn take(&mut self) -> (Vec<Job>, Vec<Waker>) {
         let mut window = Vec::new();
         let mut bytes = 0;
@@ -53,7 +54,7 @@ impl Inner {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A poisoned lock is harmless: no code panics while it holds the lock, and the state is consistent after each
+        // A poisoned lock is harmless: no code panics while it holds the lock, and the queue is consistent after each
         // statement.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,7 +112,7 @@ impl Queue {
         self.lock().jobs.is_empty()
     }
 
-    /// Removes the jobs of the next window, possibly none. Returns `None` when the queue is closed and empty.
+    /// Removes the jobs of the next commit group, possibly none. Returns `None` when the queue is closed and empty.
     pub(crate) fn take(&self) -> Option<Vec<Job>> {
         let mut inner = self.lock();
         if inner.jobs.is_empty() && inner.closed {
@@ -178,8 +179,8 @@ mod tests {
         let mut next = 0;
         let mut last = None;
         while last != Some(1_000_000) {
-            // The queue does not count the calls of `call`. A thread that has emptied the queue blocks until the next
-            // call.
+            // `call` may have run more than once, but the thread wakes only once: after it has emptied the queue, it
+            // blocks until the next `call`.
             if queue.is_empty() {
                 queue.called(None);
             }

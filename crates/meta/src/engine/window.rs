@@ -1,21 +1,22 @@
-//! A window of batches: a group that the store commits together. Each batch sees the changes of earlier batches in the
-//! window, and is applied completely or not at all.
+//! A commit group: batches that the store commits together. Each batch sees the changes of earlier batches in the
+//! commit group, and is applied completely or not at all.
 
 use super::{Batch, Broken, Expect, Key, MergeFn, Merged, Unreadable, Value, View, Walk, Write};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// The result of applying a batch to a window.
+/// The result of applying a batch to a commit group.
 pub(crate) enum Verdict {
-    /// The preconditions held, and the window contains the changes of the batch.
+    /// The preconditions held, and the commit group contains the changes of the batch.
     Applied(Vec<Merged>),
-    /// A precondition did not hold, or a delta did not merge. The index counts preconditions first, then changes.
+    /// A precondition did not hold, or a delta could not be applied. The field is the index of the failed precondition
+    /// or change; preconditions count first, then changes.
     Conflict(usize),
     /// The batch depends on the record of this key, which is damaged.
     Corrupt(Key),
 }
 
-/// The changes of the batches in a window, on top of a view of the store before the window.
+/// The changes of the batches in a commit group, on top of a view of the store before the commit group.
 pub(crate) struct Window<'a> {
     base: &'a dyn View,
     merge: MergeFn,
@@ -23,7 +24,7 @@ pub(crate) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// Returns a window without batches over the view `base`.
+    /// Returns a commit group without batches over the view `base`.
     pub(crate) fn new(base: &'a dyn View, merge: MergeFn) -> Self {
         Window { base, merge, changes: BTreeMap::new() }
     }
@@ -50,7 +51,7 @@ impl<'a> Window<'a> {
         }
         let mut clear = true;
         self.base.survey(from..to, usize::MAX, &mut |key, _| {
-            // The earlier check found no new values in this range, so a key that the window changed is a deleted key.
+            // The commit group sets no value in this range, so it deletes every key of the range that it changes.
             clear = self.changes.contains_key(key);
             if clear { Walk::On } else { Walk::Stop }
         })?;
@@ -65,7 +66,7 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Applies `batch` to the window if all its preconditions hold.
+    /// Applies `batch` to the commit group if all its preconditions hold.
     pub(crate) fn apply(&mut self, batch: &Batch) -> Result<Verdict, Broken> {
         match self.try_apply(batch) {
             Ok(verdict) => Ok(verdict),

@@ -37,12 +37,12 @@ use writer::Writer;
 type Table = TableDefinition<'static, &'static [u8], &'static [u8]>;
 /// The redb table of the records. Each record has a checksum.
 const TABLE: Table = TableDefinition::new("weir");
-/// The redb table with the log's anchor, under the key [`ANCHOR`]. The anchor names the last log record whose changes
-/// are in the table of records.
+/// The redb table with the log's anchor, under the key [`ANCHOR`]. The anchor identifies the last log record whose
+/// changes are in the table of records.
 const LOG: Table = TableDefinition::new("log");
 const ANCHOR: &[u8] = b"anchor";
 
-/// A store in a redb file and a batch log file. The files are locked against other processes while this value lives.
+/// A store in a redb file and a batch log file. The files are locked against other processes while the store is open.
 ///
 /// After an I/O error all operations fail, and the daemon must be restarted. The restarted daemon recovers all batches
 /// that were reported as committed and durable.
@@ -103,7 +103,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the store as failed. Later calls do not replace the first cause.
+    /// Marks the store as failed. Only the first call sets the cause of the failure.
     fn fail(&self, broken: &Broken) {
         let mut state = self.state();
         state.broken.get_or_insert_with(|| broken.clone());
@@ -156,7 +156,7 @@ impl Embedded {
         match make() {
             Ok(writer) => Self::start(writer),
             Err(error) => {
-                // Remove the incomplete files, which would make the next attempt fail.
+                // Remove the incomplete files. If they stayed, the next attempt to create the store would fail.
                 let _ = (std::fs::remove_file(path), std::fs::remove_file(log_path(path)));
                 Err(error)
             }
@@ -189,8 +189,8 @@ impl Embedded {
         Self::start(Self::attach_on(storage, log, id, merge, free)?)
     }
 
-    /// Opens a store as [`Self::on`] does, but without a writer thread. The store does work only when the caller calls
-    /// [`Stepper::step`] with the current time.
+    /// Opens a store as [`Self::on`] does, but without a writer thread. The store commits batches and makes checkpoints
+    /// only when the caller calls [`Stepper::step`] with the current time.
     pub fn stepped(
         storage: impl StorageBackend,
         log: impl LogDisk,
@@ -255,7 +255,7 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.queue.close();
         if let Some(thread) = self.thread.take() {
-            // If the writer panicked, the senders of its batches have already received `Unknown`.
+            // Ignore a panic of the writer's thread: the senders of its batches have already received `Unknown`.
             let _ = thread.join();
         }
     }

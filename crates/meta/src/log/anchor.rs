@@ -1,10 +1,10 @@
-//! The anchor of a batch log: a record in the store that identifies the last log record whose changes are in the table.
-//! A replay begins with the following log record.
+//! The anchor of a batch log: a record in the store that identifies the last log record whose changes are in the
+//! database table. A replay begins with the following log record.
 
 use xdr::{Malformed, Reader, Writer};
 
-/// The position in the log up to which the table has all changes. The store writes the anchor in the same transaction
-/// as these changes.
+/// The position in the log up to which the database table has all changes. The store writes the anchor in the same
+/// transaction as these changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
     /// Random id of the store, which is also in the head of the log and in every record.
@@ -12,11 +12,11 @@ pub struct Anchor {
     /// The run: the number of times that the store was opened. Records of other runs do not continue the history of
     /// this run.
     pub run: u64,
-    /// Number of the last record whose changes are in the table. Record numbers only increase.
+    /// Number of the last log record whose changes are in the database table. Record numbers only increase.
     pub index: u64,
-    /// Checksum of the record with the number `index`.
+    /// Checksum of the log record with the number `index`.
     pub chain: u32,
-    /// Offset in the ring, in bytes, at which the next record begins.
+    /// Offset in the ring of log records, in bytes, at which the next record begins.
     pub position: u64,
     /// Size of the ring in bytes; a multiple of [`BLOCK`](super::BLOCK).
     pub size: u64,
@@ -65,7 +65,7 @@ impl Anchor {
         if !aligned || !inside {
             return Err(Malformed::Invalid("a place outside of the batch log"));
         }
-        // No real store reaches such counts, so larger values are damage.
+        // No real store reaches such numbers, so larger values are damage.
         if [anchor.run, anchor.index, anchor.size].into_iter().any(|count| count > u64::MAX / 4) {
             return Err(Malformed::Invalid("a number out of range"));
         }

@@ -1,10 +1,11 @@
-//! The checkpoint schedule of the table: how long changes have waited in the log, and how much disk space the next
-//! checkpoint needs.
+//! The schedule of checkpoints, which move changes from the log to the database table. It records how long changes have
+//! waited in the log, and how much disk space the next checkpoint needs.
 
 use std::time::Duration;
 use types::limits;
 
-/// The changes that are in the log and not yet durable in the table: the time of the oldest one, and their number.
+/// The changes that are in the log and not yet durable in the database table: the time of the oldest one, and their
+/// number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
     oldest: Option<Duration>,
@@ -12,13 +13,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Records that a window with `changes` changed records was committed without a flush of the table.
+    /// Records that a commit group with `changes` changed records was committed without a flush of the database.
     pub(crate) fn applied(&mut self, now: Duration, changes: usize) {
         self.oldest.get_or_insert(now);
         self.changes += changes as u64;
     }
 
-    /// Records that a checkpoint has made all changes durable in the table.
+    /// Records that a checkpoint has made all changes durable in the database table.
     pub(crate) fn flushed(&mut self) {
         *self = Plan::default();
     }
@@ -35,7 +36,7 @@ impl Plan {
 
     /// Returns the disk space in bytes that the next checkpoint may need if `more` further records change before it.
     ///
-    /// The free space of the disk still includes this space, because the table writes its pages only at the checkpoint.
+    /// The free space of the disk still includes this space, because redb writes its pages only at the checkpoint.
     pub(crate) fn needs(&self, more: usize) -> u64 {
         (self.changes + more as u64).saturating_mul(limits::META_CHANGE_BYTES)
     }

@@ -1,5 +1,5 @@
-//! A record of the batch log: the changes of a window, with a checksum and the record's position in the history of the
-//! store.
+//! A record of the batch log: the changes of a commit group (batches committed together), with a checksum and the
+//! record's position in the store's history.
 
 use super::{blocks, crc32c};
 use crate::engine::{Key, Value};
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use xdr::Malformed;
 
-/// The changed keys of a window with their new values; `None` means that the key is deleted.
+/// The changed keys of a commit group with their new values; `None` means that the key is deleted.
 pub type Changes = BTreeMap<Key, Option<Value>>;
 
 const MAGIC: [u8; 8] = *b"WEIRLOGR";
@@ -23,16 +23,16 @@ pub struct Stamp {
     pub run: u64,
     /// Number of the record; consecutive records have consecutive numbers.
     pub index: u64,
-    /// Number of the last record that had been flushed when this record was written.
+    /// Number of the last log record that had been flushed when this record was written.
     pub flushed: u64,
-    /// Checksum of the previous record, which chains the records of the log.
+    /// Checksum of the previous log record. Because of it, a replay accepts only records that follow one another.
     pub chain: u32,
 }
 
 /// The head of a log record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Checksum of the bytes of the record that follow this field, without padding.
+    /// Checksum of the record's bytes that follow this field, without padding.
     pub crc: u32,
     /// Length of the record in bytes, including the head and excluding the padding.
     pub len: u32,
@@ -43,7 +43,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Length of the head in bytes.
+    /// Length of the head of a log record in bytes.
     pub const LEN: usize = 64;
     /// Offset at which the bytes covered by the checksum begin.
     const CHECKED: usize = 12;
@@ -129,7 +129,7 @@ pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Opt
     out.extend_from_slice(&count.to_be_bytes());
     for (key, value) in changes {
         out.extend_from_slice(&u16::try_from(key.len()).ok()?.to_be_bytes());
-        // The length of the record fits in 32 bits, so the length of each value does too.
+        // The record length fits in 32 bits (checked before), so the length of each value does too.
         let value_len = value.as_ref().map_or(ABSENT, |value| value.len() as u32);
         out.extend_from_slice(&value_len.to_be_bytes());
         out.extend_from_slice(key);

@@ -11,7 +11,8 @@ const MAGIC: [u8; 8] = *b"WEIRLOG\0";
 const VERSION: u32 = 1;
 /// Number of used bytes in the first block of the log; the rest of the block is padding.
 const HEAD: usize = 32;
-/// Size limit in bytes, for one write call when the ring is zeroed, and for the record buffer that the log keeps.
+/// Maximum number of bytes in one write call that zeroes the ring, and in the record buffer that the log keeps for
+/// reuse.
 const CHUNK: u64 = 1 << 20;
 
 /// The reason why a store cannot use a log.
@@ -35,14 +36,14 @@ pub enum LogError {
     Io(#[from] io::Error),
 }
 
-/// A log with its storage and its current position.
+/// A batch log: its storage, and the position at which it writes the next record.
 pub struct Log {
     disk: Box<dyn LogDisk>,
-    /// The anchor as it is after the last written record.
+    /// The anchor that the store must save once the changes of the last written record are in its table.
     now: Anchor,
     /// Bytes in the ring that hold records after the store's last durable anchor. They must not be overwritten.
     held: u64,
-    /// Number of the last record that is durable.
+    /// Number of the last log record that is durable on the disk.
     flushed: u64,
     record: Vec<u8>,
     crc: u32,
@@ -130,8 +131,8 @@ impl Log {
         Ok(Some(changes))
     }
 
-    /// Verifies that the replay has reached the end of the history. If a later record shows that the missing record had
-    /// been flushed, the log is damaged.
+    /// Verifies that the replay has reached the end of the history, where the next record is missing. If a later record
+    /// shows that the missing record had been flushed, the log is damaged.
     fn end(&self) -> Result<(), LogError> {
         let missing = self.now.index.saturating_add(1);
         let rest = self.now.size - self.held;
@@ -139,8 +140,8 @@ impl Log {
         for offset in (BLOCK..rest).step_by(BLOCK as usize) {
             let position = (self.now.position + offset) % self.now.size;
             self.disk.read_at(BLOCK + position, &mut block)?;
-            // Such a record has a higher number, so it is not left over from an earlier lap of the ring. It was written
-            // after the missing record had been flushed.
+            // A record with a higher number is not left over from an earlier lap of the ring. It was written after the
+            // missing record had been flushed.
             let later = |head: &Head| {
                 let Stamp { store, run, index, flushed, .. } = head.stamp;
                 (store, run) == (self.now.store, self.now.run) && index > missing && flushed >= missing
@@ -178,7 +179,7 @@ impl Log {
         self.held += blocks(len);
     }
 
-    /// Begins a new run after a replay. From now on, records of earlier runs do not continue the history.
+    /// Begins a new run of the log after a replay. From now on, records of earlier runs do not continue the history.
     pub fn begin(&mut self) {
         self.now.run += 1;
         self.flushed = self.now.index;
@@ -215,7 +216,7 @@ impl Log {
         Ok(())
     }
 
-    /// Flushes all written records to the disk.
+    /// Flushes all written log records to the disk.
     pub fn flush(&mut self) -> io::Result<()> {
         self.disk.sync()?;
         self.flushed = self.now.index;
@@ -240,7 +241,7 @@ impl Log {
         Ok(true)
     }
 
-    /// Frees the ring, after the store has made all changes up to [`Self::anchor`] durable in the table.
+    /// Frees the ring, after the store has made all changes up to [`Self::anchor`] durable in the database table.
     pub fn applied(&mut self) {
         self.held = 0;
         self.flushed = self.now.index;

@@ -11,7 +11,7 @@ use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
     /// Runs an operation that creates an inode, with a new inode number. `made` returns the inode number in the
-    /// operation's answer. An unused number returns to the cache.
+    /// operation's result. If the operation has not used the number, the number returns to the cache.
     pub(super) async fn make<T>(
         &self,
         cred: &Cred,
@@ -22,9 +22,9 @@ impl<E: Engine> Namespace<E> {
         let id = self.new_id().await?;
         let result = self.change(cred, now, |tx| op(tx, id)).await;
         let free = match &result {
-            // If the answer has another number, the file existed already and the new number is unused.
+            // If the result has another inode number, the file existed already and the new number is unused.
             Ok(answer) => made(answer) != id,
-            // With these errors, the store may have created the file nevertheless.
+            // Despite these errors, the store may have created the file, so do not reuse the number.
             Err(Status::Io | Status::ServerFault | Status::Corrupt) => false,
             Err(_) => true,
         };

@@ -9,8 +9,8 @@ use crate::tx::Tx;
 use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// Records a write up to `to` whose bytes are durable on iods. The file size grows to `to` if it is smaller. The
-    /// modification time becomes `mtime`, or `now` without it.
+    /// Records a write that ended at `to` and whose bytes are durable on iods. The file size grows to `to` if it is
+    /// smaller. The modification time becomes `mtime`, or `now` if `mtime` is `None`.
     ///
     /// The change is durable on completion (for LAYOUTCOMMIT and stable writes). Calls for the same file never conflict
     /// with one another.
@@ -58,14 +58,15 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
-    /// Records that iods have bytes up to `end` that no writer reported. If the file size is already at least `end`,
-    /// nothing changes, not even the times. Otherwise the change is like one of [`Self::note_write`].
+    /// Records that iods have bytes up to the file offset `end`, which the mgr learned without a LAYOUTCOMMIT of the
+    /// writer. If the file size is already at least `end`, nothing changes, not even the times. Otherwise the file
+    /// grows to `end`, and the change becomes durable as one of [`Self::note_write`] does.
     pub async fn learn_size(&self, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
-    /// Records the statement `known` about the durable lengths of a file's objects. No attribute that clients see
-    /// changes. If a crash loses the record, only this knowledge is lost.
+    /// Records, as `known` states, for which file length all objects of a file are durably long enough. No attribute
+    /// that clients see changes. A crash may lose the recorded length, but no data.
     pub async fn note_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::whole(tx, id, known)).await
     }

@@ -26,12 +26,12 @@ impl From<Unreadable> for DumpError {
     }
 }
 
-/// A part of a dump, passed to the caller's sink.
+/// The start of a dump or the next bytes of a dump, passed to the caller's sink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DumpPart {
-    /// The snapshot exists from now on; the dump contains no later change.
+    /// The snapshot was taken; the dump contains no change that is committed later.
     Begun,
-    /// The dump continues with these bytes.
+    /// The next bytes of the dump, with the number of records in them.
     Bytes {
         /// The next bytes of the dump, in order.
         bytes: Vec<u8>,

@@ -9,8 +9,8 @@ use crate::{ChangeInfo, Created, FileInfo, How, Layout};
 use bytes::Bytes;
 use types::{FileId, FileKind, Generation, Status, limits};
 
-/// Creates the regular file `id` under `name`, or finds the existing file if `how` allows it. Unless `durable`, the
-/// answer does not wait until the file is durable.
+/// Creates the regular file `id` under `name`, or finds the existing file if `how` allows it. Unless `durable` is set,
+/// the operation completes before the file is durable.
 pub(crate) fn plan(
     tx: &mut Tx<'_>,
     dir: FileId,
@@ -41,7 +41,8 @@ pub(crate) fn plan(
     let body = Body::Regular { generation, layout: layout.cloned(), verifier };
     let (core, tail) = begin(tx.cred, tx.now, &parent, set, body)?;
     tx.put_inode(id, &core, &tail);
-    // Most new files are written soon. Storing the intent in the same batch saves a later flush.
+    // Clients write most new files soon after the create. Storing the write intent in the same batch saves a later
+    // flush.
     tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
     let entry = Dentry { child: id, kind: FileKind::Regular, name: Bytes::copy_from_slice(name) };
     tx.add_name(dir, &place, &entry)?;

@@ -38,8 +38,8 @@ pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Vec<Intent>, Status> {
 
 /// Stores an intent of a regular file; `Stale` if the file does not exist.
 pub(crate) fn plan(tx: &mut Tx<'_>, noted: Noted) -> Plan<()> {
-    // Deleting an inode deletes its intents. The precondition on the core ensures that the inode still exists at the
-    // commit.
+    // Deleting an inode deletes its intents. The precondition on the core record ensures that the inode still exists at
+    // the commit.
     let core = tx.rely_on(noted.file)?;
     let Body::Regular { .. } = core.body else { return Err(Status::WrongType) };
     // Write the intent even if an equal one exists, because a concurrent batch may remove the existing intent before
@@ -48,8 +48,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, noted: Noted) -> Plan<()> {
     super::known(())
 }
 
-/// Removes intents, unless their values have changed. Set `durable` if executing an intent again after a crash would do
-/// harm.
+/// Removes intents, unless their values have changed. Set `durable` if executing a removed intent again after a crash
+/// does harm.
 pub(crate) fn forget(tx: &mut Tx<'_>, done: &[Noted], durable: bool) -> Plan<()> {
     tx.frees();
     if !durable {

@@ -8,8 +8,8 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, Status, limits};
 
-/// Adds the name `name` in `dir` to the file `id`. `IsDir` if the file is a directory, `NoEnt` if it has no name any
-/// more.
+/// Adds the name `name` in `dir` to the file `id`. `IsDir` if the file is a directory, `NoEnt` if the file has already
+/// lost its last name.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, dir: FileId, name: &[u8]) -> Plan<Made> {
     types::name::check(name)?;
     let parent = tx.rely_on_dir(dir)?;

@@ -14,6 +14,6 @@ pub(crate) fn read(tx: &Tx<'_>, dir: FileId, name: &[u8]) -> Result<Attrs, Statu
         _ => return Err(Status::NotDir),
     }
     let found = tx.place(dir, name)?.found.ok_or(Status::NoEnt)?;
-    // The view is consistent, so an entry that refers to a missing file is damage.
+    // The view is consistent, so a directory entry that refers to a missing file is damage.
     tx.attrs(found.entry.child).map_err(|status| if status == Status::Stale { Status::Corrupt } else { status })
 }

@@ -37,7 +37,7 @@ pub(crate) fn read(
         }
         Walk::On
     })?;
-    // If a page has no valid key, the search cannot continue and ends.
+    // If this call has read no valid key, it knows no position at which to continue, so the search ends.
     names.next = (!ended && last != start).then_some(last);
     Ok(names)
 }

@@ -20,16 +20,17 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
     tx.frees();
     // If a crash undoes this batch, the file is an orphan again after the restart, and the mgr deletes it again.
     tx.not_durable();
-    // The core changes in every batch that changes the orphan record, and an orphan never gets a new name. So a
-    // precondition on the core suffices.
+    // Every batch that changes the orphan record also changes the core record, and an orphan never gets a new name. So
+    // a precondition on the core record suffices.
     let core = tx.rely_on(id).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
     let doomed = end(tx, id, &core)?;
     tx.delete(orphan);
     super::known(doomed)
 }
 
-/// Deletes a regular file that has no name after this batch and that no client has open. The batch already depends on
-/// `core`. Returns the record for the list of doomed files if the file has objects.
+/// Deletes a regular file that has no name after this batch and that no client has open. The batch already has a
+/// precondition on `core`, the core record of the file. Returns the record for the list of doomed files if the file has
+/// objects.
 pub(crate) fn end(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Option<Doomed>, Status> {
     let Body::Regular { generation, layout, .. } = &core.body else { return Err(Status::Corrupt) };
     let objects = match layout {

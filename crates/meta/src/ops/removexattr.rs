@@ -8,7 +8,7 @@ use crate::tx::{Touch, Tx};
 use types::{FileId, Status, limits};
 
 /// Removes the extended attribute `name` (without the `user.` prefix); `NoXattr` if the file has no such attribute.
-/// Answers with the change attribute of the file.
+/// Returns the change attribute of the file before and after.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, name: &[u8]) -> Plan<ChangeInfo> {
     let mut core = tx.rely_on(id)?;
     may_change_xattrs(tx.cred, &core)?;

@@ -36,7 +36,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -
         keep_out_of_itself(tx, found.entry.child, to.dir, &to_core)?;
     }
     if place.found.as_ref().is_some_and(|other| other.entry.child == found.entry.child) {
-        // If both names refer to the same file, rename(2) does nothing.
+        // If both names refer to the same file, rename(2) requires that nothing changes.
         return unchanged(tx, from.dir, to.dir);
     }
     let old = Side { dir: from.dir, dir_core: from_core, found, core };
@@ -49,7 +49,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -
     }
 }
 
-/// An existing directory entry, with the core of its directory and the core of its file.
+/// An existing directory entry, with the core records of its directory and of its file.
 struct Side {
     dir: FileId,
     dir_core: Core,
@@ -72,8 +72,8 @@ fn corrupt(status: Status) -> Status {
     if status == Status::Stale { Status::Corrupt } else { status }
 }
 
-/// Renames the entry `old` to `to`. If `place` contains an entry with this name already, the file of that entry loses
-/// the name.
+/// Renames the entry `old` to `to`. `place` is the hash bucket of the new name. If the bucket has an entry with this
+/// name already, the file of that entry loses the name.
 fn replace(tx: &mut Tx<'_>, old: Side, to: End<'_>, to_core: &Core, place: &Place) -> Plan<Renamed> {
     let is_dir = old.is_dir();
     if let Some(found) = place.found.as_ref().filter(|found| found.entry.kind == FileKind::Directory) {
@@ -155,8 +155,8 @@ fn exchange(tx: &mut Tx<'_>, old: Side, new: Side) -> Plan<Renamed> {
     Ok(Box::new(move |settled| Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced: None })))
 }
 
-/// Returns `Inval` if the directory `to` is `moved` or lies below it. The batch depends on the core of every directory
-/// from `to` up to the root. So two concurrent renames cannot create a loop.
+/// Returns `Inval` if the directory `to` is `moved` or lies below it. The batch has preconditions on the core records
+/// of all directories from `to` up to the root. So two concurrent renames cannot create a loop.
 fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core) -> Result<(), Status> {
     let mut at = to;
     let mut parent = Tx::parent_in(to_core)?;
@@ -172,8 +172,8 @@ fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core
     }
 }
 
-/// Returns `NotEmpty` if the directory `target`, which would be replaced, is `from` or an ancestor of it. No
-/// precondition is needed: if `target` gets an entry concurrently, the check for an empty directory fails.
+/// Returns `NotEmpty` if `target`, the directory to be replaced, is `from` or an ancestor of it. No precondition is
+/// needed: if `target` gets an entry concurrently, the check for an empty directory fails.
 fn keep_what_holds_it(tx: &Tx<'_>, target: FileId, from: FileId, from_core: &Core) -> Result<(), Status> {
     let mut at = from;
     let mut parent = Tx::parent_in(from_core)?;

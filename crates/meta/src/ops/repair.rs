@@ -13,7 +13,7 @@ use crate::check::{Fault, Mended};
 use crate::tx::Tx;
 use types::FileId;
 
-/// Name of the directory in the root in which repairs create names for files without one.
+/// Name of the directory `/lost+found`, in which repairs create a name for each file that has no name.
 pub(crate) const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Repairs a fault. `lost` is the directory for files without a name. Without it, faults that need this directory are

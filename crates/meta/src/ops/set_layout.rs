@@ -8,12 +8,12 @@ use crate::{FileInfo, Layout};
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Sets the layout of a regular file that has no layout with objects yet. Answers with the layout that the file has
+/// Sets the layout of a regular file that has no layout with objects yet. Returns the layout that the file has
 /// afterwards.
 ///
-/// If the file is inline, the answer contains the inline bytes, and the caller writes them to the objects. Until
+/// If the file is inline, the result contains the inline bytes, and the caller writes them to the objects. Until
 /// [`arrived`], the inline bytes remain the valid copy. The operation changes no attribute, because programs do not see
-/// layouts. The answer has the attributes before the operation.
+/// layouts. The result has the attributes before the operation.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileInfo, Option<Bytes>)> {
     if layout.body.len() > limits::LAYOUT_RECORD_MAX {
         return Err(Status::TooBig);

@@ -8,11 +8,11 @@ use crate::schema::{Reach, SizeDelta, TailDelta, Whole};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
-/// Grows the file to `end`, because iods have bytes up to there that no writer reported. The change is not durable on
-/// completion. Changes nothing if the file size is already at least `end`.
+/// Grows the file to `end`, because iods have bytes up to this offset, which the mgr learned without a LAYOUTCOMMIT of
+/// the writer. The change is not durable on completion. Changes nothing if the file size is already at least `end`.
 ///
-/// The batch has preconditions on size and times. So it never overwrites a concurrent report of the writer, or a time
-/// that a client sets concurrently.
+/// The batch has preconditions on size and times. So it never overwrites the size or the times that a concurrent
+/// LAYOUTCOMMIT or SETATTR sets.
 pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     let core = tx.rely_on(id)?;
     let tail = tx.rely_on_tail(id)?;
@@ -24,10 +24,10 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     plan(tx, id, end.into(), None, false)
 }
 
-/// Records the statement `known` about the durable lengths of a file's objects.
+/// Records, as `known` states, for which file length all objects of a file are durably long enough.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
-    // A nearly full store accepts this batch, because an fsync must not fail for lack of space for this record.
+    // A nearly full store accepts this batch, because otherwise an fsync could fail for lack of space for this record.
     tx.frees();
     tx.not_durable();
     let tail = tx.tail(id)?;
@@ -44,8 +44,8 @@ pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
 /// and set-group-id bits unless the writer is the superuser.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
     let Reach { end, holes, whole } = to;
-    // A nearly full store accepts this batch: it replaces a record and adds none. A removal of the file, or a client
-    // that reads the attributes, may depend on it.
+    // A nearly full store accepts this batch: it replaces a record and adds none. A removal of the file, or a GETATTR
+    // of a client, may depend on this batch.
     tx.frees();
     let before = tx.rely_on(id)?;
     match before.kind() {

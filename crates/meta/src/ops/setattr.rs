@@ -98,8 +98,8 @@ fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Sta
         return Ok(());
     }
     if layout.is_moving() {
-        // The mgr is moving the inline bytes to objects, and no intent would truncate these objects. So the client must
-        // retry the truncate after the move.
+        // The mgr is moving the inline bytes to objects, and a truncate of the inline bytes does not truncate the
+        // objects. So the client must retry the truncate after the move.
         return Err(Status::Delay);
     }
     let key = schema::bytes_key(id);
@@ -118,9 +118,9 @@ fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Sta
     Ok(())
 }
 
-/// Checks the permission to set times. Only the owner may set a given time, or only one of the two times. Callers with
-/// write permission may set both times to the current time. Setting current times together with the size needs no more
-/// permission than setting the size.
+/// Checks the permission to set times. Only the owner may set a time other than the current one, or set only one of
+/// access time and modification time. Callers with write permission may set both times to the current time. Setting
+/// current times together with the size needs no more permission than setting the size.
 fn may_set_times(tx: &Tx<'_>, file: &Core, set: &SetAttrs, writable: bool) -> Result<(), Status> {
     let times = [set.atime, set.mtime];
     if times == [None; 2] || owns(tx.cred, file) {

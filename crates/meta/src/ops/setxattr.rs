@@ -8,8 +8,8 @@ use crate::{ChangeInfo, SetXattr};
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Sets the extended attribute `name` (without the `user.` prefix) to `value`. Answers with the change attribute of the
-/// file.
+/// Sets the extended attribute `name` (without the `user.` prefix) to `value`. Returns the change attribute of the file
+/// before and after.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, name: &[u8], value: &[u8], how: SetXattr) -> Plan<ChangeInfo> {
     if name.is_empty() || name.contains(&0) {
         return Err(Status::Inval);
@@ -41,8 +41,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, name: &[u8], value: &[u8], how: 
     if tally.count as usize > limits::XATTRS_MAX || tally.bytes as usize > limits::XATTRS_BYTES_MAX {
         return Err(Status::NoSpc);
     }
-    // The changed core makes this batch conflict with concurrent operations that change or copy extended attributes of
-    // the file.
+    // The changed core record makes this batch conflict with concurrent operations that change or copy extended
+    // attributes of the file.
     tally.changes = tally.changes.wrapping_add(1);
     tx.put_core(id, &core);
     tx.put(key, Bytes::copy_from_slice(value));

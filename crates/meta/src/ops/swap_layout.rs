@@ -11,8 +11,8 @@ use crate::tx::Tx;
 use crate::{Layout, Unused};
 use types::{FileId, Generation, Status, limits};
 
-/// Records that the caller is about to create the objects of the layout `to`, and fences the current objects. Answers
-/// with the new generation; `None` if the layout of the file is not `from`.
+/// Records that the caller is about to create the objects of the layout `to`, and fences the current objects. Returns
+/// the new generation; `None` if the layout of the file is not `from`.
 ///
 /// # Errors
 /// `Delay` while the file has unused objects of an earlier swap; `TooBig` if the encoded layout is too long.
@@ -37,10 +37,10 @@ pub(crate) fn begin(tx: &mut Tx<'_>, id: FileId, from: &Layout, to: &Layout) -> 
 }
 
 /// Replaces the layout `from` of a file by the layout in its record of unused objects. The caller has made the bytes of
-/// the file durable in the new objects since [`begin`] answered with the generation `begun`. The objects of `from`
-/// become unused. Answers with the raised generation.
+/// the file durable in the new objects since [`begin`] returned the generation `begun`. The objects of `from` become
+/// unused. Returns the raised generation.
 ///
-/// Answers `None` and changes nothing unless the file has the layout `from` and the generation `generation`, and the
+/// Returns `None` and changes nothing unless the file has the layout `from` and the generation `generation`, and the
 /// record of unused objects has the generation `begun`.
 pub(crate) fn plan(
     tx: &mut Tx<'_>,
@@ -58,8 +58,8 @@ pub(crate) fn plan(
     }
     *layout = Some(new.layout);
     tx.expect(Expect::Reads(key.clone(), value));
-    // A nearly full store accepts this batch, because the mgr can free space only after the batch: then it removes the
-    // old objects.
+    // A nearly full store accepts this batch, because only after the batch can the mgr remove the old objects, which
+    // frees space.
     tx.frees();
     let raised = tx.raise_generation(id, &mut core)?;
     tx.put_core(id, &core);

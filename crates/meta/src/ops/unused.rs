@@ -28,9 +28,9 @@ pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Option<Unused>, Status> {
     tx.get(&schema::unused_key(file))?.map(Unused::from_value).transpose()
 }
 
-/// Removes a record of unused objects after they were removed from every iod, unless the record has changed. The answer
-/// does not wait until the removal is durable. After a crash, the mgr removes the objects again, which does no harm: a
-/// later swap of the file is durable only together with this removal.
+/// Removes a record of unused objects after they were removed from every iod, unless the record has changed. The
+/// operation completes before the removal is durable. After a crash, the mgr removes the objects again, which does no
+/// harm: a later swap of the file is durable only together with this removal.
 pub(crate) fn forget(tx: &mut Tx<'_>, done: &Unused) -> Plan<()> {
     tx.frees();
     tx.not_durable();

@@ -8,7 +8,7 @@ use crate::{Changed, engine::Expect};
 use bytes::{Bytes, BytesMut};
 use types::{FileId, Status};
 
-/// Writes `data` at `offset` of an inline file. Answers `None` if the file has objects or would become longer than
+/// Writes `data` at `offset` of an inline file. Returns `None` if the file has objects or would become longer than
 /// `most` bytes.
 ///
 /// Permissions are not checked, because the writer has the file open. The write clears the set-user-id and set-group-id

@@ -41,7 +41,7 @@ pub struct Dentry {
     pub child: FileId,
     /// Kind of the file that the name refers to.
     pub kind: FileKind,
-    /// The name in the directory.
+    /// The name of the directory entry.
     pub name: Bytes,
 }
 

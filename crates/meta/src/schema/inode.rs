@@ -1,5 +1,5 @@
-//! The two records of an inode. The core seldom changes, and batches have preconditions on its value. The tail changes
-//! often, and batches change it by merges.
+//! The two records of an inode. The core record (type, owner, layout) seldom changes, and batches have preconditions on
+//! its value. The tail record (size, times, change attribute) changes often, and batches change it by merge operations.
 
 use super::{Record, get_option, get_time, put_option, put_time};
 use crate::Layout;
@@ -9,8 +9,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The core record of an inode, with the attributes that seldom change.
 ///
-/// An operation that depends on the core adds a precondition on its value to the batch. So every change that other
-/// operations must notice has to change the value.
+/// An operation that depends on the core record adds a precondition on its value to the batch. So every change that
+/// other operations must notice has to change the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Core {
     /// Permission bits, including set-user-id, set-group-id and sticky bit.
@@ -74,7 +74,7 @@ pub enum Body {
 }
 
 /// The tail record of an inode, with the attributes that each write or new directory entry changes. Batches change it
-/// by merges, so these changes do not conflict.
+/// by merge operations, so these changes do not conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tail {
     /// Change attribute of the file, which grows with every change.
@@ -84,8 +84,8 @@ pub struct Tail {
     /// For regular files: offset after the last byte that is known to be durable on an iod; 0 if none is known. The
     /// object that has this byte must exist.
     pub written: u64,
-    /// For regular files: file length for which every object is known to be durably long enough; 0 if unknown. An
-    /// object that is shorter than a file of this length requires has lost bytes.
+    /// For regular files: the largest known file length for which all objects are durably long enough; 0 if none is
+    /// known. An object that is shorter than a file of this length requires has lost bytes.
     pub whole: u64,
     /// Number of subdirectories of a directory.
     pub subdirs: u32,
@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    /// Returns the attributes of the inode `id` from its core and its tail.
+    /// Returns the attributes of the inode `id` from its core record and its tail record.
     pub fn attrs(&self, id: FileId, tail: &Tail) -> Attrs {
         let kind = self.kind();
         Attrs {
@@ -143,7 +143,7 @@ impl Tail {
     /// Flag in the stored number of subdirectories that encodes [`Tail::holes`].
     const HOLES: u32 = 1 << 31;
 
-    /// Returns the tail of an inode of `size` bytes that is created at `now`.
+    /// Returns the tail record of an inode of `size` bytes that is created at `now`.
     pub fn new(now: Timestamp, size: u64) -> Self {
         Tail {
             change: 1,
@@ -160,11 +160,11 @@ impl Tail {
 }
 
 impl Tail {
-    /// Returns the tail with the change attribute that clients see, which is larger than all that earlier starts of the
-    /// mgr returned.
+    /// Returns the tail record with the change attribute that clients see, which is larger than all that earlier starts
+    /// of the mgr returned.
     ///
-    /// A power failure loses changes that were not durable. Later changes then reach the same stored values again.
-    /// Without the addition, clients would mistake them for the values that they cached.
+    /// A power failure loses changes that were not durable. Later changes then reach the same stored values again. The
+    /// addition makes these values differ from the values that clients have cached.
     pub(crate) fn told(self, since: u64) -> Self {
         Tail { change: self.change.wrapping_add(since), ..self }
     }
@@ -229,12 +229,12 @@ impl Record for Tail {
         out.u64(self.change);
         out.u64(self.size);
         out.u64(self.written);
-        // A larger count would overlap the flag, so the largest possible count is stored instead.
+        // A larger count would overlap the flag, so store the largest count that does not.
         out.u32(self.subdirs.min(Self::HOLES - 1) | if self.holes { Self::HOLES } else { 0 });
         put_time(out, self.atime);
         put_time(out, self.mtime);
         put_time(out, self.ctime);
-        // This field is optional, because records of older versions and of directories do not have it.
+        // The field `whole` is optional, because records of older versions and of directories do not have it.
         if self.whole > 0 {
             out.u64(self.whole);
         }

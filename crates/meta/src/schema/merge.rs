@@ -9,7 +9,7 @@ use xdr::{Malformed, Reader, Writer};
 /// A delta: a change that the store merges into an existing record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delta {
-    /// A change of a [`Tail`] record.
+    /// A change of a tail record ([`Tail`]).
     Tail(TailDelta),
     /// Number of created inodes to add to [`Counts`]; negative for deleted inodes.
     Files(i64),
@@ -17,7 +17,7 @@ pub enum Delta {
     Ids(u64),
 }
 
-/// A change of a [`Tail`]. It increments the change attribute, unless [`Self::whole`] is the only change.
+/// A change of a tail record ([`Tail`]). It increments the change attribute, unless [`Self::whole`] is the only change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TailDelta {
     /// Change of the file size, or of the number of directory entries.
@@ -29,18 +29,18 @@ pub struct TailDelta {
     pub whole: Option<Whole>,
     /// Number of subdirectories to add; negative for removed ones.
     pub subdirs: i32,
-    /// New access time; `None` keeps the old one.
+    /// New access time; `None` keeps the old access time.
     pub atime: Option<Timestamp>,
-    /// New modification time; `None` keeps the old one.
+    /// New modification time; `None` keeps the old modification time.
     pub mtime: Option<Timestamp>,
-    /// New change time; `None` keeps the old one.
+    /// New change time; `None` keeps the old change time.
     pub ctime: Option<Timestamp>,
 }
 
 /// A change of [`Tail::size`], which is the file size, or the number of directory entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SizeDelta {
-    /// The size stays unchanged.
+    /// The change does not affect the size.
     #[default]
     Keep,
     /// Sets the size to the value. If this changes the size, the modification time becomes the given time.
@@ -75,8 +75,8 @@ pub struct Whole {
     pub end: u64,
 }
 
-/// The end of a write, and what it implies for holes and object lengths. A conversion from a plain number implies
-/// nothing about either.
+/// The end of a write, and what it implies for holes and object lengths. A `Reach` that was converted from a plain
+/// number implies nothing about holes or object lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
     /// File offset after the last written byte.
@@ -131,7 +131,7 @@ impl Record for NextId {
 }
 
 impl TailDelta {
-    /// Returns `tail` after this change; `None` if a value would leave its valid range.
+    /// Returns `tail` after this change; `None` if the change moves a field out of its valid range.
     pub fn apply(&self, mut tail: Tail) -> Option<Tail> {
         if *self != (TailDelta { whole: self.whole, ..TailDelta::default() }) || self.whole.is_none() {
             tail.change = tail.change.checked_add(1)?;
@@ -262,7 +262,7 @@ impl Delta {
 
 /// The merge function of this schema; pass it to [`crate::Embedded`] or [`crate::Memory`].
 ///
-/// Returns `None` if the record is missing or damaged, or if a value would leave its valid range.
+/// Returns `None` if the record is missing or damaged, or if the delta moves a field out of its valid range.
 pub fn merge(old: Option<&[u8]>, delta: &[u8]) -> Option<Value> {
     let old = Bytes::copy_from_slice(old?);
     Some(match Delta::from_bytes(Bytes::copy_from_slice(delta)).ok()? {

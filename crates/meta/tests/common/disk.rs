@@ -26,7 +26,7 @@ struct Inner {
     files: [Image; 2],
     syncs_held: bool,
     waiting: usize,
-    /// Number of writes and syncs that still succeed before the disk fails.
+    /// Number of further writes and syncs that succeed before the disk fails; `None` if the disk does not fail.
     budget: Option<usize>,
     operations: usize,
     syncs: [usize; 2],
@@ -181,7 +181,7 @@ impl Disk {
         self.inner().syncs_held = true;
     }
 
-    /// Blocks until a sync is blocked.
+    /// Blocks until another thread waits in a sync that [`Self::hold_syncs`] blocks.
     pub fn wait_for_sync(&self) {
         let mut inner = self.inner();
         while inner.waiting == 0 {
@@ -189,7 +189,7 @@ impl Disk {
         }
     }
 
-    /// Lets the blocked syncs continue.
+    /// Lets the syncs that [`Self::hold_syncs`] blocks continue.
     pub fn release_syncs(&self) {
         self.inner().syncs_held = false;
         self.0.1.notify_all();
@@ -200,22 +200,23 @@ impl Disk {
         self.inner().budget = Some(operations);
     }
 
-    /// Sets the capacity of the disk in bytes. Call this function on an empty disk, or to change an earlier capacity.
+    /// Sets the capacity of the disk in bytes. Set the first capacity while the disk is empty, because the disk counts
+    /// allocated blocks only while it has a capacity.
     pub fn limit(&self, capacity: u64) {
         self.inner().capacity = Some(capacity);
     }
 
-    /// Returns the free space in bytes.
+    /// Returns the free space of the disk in bytes.
     pub fn free(&self) -> u64 {
         self.inner().free()
     }
 
-    /// Returns the number of writes, syncs and changes of the length so far.
+    /// Returns the number of writes, syncs and length changes that the disk has executed.
     pub fn operations(&self) -> usize {
         self.inner().operations
     }
 
-    /// Returns the number of syncs so far: of the database file and of the log file.
+    /// Returns the number of syncs of the database file and of the log file that the disk has executed.
     pub fn syncs(&self) -> (usize, usize) {
         let [store, log] = self.inner().syncs;
         (store, log)

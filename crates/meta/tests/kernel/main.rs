@@ -1,7 +1,7 @@
 //! Differential test of permission checks: compares the namespace with the running kernel.
 //!
 //! The test builds the same tree in a scratch directory and in a namespace. It runs the same random operations as the
-//! same users on both, and compares the answers and the resulting trees.
+//! same users on both trees, and compares the results of the operations and the resulting trees.
 //!
 //! `WEIR_TEST_SCALE=full` runs 100,000 cases. `WEIR_TEST_SEED` sets the seed of the random numbers. The test needs root
 //! to act as other users. Without root, it prints a message and checks nothing.
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Number of cases on one tree. The test then builds a new tree.
 const CASES_OF_TREE: u64 = 60;
 
-/// The attributes of a file that the test compares.
+/// The attributes of a file that the test compares between kernel and namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     kind: char,
@@ -66,7 +66,7 @@ fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
             Op::Unlink { .. } | Op::Rmdir { .. } => {
                 matches!(ours, Errno::IsDir | Errno::NotDir) && refusals.contains(&kernel)
             }
-            // If both paths fail, POSIX allows the error of either path.
+            // If both paths of an operation fail, POSIX allows the error of either path.
             Op::Rename { .. } | Op::Link { .. } => {
                 kernel == Errno::Access && matches!(ours, Errno::NotDir | Errno::NoEnt)
             }
@@ -77,8 +77,8 @@ fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
 /// Number of times that each operation ended with each outcome.
 type Counts = BTreeMap<(&'static str, String), u64>;
 
-/// Changes the permissions of a random file, runs a random operation, and compares the outcomes. Skips operations that
-/// a sysctl of this machine may forbid.
+/// Changes the permissions of a random file, runs a random operation in both trees, and compares the outcomes. Skips
+/// operations that a sysctl of this machine may forbid.
 fn case(dice: &mut Dice, kernel: &Local, ours: &Ours, counts: &mut Counts) {
     let before = kernel.tree();
     let change = Change::random(dice, &before);

@@ -49,7 +49,7 @@ impl Ours {
     pub fn run(&self, actor: &Actor, op: &Op) -> Answer {
         let cred = Cred { uid: actor.uid, gid: actor.gid, groups: actor.groups.clone() };
         self.perform(&cred, op).map_err(|status| match op {
-            // A client reports `IsDir` from LINK as EPERM, as link(2) requires.
+            // Clients report the error `IsDir` of LINK to programs as EPERM, as link(2) requires.
             Op::Link { .. } if status == Status::IsDir => Errno::Perm,
             _ => errno(status),
         })

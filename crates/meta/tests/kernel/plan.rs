@@ -115,7 +115,7 @@ fn mode(dice: &mut Dice) -> u32 {
     special << 9 | class(dice) << 6 | class(dice) << 3 | class(dice)
 }
 
-/// The access mode of an open.
+/// The access mode of an open in the test: read, write, both, or truncate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Read,
@@ -130,9 +130,9 @@ pub enum Access {
 pub enum Times {
     BothNow,
     BothChosen,
-    /// The operation sets only the access time, to a chosen value.
+    /// utimensat(2) sets only the access time, to the given value.
     AccessChosen,
-    /// The operation sets only the modification time, to the current time.
+    /// utimensat(2) sets only the modification time, to the current time.
     ChangeNow,
 }
 
@@ -220,7 +220,7 @@ impl Op {
             2 => Op::Access { path: file, wanted: dice.below(8) as u32 },
             3 | 4 => Op::Open { path: file, how },
             5 | 6 => Op::Create { path: file, how, exclusive: dice.once_in(3), mode: mode(dice) },
-            // mkdir(2) ignores the set-user-id and set-group-id bits.
+            // mkdir(2) ignores the set-user-id and set-group-id bits, so generate modes without these bits.
             7 => Op::Mkdir { path, mode: mode(dice) & 0o1777 },
             8 => Op::Mknod { path, mode: mode(dice) },
             9 => Op::Symlink { path },

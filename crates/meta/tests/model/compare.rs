@@ -1,5 +1,5 @@
-//! The comparison of the namespace with the reference model: runs each action on both, and compares all answers and
-//! files.
+//! The comparison of the namespace with the reference model: runs each action on both, and compares the results of all
+//! actions, and all files.
 
 use crate::action::{Action, Op, user};
 use crate::block::block;
@@ -99,7 +99,7 @@ impl<E: Engine> Pair<E> {
         self.check(h, attrs);
     }
 
-    /// Runs an action on the namespace and on the reference model, and compares the answers.
+    /// Runs an action on the namespace and on the reference model, and compares the results.
     pub fn step(&mut self, action: &Action) {
         let Action::Do(who, step, op) = action else { return };
         self.now.secs += step;

@@ -18,7 +18,7 @@ pub struct Node {
     pub names: u32,
     pub size: u64,
     pub times: [Timestamp; 4],
-    /// Number of changes of the file so far.
+    /// Number of changes of the file since its creation.
     pub changes: u64,
     pub children: BTreeMap<Vec<u8>, Handle>,
     pub parent: Handle,
@@ -27,7 +27,7 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub verifier: Option<[u8; 8]>,
     pub layout: bool,
-    /// Number of layout swaps of the file so far, which identifies its layout.
+    /// Number of layout swaps of the file since its creation, which identifies its layout.
     pub swaps: u8,
     pub gone: bool,
 }

@@ -19,7 +19,7 @@ impl FileLog {
         Ok(FileLog { file })
     }
 
-    /// Opens the existing file at `path`.
+    /// Opens the existing log file at `path`.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(FileLog { file: File::options().read(true).write(true).open(path)? })
     }
@@ -38,7 +38,8 @@ impl LogDisk for FileLog {
         self.file.write_all_at(data, offset)
     }
 
-    /// Calls `fdatasync`. Overwriting allocated blocks changes no file metadata, so this suffices on every file system.
+    /// Calls `fdatasync`. Overwriting allocated blocks changes no file metadata, so `fdatasync` suffices on every file
+    /// system.
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }

@@ -6,8 +6,8 @@
 //! commits the batch itself. If another thread has the writer, the submitting thread leaves the batch in the queue and
 //! wakes the writer's thread, which commits all queued batches together.
 //!
-//! On a slow disk only the writer's thread flushes. Checkpoints (moving changes from the log to the table) also belong
-//! to the writer's thread. The exception is a nearly full disk, where a submitting thread may move changes too.
+//! On a slow disk only the writer's thread flushes. Checkpoints (moving changes from the log to the database) also
+//! belong to the writer's thread. Only on a nearly full disk may a submitting thread make a checkpoint too.
 
 use super::writer::Writer;
 use crate::engine::{Job, Queue};
@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-/// If windows take longer than this on average, only the writer's thread commits: a submitting thread could do other
-/// work in the meantime.
+/// If the commit of a group of batches takes longer than this on average, only the writer's thread commits. A
+/// submitting thread can then do other work during the flush.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// Moving average of the time that a window takes, in microseconds.
+/// Moving average of the time that the commit of a group of batches takes, in microseconds.
 #[derive(Debug, Default)]
 struct Pace(AtomicU32);
 
@@ -28,7 +28,8 @@ impl Pace {
         let micros = u32::try_from(window.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
         // Only the thread that holds the writer updates the average. The weight of a sample is one eighth, so a single
-        // flush of eight milliseconds hands the commits to the writer's thread. A few fast flushes reverse this.
+        // flush of eight milliseconds hands the commits to the writer's thread. After some fast flushes, submitting
+        // threads commit again.
         self.0.store(before - before / 8 + micros / 8, Relaxed);
     }
 
@@ -62,8 +63,8 @@ impl GroupCommit {
             drop(writer);
             self.queue.called(due.map(|due| due.saturating_sub(self.start.elapsed())));
             let Ok(mut writer) = self.writer.lock() else { return };
-            // Take the jobs only while holding the writer. Otherwise a thread that already holds the writer could
-            // commit later batches first.
+            // Remove jobs from the queue only while holding the lock of the writer. Otherwise a thread that already
+            // holds the lock could commit later batches first.
             let Some(jobs) = self.queue.take() else { return writer.close() };
             self.work(&mut writer, jobs, self.start.elapsed());
             writer.relieve();
@@ -74,8 +75,8 @@ impl GroupCommit {
         }
     }
 
-    /// Commits these batches and sends their outcomes. Without batches, makes a checkpoint if one is due at the time
-    /// `begun`.
+    /// Commits the batches of `jobs` and sends their outcomes. Without batches, makes a checkpoint if one is due at the
+    /// time `begun`.
     fn work(&self, writer: &mut Writer, jobs: Vec<Job>, begun: Duration) {
         if jobs.is_empty() || writer.is_due(begun) {
             writer.step(jobs, begun);
@@ -85,19 +86,20 @@ impl GroupCommit {
         }
     }
 
-    /// Ensures that a thread takes the batch that the calling thread has just queued.
+    /// Ensures that a thread commits the batch that the calling thread has just queued.
     pub(super) fn look(&self) {
         if !self.pace.is_quick() || !self.lead() {
             self.queue.call();
         }
     }
 
-    /// Commits a window on the calling thread. Returns whether the writer's thread need not be woken.
+    /// Tries to commit the queued batches on the calling thread. Returns false if the caller must wake the writer's
+    /// thread.
     fn lead(&self) -> bool {
         let mut writer = match self.writer.try_lock() {
             Ok(writer) => writer,
             Err(TryLockError::WouldBlock) => return false,
-            // A thread panicked while it held the writer, so no thread will take the jobs.
+            // A thread panicked while it held the writer, so no thread will commit the queued batches.
             Err(TryLockError::Poisoned(_)) => {
                 self.queue.abandon();
                 return true;
@@ -111,7 +113,7 @@ impl GroupCommit {
         let Some(jobs) = self.queue.take() else { return false };
         let was_due = writer.due();
         self.work(&mut writer, jobs, begun);
-        // Wake the writer's thread if the time of its next checkpoint has changed or the memtable has become large.
+        // Wake the writer's thread if the time of its next checkpoint has changed, or if the memtable has become large.
         let is_known = writer.due() == was_due && !writer.is_laden();
         drop(writer);
         is_known && self.queue.is_empty()
@@ -143,7 +145,7 @@ mod tests {
             pace.is_quick()
         });
         assert!(quick.is_some_and(|windows| windows < 10), "{quick:?}");
-        // After a single slow flush, the writer's thread must do the commits.
+        // The simulated flush was slow, so from now on only the writer's thread may commit.
         (0..100).for_each(|_| pace.took(Duration::from_millis(2)));
         assert!(!pace.is_quick());
         pace.took(Duration::MAX);

@@ -39,7 +39,7 @@ impl Deref for Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         let database = self.0.take();
-        // Closing need not write these changes: the next open replays them from the log.
+        // redb need not write unsaved changes when it closes, because the next open replays them from the batch log.
         if let Err(broken) = guarded(|| drop(database)) {
             tracing::error!(%broken, "cannot close the metadata store");
         }

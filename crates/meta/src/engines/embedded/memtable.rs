@@ -1,5 +1,5 @@
-//! The memtable of the embedded store: the changes that are in the log but not yet in the table, on top of a snapshot
-//! of the table. A *window* is a group of batches that the writer commits together.
+//! The memtable of the embedded store. It has the changes that are in the batch log but not yet in the database table,
+//! on top of a snapshot of the table. A *commit group* is the batches that the writer commits together.
 
 use super::table::{Reading, Snapshot};
 use crate::engine::{Key, Survey, Unreadable, Value, View, Walk};
@@ -13,11 +13,11 @@ use std::vec::IntoIter;
 
 /// Approximate memory in bytes that a record needs in addition to its key and value.
 const RECORD: u64 = 128;
-/// Maximum number of records that a walk copies while it holds the lock.
+/// Maximum number of memtable records that a walk copies each time it holds the lock on the records.
 const CHUNK: usize = 256;
 
-/// The current layer, and the number of windows added so far. The lock prevents new views while the writer adds a
-/// window.
+/// The current layer of the memtable, and the number of commit groups added since the store was opened. A lock on this
+/// struct prevents new views while the writer adds a commit group.
 pub(super) struct Memtable(RwLock<Top>);
 
 struct Top {
@@ -25,22 +25,23 @@ struct Top {
     window: u64,
 }
 
-/// A snapshot of the table, and the changes since this snapshot.
+/// A layer of the memtable: a snapshot of the database table, and the changes since this snapshot.
 struct Layer {
     table: Snapshot,
     records: RwLock<BTreeMap<Key, Record>>,
     bytes: AtomicU64,
 }
 
-/// The versions of a record, each with the number of the window that wrote it. `before` has the older versions that a
-/// view may still read, oldest first.
+/// The versions of a record, each with the number of the commit group that wrote it. `before` has the older versions
+/// that a view may still read, oldest first.
 struct Record {
     last: (u64, Option<Value>),
     before: Vec<(u64, Option<Value>)>,
 }
 
 impl Record {
-    /// Returns the value of the record after `window`; `None` if no window up to this one changed the record.
+    /// Returns the value of the record after the commit group with the number `window`. Returns `None` if neither this
+    /// commit group nor an earlier one changed the record.
     fn at(&self, window: u64) -> Option<&Option<Value>> {
         let all = std::iter::once(&self.last).chain(self.before.iter().rev());
         all.into_iter().find(|(since, _)| *since <= window).map(|(_, value)| value)
@@ -48,7 +49,7 @@ impl Record {
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    // A poisoned lock is harmless, because no code panics while it holds one of the locks.
+    // A poisoned lock is harmless, because no code panics while it holds one of the locks of the memtable.
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -57,23 +58,23 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 impl Memtable {
-    /// Returns an empty memtable over the snapshot `table`.
+    /// Returns an empty memtable over the snapshot `table` of the database table.
     pub(super) fn new(table: Snapshot) -> Self {
         Memtable(RwLock::new(Top { layer: Layer::new(table), window: 0 }))
     }
 
-    /// Returns a view of the store after the last added window.
+    /// Returns a view of the store after the last added commit group.
     pub(super) fn picture<'s>(&self, corrupt: &'s AtomicU64) -> Picture<'s> {
         let top = read(&self.0);
         Picture { layer: top.layer.clone(), window: top.window, corrupt }
     }
 
-    /// Adds the changes of a window. Views that exist already do not see them; later views do.
+    /// Adds the changes of a commit group. Existing views do not see these changes; later views do.
     pub(super) fn add(&self, changes: Changes) {
         let mut top = write(&self.0);
         top.window += 1;
         let window = top.window;
-        // The lock blocks new views, so a count of one proves that no view can read older versions.
+        // The lock on `top` blocks new views. So one reference to the layer proves that no view reads older versions.
         let alone = Arc::strong_count(&top.layer) == 1;
         let mut records = write(&top.layer.records);
         let mut bytes = 0;
@@ -91,8 +92,8 @@ impl Memtable {
                 None => drop(records.insert(key, Record { last: (window, value), before: Vec::new() })),
             }
         }
-        // The bytes of replaced versions stay counted. As a result the memtable is moved into the table slightly
-        // earlier.
+        // The byte count still includes replaced versions. So the memtable moves into the database slightly earlier
+        // than necessary.
         top.layer.bytes.fetch_add(bytes, Relaxed);
     }
 
@@ -107,12 +108,12 @@ impl Memtable {
         read(&layer.records).iter().try_for_each(|(key, record)| visit(key, record.last.1.as_ref()))
     }
 
-    /// Starts an empty layer over the snapshot `table`, which contains all changes of the old layer. Later views use
-    /// the new layer.
+    /// Starts an empty layer over `table`, a snapshot of the database that contains all changes of the old layer. Later
+    /// views use the new layer.
     pub(super) fn renew(&self, table: Snapshot) {
         let layer = Layer::new(table);
         let before = std::mem::replace(&mut write(&self.0).layer, layer);
-        // Freeing a layer takes long, so drop it after the lock is released.
+        // Freeing a layer takes long, so drop the old layer after the lock on the memtable is released.
         drop(before);
     }
 }
@@ -123,7 +124,7 @@ impl Layer {
     }
 }
 
-/// A view of the store as it was after a given window.
+/// A view of the store as it was after a given commit group.
 pub(super) struct Picture<'s> {
     layer: Arc<Layer>,
     window: u64,
@@ -156,7 +157,7 @@ impl View for Picture<'_> {
             if std::mem::take(&mut is_taken) {
                 entry = below.step()?;
             }
-            // If the memtable and the table both have a key, the memtable has the newer value.
+            // If both the memtable and the database table have a key, the memtable has the newer value.
             let first = match (&entry, recent.key()) {
                 (None, None) => return Ok(None),
                 (Some(entry), Some(key)) => entry.key().cmp(key),
@@ -181,11 +182,11 @@ impl View for Picture<'_> {
     }
 }
 
-/// An iterator over the memtable's records in a range. It copies a few records at a time, so no lock is held while
-/// `visit` runs.
+/// An iterator over the memtable's records in a key range. It copies a few records at a time, so the thread holds no
+/// lock while `visit` runs.
 struct Ahead<'p, 'r> {
     picture: &'p Picture<'p>,
-    /// The part of the range that is not copied yet; `None` if the whole range is copied.
+    /// The part of the key range that is not copied yet; `None` if all its records are copied.
     rest: Option<(Bound<Key>, &'r [u8])>,
     size: usize,
     copied: std::iter::Peekable<IntoIter<(Key, Option<Value>)>>,

@@ -1,4 +1,4 @@
-//! Opening of an embedded store: finds the batch log and replays it into the table.
+//! Opening of an embedded store: finds the batch log and replays its changes into the database table.
 
 use super::guard::{Guarded, guarded};
 use super::memtable::Memtable;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use types::limits;
 
-/// An open database and the other parts of a store.
+/// An open database, with the merge function, the path and the free-space query of the store.
 pub(super) struct Base {
     pub(super) database: Guarded,
     pub(super) merge: MergeFn,
@@ -69,12 +69,13 @@ fn find(database: &Database, path: &Path) -> Result<Option<Anchor>, StoreError> 
     Anchor::from_bytes(anchor).map(Some).map_err(|cause| damaged(cause.to_string()))
 }
 
-/// Replays the log into the table and begins a new run of the log, in one durable transaction.
+/// Replays the log into the table of records and begins a new run of the log, in one durable transaction. Each open of
+/// the store has its own run number.
 fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreError> {
     let first = log.anchor().index;
     let transaction = begin(database).map_err(|error| StoreError::from_redb(path, error))?;
     {
-        // Create the table if it is missing, because snapshots require it.
+        // Create the table of records if it is missing, because snapshots require the table.
         let mut table = open(&transaction, TABLE).map_err(|error| StoreError::from_redb(path, error))?;
         let mut together = Changes::new();
         let mut bytes = 0;
@@ -107,7 +108,7 @@ pub(super) fn begin(database: &Database) -> Result<WriteTransaction, redb::Stora
     })
 }
 
-/// Returns a snapshot of the table of records as of the last commit.
+/// Returns a snapshot of the table of records as of the last commit to the database.
 pub(super) fn snapshot(database: &Database) -> Result<Snapshot, redb::StorageError> {
     let transaction = database.begin_read().map_err(|error| match error {
         redb::TransactionError::Storage(error) => error,
@@ -130,13 +131,13 @@ pub(super) fn open(transaction: &WriteTransaction, table: super::Table) -> Resul
     transaction.open_table(table).map_err(from_table)
 }
 
-/// Writes changes to the table, with the checksum of each record.
+/// Writes changes to the table of records, with the checksum of each record.
 pub(super) fn write(table: &mut Open<'_>, changes: &Changes) -> Result<(), redb::StorageError> {
     let mut sealed = Vec::new();
     changes.iter().try_for_each(|(key, value)| change(table, key, value.as_ref(), &mut sealed))
 }
 
-/// Writes one change to the table; `sealed` is a scratch buffer for the record with its checksum.
+/// Writes one change to the table of records; `sealed` is a scratch buffer for the record with its checksum.
 pub(super) fn change(
     table: &mut Open<'_>,
     key: &[u8],
@@ -155,8 +156,9 @@ pub(super) fn change(
 
 /// Commits a transaction together with the log's anchor.
 ///
-/// With `durable`, this and all earlier commits are durable afterwards, with redb's quick-repair data, so that the next
-/// open does not walk the whole database. Without `durable`, only the log makes the changes durable.
+/// If `durable` is set, this commit and all earlier ones are durable on return. The transaction then has redb's
+/// quick-repair data, so that the next open need not read the whole database. Otherwise, only the log makes the changes
+/// durable.
 pub(super) fn commit(
     mut transaction: WriteTransaction,
     anchor: &Anchor,

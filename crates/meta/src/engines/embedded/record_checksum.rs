@@ -13,7 +13,8 @@ const SMALL: usize = 254;
 fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
     let len = key.len() + value.len();
     if len <= SMALL {
-        // A checksum over one contiguous buffer takes half the time of a checksum over three pieces.
+        // Copy the key and the value into one buffer: one checksum over it takes half the time of a checksum over three
+        // pieces.
         let mut joined = [0; 2 + SMALL];
         joined[..2].copy_from_slice(&(key.len() as u16).to_be_bytes());
         joined[2..2 + key.len()].copy_from_slice(key);
@@ -50,7 +51,7 @@ mod tests {
     fn the_checksum_covers_every_bit_of_key_and_value() {
         let mut sealed = Vec::new();
         seal(b"key", b"value", &mut sealed);
-        // The expected checksum is the CRC-32C of the bytes 00 03 "keyvalue".
+        // The expected checksum is the CRC-32C of the key length 00 03 and the text "keyvalue".
         assert_eq!(sealed, [&b"value"[..], &crc32c(b"\x00\x03keyvalue").to_be_bytes()].concat());
         // The fast path for short records and the general path give the same checksum.
         for len in [SMALL - 4, SMALL - 3, SMALL - 2, 1000] {
@@ -69,7 +70,7 @@ mod tests {
         for key in [&b"kez"[..], b"ke", b"keyv", b""] {
             assert_eq!(open(key, &sealed), None);
         }
-        // The same bytes with another boundary between key and value do not match.
+        // The same bytes with another boundary between key and value do not match the checksum.
         seal(b"keyv", b"alue", &mut sealed);
         assert_eq!(open(b"key", &[b"v", &sealed[..]].concat()), None);
         seal(b"", b"", &mut sealed);

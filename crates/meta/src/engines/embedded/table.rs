@@ -7,10 +7,10 @@ use redb::{AccessGuard, ReadOnlyTable, StorageError};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A read-only snapshot of the table as of a commit.
+/// A read-only snapshot of the table of records, as it was after a commit.
 pub(super) type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
-/// A snapshot of the table, with the counter of damaged records that reads increment.
+/// A snapshot of the table of records, with a counter that each read of a damaged record increments.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'t>(pub(super) &'t Snapshot, pub(super) &'t AtomicU64);
 
@@ -26,7 +26,7 @@ impl<'t> Reading<'t> {
         Ok(found.map(|sealed| record_checksum::open(key, sealed.value()).map(Value::copy_from_slice)))
     }
 
-    /// Returns the value of `key`; `None` if the table has no such record.
+    /// Returns the value of `key`; `None` if the snapshot has no such record.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         match guarded(|| self.find(key)) {
             Ok(Ok(None)) => Ok(None),
@@ -44,11 +44,11 @@ impl<'t> Reading<'t> {
     }
 }
 
-/// An iterator over the records of a range.
+/// An iterator over the records of a key range in a snapshot of the table.
 pub(super) struct Walker<'t> {
     table: Reading<'t>,
     entries: redb::Range<'static, &'static [u8], &'static [u8]>,
-    /// Key of the last record that the iterator returned.
+    /// Key of the last record that the iterator returned, for the error if damage hides the next one.
     at: Key,
 }
 
@@ -57,7 +57,7 @@ impl<'t> Walker<'t> {
     pub(super) fn step(&mut self) -> Result<Option<Entry<'t>>, Unreadable> {
         let next = guarded(|| self.entries.next()).map_err(|_| self.table.damaged(&self.at))?;
         let Some((key, sealed)) = next.transpose().map_err(Broken::new)? else { return Ok(None) };
-        // redb reads the page only when the key and the value are accessed, so the access is guarded too.
+        // redb reads the page only when the key and the value are accessed, so guard this access against panics too.
         guarded(|| (key.value(), sealed.value())).map_err(|_| self.table.damaged(&self.at))?;
         self.at.clear();
         self.at.extend_from_slice(key.value());
@@ -65,7 +65,7 @@ impl<'t> Walker<'t> {
     }
 }
 
-/// A record that a walk returned.
+/// A record that an iterator over the table has returned.
 pub(super) struct Entry<'t> {
     table: Reading<'t>,
     key: AccessGuard<'static, &'static [u8]>,

@@ -1,5 +1,6 @@
-//! The writer of the embedded store. It appends the queued batches to the log, one window with one flush at a time, and
-//! later moves many windows together into the table. A *window* is a group of batches that are committed together.
+//! The writer of the embedded store. It appends the queued batches to the batch log, with one flush for each commit
+//! group. A checkpoint later moves the changes of many commit groups into the database table. A *commit group* is the
+//! batches that the writer commits together.
 
 use super::guard::guarded;
 use super::open::{begin, change, commit, open, snapshot, write};
@@ -11,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::limits;
 
-/// Free space in bytes from which the writer queries the free space only every [`LOOK`]. Ordinary writes of other
-/// programs cannot fill so much space in this time. Only `fallocate` can, and it can also fill the disk between any
-/// query and the following write.
+/// If at least this many bytes are free, the writer queries the free space only once per [`LOOK`]. In this time,
+/// ordinary writes of other programs cannot fill so much space. `fallocate` can, but more frequent queries cannot rule
+/// that out either.
 const ROOMY: u64 = 4 << 30;
 /// Interval between queries for the free space of a disk with at least [`ROOMY`] bytes free.
 const LOOK: Duration = Duration::from_millis(20);
@@ -32,7 +33,7 @@ pub enum Step {
     Closed,
 }
 
-/// The writer of a store without a writer thread, which tests use to control when the store works.
+/// The writer of a store without a writer thread, which tests use to control when the store commits.
 ///
 /// To close the store after its [`Embedded`](super::Embedded) is dropped, call [`Self::step`] until it returns
 /// [`Step::Closed`]. To simulate a crash, make the disks fail and drop the stepper earlier.
@@ -44,8 +45,8 @@ impl Stepper {
         Stepper(writer)
     }
 
-    /// Commits up to one window of queued batches and sends their outcomes. Without batches, makes a checkpoint if one
-    /// is due. `now` is the time since a moment that the caller chooses.
+    /// Commits at most one commit group of queued batches and sends their outcomes. Without batches, makes a checkpoint
+    /// if one is due. `now` is the time since a moment that the caller chooses.
     pub fn step(&mut self, now: Duration) -> Step {
         match self.0.shared.queue.take() {
             Some(jobs) => self.0.step(jobs, now),
@@ -84,22 +85,22 @@ impl Drop for Writer {
     }
 }
 
-/// The outcomes and the changes of the batches in a window.
+/// The outcomes and the changes of the batches in a commit group.
 struct Decided {
     verdicts: Vec<Result<Vec<Merged>, Outcome>>,
-    /// Whether a batch of the window is durable, so that its outcome waits for a flush.
+    /// Whether a batch of the commit group requires durability, so its outcome waits for a flush.
     durable: bool,
     changes: Changes,
 }
 
-/// How a window was committed.
+/// How a commit group was committed: in the log or in the database, and whether with a flush.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// The changes are in the log, which was not flushed.
+    /// The changes of the commit group are in the log, which was not flushed.
     Light,
-    /// The changes are in the log, which was flushed.
+    /// The changes of the commit group are in the log, which was flushed.
     Log,
-    /// The changes were written to the table, which was flushed.
+    /// The changes of the commit group are in the database table, which was flushed.
     Store,
 }
 
@@ -122,12 +123,12 @@ impl Writer {
         self.plan.is_due(now)
     }
 
-    /// Returns whether the log is so full that it may not have space for the next windows.
+    /// Returns whether the log is so full that it may not have space for the next commit groups.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.log.is_nearly_full()
     }
 
-    /// Commits these batches and sends their outcomes. Without batches, makes a checkpoint if one is due.
+    /// Commits the batches of `jobs` and sends their outcomes. Without batches, makes a checkpoint if one is due.
     pub(super) fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
         if !jobs.is_empty() {
             let step = self.window(jobs, now);
@@ -148,7 +149,7 @@ impl Writer {
         }
     }
 
-    /// Makes a checkpoint. If it fails, marks the store as failed, and no checkpoint is due any more.
+    /// Makes a checkpoint. If it fails, marks the store as failed, so that no further checkpoint is due.
     fn checkpoint_or_fail(&mut self) {
         if self.shared.state().broken.is_some() {
             self.plan.flushed();
@@ -163,7 +164,7 @@ impl Writer {
         self.shared.fail(broken);
     }
 
-    /// Commits these batches in one or more transactions, and sends their outcomes.
+    /// Commits the batches of `jobs` in one or more transactions, and sends their outcomes.
     pub(super) fn window(&mut self, mut jobs: Vec<Job>, now: Duration) -> Step {
         let count = jobs.len();
         while !jobs.is_empty() {
@@ -174,8 +175,8 @@ impl Writer {
         Step::Window(count)
     }
 
-    /// Returns how many of these batches go into the next transaction. On a nearly full disk, a transaction may use
-    /// only part of the reserve, so that the next query shows the space that the transaction used.
+    /// Returns how many batches of `jobs` go into the next transaction. On a nearly full disk, a transaction may use
+    /// only part of the reserve. The next query for free space then shows how much it used.
     fn fitting(&mut self, jobs: &[Job], now: Duration) -> usize {
         let Space { free, reserve } = self.look(now);
         let writes = jobs.iter().map(|job| job.batch.writes.len()).sum();
@@ -203,7 +204,7 @@ impl Writer {
         match outcomes {
             Ok(outcomes) => {
                 for (job, outcome) in jobs.into_iter().zip(outcomes) {
-                    // Sending fails if the caller has dropped its `Pending`, which is allowed.
+                    // Ignore an error of the send: it means only that the caller has dropped its `Pending`.
                     let _ = job.answer.send(outcome);
                 }
             }
@@ -221,8 +222,8 @@ impl Writer {
         bytes > 0 && bytes >= limits::META_RECENT_BYTES.min(self.log.anchor().size / 2)
     }
 
-    /// Moves the memtable into the table if the memtable exceeds its size limit. This runs after the outcomes are sent,
-    /// so only the next window waits for it.
+    /// Moves the memtable into the database if the memtable exceeds its size limit. This runs after the outcomes are
+    /// sent, so only the next commit group waits for it.
     pub(super) fn relieve(&mut self) {
         if !self.is_laden() || self.shared.state().broken.is_some() {
             return;
@@ -232,20 +233,21 @@ impl Writer {
         }
     }
 
-    /// Applies the batches in order and commits them together. After an error, the outcome of every batch is unknown.
+    /// Applies `batches` in their order and commits them together. After an error, the outcome of every batch is
+    /// unknown.
     fn commit(&mut self, batches: &[&Batch], now: Duration) -> Result<Vec<Outcome>, Broken> {
         let writes = batches.iter().map(|batch| batch.writes.len()).sum();
         let space = self.space(writes, now)?;
         let mut decided = self.decide(batches, space)?;
         if decided.changes.is_empty() {
-            // A durable batch without changes makes all earlier batches durable.
+            // A durable batch without changes, such as that of `settle`, makes all earlier batches durable.
             let flush = decided.durable && !self.log.is_flushed();
             if flush {
                 self.log.flush().map_err(Broken::new)?;
             }
             return Ok(self.count(decided, 0, if flush { Way::Log } else { Way::Light }));
         }
-        // Readers may see a change only after the log or the table has it. So the memtable receives the changes last.
+        // Views may show a change only after the log or the database has it. So add the changes to the memtable last.
         let way = self.promise(&decided, space, writes, now)?;
         let bytes = |(key, value): (&Key, &Option<Value>)| (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
         let bytes = decided.changes.iter().map(bytes).sum();
@@ -260,8 +262,8 @@ impl Writer {
         Ok(self.count(decided, bytes, way))
     }
 
-    /// Returns the free space. The result may be up to [`LOOK`] old if the disk had at least [`ROOMY`] bytes free;
-    /// otherwise it is current.
+    /// Returns the free space of the disk. If the last query found at least [`ROOMY`] bytes, the result may be up to
+    /// [`LOOK`] old; otherwise it is current.
     fn look(&mut self, now: Duration) -> Space {
         if let Some((space, at)) = self.space
             && space.free >= ROOMY
@@ -274,13 +276,14 @@ impl Writer {
         space
     }
 
-    /// Queries the free space. If the system does not report it, assumes an unlimited disk.
+    /// Queries the free space of the disk. If the operating system does not report the free space, assumes an unlimited
+    /// disk.
     fn ask(&self) -> Space {
         (self.shared.free)().unwrap_or(Space { free: u64::MAX, reserve: limits::META_RESERVE_BYTES })
     }
 
-    /// Returns the free space. If the space is low, makes a checkpoint first, so that only the next `writes` changes
-    /// still need space.
+    /// Returns the free space of the disk. If the space is low, makes a checkpoint first, so that only the next
+    /// `writes` changes still need space.
     fn space(&mut self, writes: usize, now: Duration) -> Result<Space, Broken> {
         let found = self.look(now);
         if self.plan.due().is_none() || found.free >= found.reserve.saturating_add(self.plan.needs(writes)) {
@@ -314,10 +317,10 @@ impl Writer {
     }
 
     /// Appends the changes to the log, and flushes the log if a batch is durable. Returns [`Way::Store`] without
-    /// writing to the log if the changes must go to the table at once.
+    /// writing to the log if the changes must be written to the database at once.
     fn promise(&mut self, decided: &Decided, space: Space, writes: usize, now: Duration) -> Result<Way, Broken> {
-        // On a nearly full disk, every window goes to the table at once, so that the next query for free space shows
-        // how much the window used.
+        // On a nearly full disk, write every commit group to the database at once. The next query for free space then
+        // shows how much space the commit group used.
         let tight = space.free < space.reserve.saturating_add(self.plan.needs(writes));
         if tight || self.plan.is_due(now) {
             return Ok(Way::Store);
@@ -350,17 +353,17 @@ impl Writer {
         }
     }
 
-    /// Makes a checkpoint: moves all changes from the log to the table, durably.
+    /// Makes a checkpoint: moves all changes from the log to the database table, durably.
     fn checkpoint(&mut self) -> Result<(), Broken> {
         self.bring(&Changes::new(), true)?;
         self.shared.state().counters.checkpoints += 1;
         Ok(())
     }
 
-    /// Writes the memtable and then `changes`, which are not in the log, to the table in one transaction.
+    /// Writes the memtable, and then `changes`, to the database in one transaction. `changes` are not in the log.
     ///
-    /// If `durable`, the log is empty afterwards. Otherwise the transaction also stores the log's current anchor,
-    /// because redb may make the transaction durable at any time.
+    /// If `durable` is set, the log is empty afterwards. Otherwise the transaction also stores the log's current
+    /// anchor, because redb may make the transaction durable at any time.
     fn bring(&mut self, changes: &Changes, durable: bool) -> Result<(), Broken> {
         let Shared { recent, database, .. } = &*self.shared;
         let transaction = begin(database).map_err(Broken::new)?;

@@ -25,8 +25,8 @@ fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Removes a directory entry. Also changes the core of the entry's file, so that repairs that depend on an older count
-/// of entries conflict.
+/// Removes a directory entry. Also changes the core record of the entry's file. So repairs conflict if they are based
+/// on an older count of the file's entries.
 fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
     tx.delete(schema::dentry_key(at.dir, at.cookie));
     let subdirs = if at.kind == FileKind::Directory { -1 } else { 0 };
@@ -42,13 +42,14 @@ fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
             tx.put_core(at.child, &core);
             Ok(())
         }
-        // No repair depends on a damaged inode.
+        // No repair has a precondition on a damaged core record, so leave the record unchanged.
         Err(Status::Corrupt) => Ok(()),
         Err(e) => Err(e),
     }
 }
 
-/// Returns whether the counts of a directory are large enough to subtract a removed entry.
+/// Returns whether the recorded entry and subdirectory counts of a directory are large enough to subtract a removed
+/// entry.
 fn counts(tx: &Tx<'_>, dir: FileId, subdirs: i32) -> Result<bool, Status> {
     let value = match tx.get(&schema::tail_key(dir)) {
         Err(Status::Corrupt) => None,
@@ -68,7 +69,7 @@ pub(super) fn dangling(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Corrects the file kind in a directory entry.
+/// Sets the file kind in a directory entry to the kind recorded in the file's inode.
 pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? || absent(tx, at.child)? {
         return Ok(Mended::Gone);
@@ -94,7 +95,7 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     let place = tx.place(at.dir, &name)?;
     match &place.found {
         Some(found) if found.key == schema::dentry_key(at.dir, at.cookie) => return Ok(Mended::Gone),
-        // Another entry has this name, and lookups find that other entry. So remove the misplaced entry.
+        // Another entry of the directory has this name, and lookups find that entry. So remove the misplaced entry.
         Some(_) => take_away(tx, at)?,
         None => {
             tx.delete(schema::dentry_key(at.dir, at.cookie));
@@ -179,7 +180,7 @@ fn attach(tx: &mut Tx<'_>, lost: FileId, id: FileId, kind: FileKind) -> Result<(
     let name = Bytes::from(format!("#{id}"));
     let place = tx.place(lost, &name)?;
     if place.found.is_some() {
-        // A user has created a file with this name in `lost`.
+        // A user has created a file with this name in `lost`, so the repair cannot use the name.
         return Err(Status::Exist);
     }
     tx.add_name(lost, &place, &Dentry { child: id, kind, name })?;
@@ -229,7 +230,8 @@ pub(super) fn circle(tx: &mut Tx<'_>, id: FileId, lost: Option<FileId>) -> Mendi
     Ok(Mended::No)
 }
 
-/// Adds an entry in `lost` for an inode without one, unless the core has changed since the check read it as `core`.
+/// Adds an entry in `lost` for an inode without one, unless the core record has changed since the check read it as
+/// `core`.
 pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<FileId>) -> Mending {
     let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
     let key = schema::core_key(id);
@@ -239,7 +241,7 @@ pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<F
     tx.expect(Expect::Reads(key, core.clone()));
     let mut core = Core::from_value(core.clone())?;
     core.names = 1;
-    // Change the core, so that repairs that depend on an older count of entries conflict.
+    // Change the core record, so that repairs that are based on an older count of the file's entries conflict.
     core.xattrs.changes = core.xattrs.changes.wrapping_add(1);
     if let Body::Directory { parent } = &mut core.body {
         *parent = lost;

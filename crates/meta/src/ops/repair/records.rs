@@ -1,4 +1,5 @@
-//! Repairs of single records: damaged records, missing tails and cores, orphans, doomed files, intents and stray data.
+//! Repairs of single records: damaged records, missing tail and core records, the lists of orphans and doomed files,
+//! intents, and data of missing files.
 
 use crate::check::Mended;
 use crate::engine::{Expect, Walk};
@@ -35,8 +36,8 @@ pub(super) fn damaged(tx: &mut Tx<'_>, key: &[u8]) -> Mending {
             if here {
                 let dir = schema::id_of(&key[..9])?;
                 tx.delete(key.to_vec());
-                // The entry count of the directory included the damaged entry. If the subdirectory count did too, the
-                // next check finds the wrong count.
+                // Subtract the damaged entry from the directory's entry count. If the subdirectory count included the
+                // entry too, the next check reports that count.
                 if matches!(read::<Tail>(tx, &schema::tail_key(dir))?, Read::Is(tail) if tail.size > 0) {
                     tx.change_dir(dir, -1, 0);
                 }
@@ -75,14 +76,14 @@ fn remove_if(tx: &mut Tx<'_>, key: &[u8], bad: impl FnOnce(&Tx<'_>, &[u8]) -> Re
     Ok(Mended::Yes)
 }
 
-/// Writes a new tail for an inode whose tail is missing or damaged.
+/// Writes a new tail record for an inode whose tail record is missing or damaged.
 pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if matches!(read::<Tail>(tx, &schema::tail_key(id))?, Read::Is(_)) {
         return Ok(Mended::Gone);
     }
     let core = match read::<Core>(tx, &schema::core_key(id))? {
         Read::Is(core) => core,
-        // A tail without a core is useless, so remove it.
+        // A tail record without a core record is useless, so remove it.
         Read::Absent => {
             tx.delete(schema::tail_key(id));
             return Ok(Mended::Yes);
@@ -91,7 +92,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     };
     tx.rely_on(id)?;
     let mut tail = Tail::new(tx.now, 0);
-    // The old change attribute is lost, so choose one that counting up from 1 cannot have reached.
+    // The old change attribute is lost, so choose a value that no counter that started at 1 can have reached.
     tail.change = u64::try_from(tx.now.secs).unwrap_or(0).max(1) << 24;
     match &core.body {
         Body::Directory { .. } => {
@@ -100,7 +101,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
         }
         Body::Symlink { target } => tail.size = target.len() as u64,
         Body::Regular { .. } => {
-            // The iods have the objects of the file. This intent makes the mgr query them for the size.
+            // The lost tail record had the file size. This intent makes the mgr query the iods for the size.
             tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
         }
         _ => {}
@@ -109,7 +110,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a tail whose core is missing.
+/// Removes a tail record whose core record is missing.
 pub(super) fn no_core(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let there = !matches!(read::<Tail>(tx, &schema::tail_key(id))?, Read::Absent);
     if !there || !absent(tx, id)? {
@@ -119,8 +120,8 @@ pub(super) fn no_core(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Returns whether an inode has no core. If the core is missing, adds a precondition to the batch that it stays
-/// missing.
+/// Returns whether an inode has no core record. If the core record is missing, adds a precondition that it is still
+/// missing at the commit.
 pub(super) fn absent(tx: &mut Tx<'_>, id: FileId) -> Result<bool, Status> {
     let absent = matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Absent);
     if absent {
