@@ -81,7 +81,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-/// The combined results of all seeds.
+/// The combined results of the runs of all seeds.
 #[derive(Default, serde::Serialize)]
 struct Summary {
     commit: String,

@@ -65,14 +65,15 @@ pub struct Focus {
 /// Prepares the state that all runs share.
 pub(crate) fn prepare(print: bool) {
     if print {
-        // Set up logging before the first run. Inside a run, this would change the keys of the run's hash maps.
+        // Set up logging before the first run. Set up during a run, logging takes random bytes, and so changes the keys
+        // of the run's hash maps.
         watch::show_logs();
     }
-    // Ignore the error: each run that needs the formatted file system will report it.
+    // Ignore the error: each run calls `empty` again, and then reports the error.
     let _ = cluster::empty();
 }
 
-/// Returns the verdict of a run that failed for the reason `why` and has no results.
+/// Returns the verdict of a run that ended without results, because of the failure `why`.
 pub(crate) fn broken(seed: u64, why: String) -> Verdict {
     let failures = vec![why];
     Verdict { seed, failures, hash: 0, events: 0, simulated_ms: 0, done: 0, failed: 0, reads: 0, unsearched: 0 }
@@ -171,7 +172,7 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
         return Ok(());
     }
     let rest = checks::all(&world, &cluster);
-    // Let the injector begin and end the remaining faults while the checks wait for this.
+    // Execute the remaining faults of the plan while the checks wait for the end of the last fault.
     let running = std::pin::pin!(faults.run());
     tokio::select! {
         biased;

@@ -31,7 +31,7 @@ pub struct IodHost {
     host: Host,
     net: Net,
     disk: Memory,
-    /// The current disk while an older copy replaces it; `None` while the current disk is in use.
+    /// The iod's current disk while the iod uses an older copy of it; `None` while the iod uses the current disk.
     right: Option<Memory>,
     fsid: Fsid,
     key: Key,
@@ -77,7 +77,7 @@ impl IodHost {
         self.host
     }
 
-    /// Returns the disk that is in use now.
+    /// Returns the disk that the iod uses now: the current disk or an older copy.
     pub fn disk(&self) -> &Memory {
         &self.disk
     }
@@ -87,7 +87,8 @@ impl IodHost {
         self.right = Some(std::mem::replace(&mut self.disk, older));
     }
 
-    /// Restores the current disk. Returns whether an older copy was in use. The iod process must not be running.
+    /// Restores the iod's current disk. Returns whether the iod used an older copy. The iod process must not be
+    /// running.
     pub fn put_back(&mut self) -> bool {
         let right = self.right.take();
         let was_older = right.is_some();
@@ -95,7 +96,7 @@ impl IodHost {
         was_older
     }
 
-    /// Returns whether an older copy of the disk is in use.
+    /// Returns whether the iod uses an older copy of its disk.
     pub fn is_older(&self) -> bool {
         self.right.is_some()
     }
@@ -110,7 +111,7 @@ impl IodHost {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the disk fail after `changes` further changes.
+    /// Lets `changes` more changes of the disk succeed. After them, every disk operation fails until a power loss.
     pub fn die_after(&self, changes: u64) {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.disk.die_after(changes);
