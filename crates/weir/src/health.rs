@@ -49,7 +49,7 @@ impl Health {
         if self.is_degraded() { "degraded" } else { "healthy" }
     }
 
-    /// Returns the health as lines of text, the verdict first.
+    /// Returns the health as lines of text. The first line is the word for the health of the cluster.
     pub fn text(&self) -> String {
         let mut out = format!("{:<9} {}\n", "health", self.verdict());
         for problem in &self.problems {
@@ -110,7 +110,7 @@ fn clients(mgr: &Group) -> String {
     out
 }
 
-/// Returns the work that the mgr has yet to do on files, as text.
+/// Describes the pending work of the mgr on files, as text.
 fn pending(work: &Group) -> String {
     let parts = [
         ("doomed", "removed file whose space is not free yet", "removed files whose space is not free yet"),

@@ -66,13 +66,14 @@ struct Shared {
     bar: ProgressBar,
     /// Random bytes, which are the content of all writes if the replay does not verify.
     pool: Bytes,
-    /// For each file, the only client of the trace that uses the file; `None` if several clients use it.
+    /// For each file, the only client that uses the file in the trace; `None` if several clients use the file.
     users: HashMap<u32, Option<usize>>,
     /// Length in bytes of each file that the replay fills before the first operation.
     filled: HashMap<u32, u64>,
 }
 
-/// Models of the file contents, by copy of the trace and file number. Each model holds the bytes that one client wrote.
+/// Models of the file contents, by number of the trace's copy and number of the file. Each model holds the bytes that
+/// one client wrote.
 type Models = HashMap<(usize, u32), Vec<Written>>;
 
 /// Runs a replay and blocks until it ends. `bar` shows the number of completed operations.
@@ -163,7 +164,7 @@ fn users(trace: &Trace) -> HashMap<u32, Option<usize>> {
     users
 }
 
-/// Returns, for each file that the trace reads, the end offset of the furthest read.
+/// Returns, for each file that the trace reads, the end offset up to which the trace reads the file.
 fn read_to(trace: &Trace) -> HashMap<u32, u64> {
     let mut ends = HashMap::new();
     for op in trace.ops().filter(|op| op.action == Action::Read) {

@@ -1,10 +1,10 @@
-//! Work queue of one copy, which its threads share.
+//! Work queue of one copy. The threads of the copy share it.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// While this many files wait in the queue, threads read no further directory. This bounds the memory of a copy for a
-/// tree of any size.
+/// Number of waiting files from which on threads read no further directory. This limits the memory of a copy for a tree
+/// of any size.
 const FILES_WAITING_MAX: usize = 1 << 16;
 
 /// A queue of tasks that detects when all tasks are done.
@@ -76,7 +76,7 @@ impl<D, F, H> Queue<D, F, H> {
         }
     }
 
-    /// Records that a task is done. The caller must first push all tasks that result from it.
+    /// Records that a task is done. Before this call, the caller must push all tasks that result from the task.
     pub fn done(&self) {
         let mut inner = self.lock();
         inner.open -= 1;
