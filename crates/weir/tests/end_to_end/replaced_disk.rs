@@ -5,7 +5,8 @@ use crate::tree::bytes;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// The path of the iod's store in the commands of the page. The test replaces all paths of the page by its own.
+/// The path of the iod's store in the commands of the page. The test replaces all paths of the page by paths in its own
+/// directory.
 const STORE: &str = "/srv/new/iod";
 const CLUSTER_FILE: &str = "/etc/weir/cluster.toml";
 const CONFIG: &str = "/etc/weir/iod.toml";
@@ -25,7 +26,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // Ignore errors: the process may have ended already.
+        // Ignore errors: the process may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
