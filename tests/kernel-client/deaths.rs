@@ -4,7 +4,7 @@ use crate::guest::{Guest, full};
 use crate::lab::Lab;
 use crate::servers;
 
-/// A script that writes one piece after another and syncs each piece, until `/tmp/stop` exists. It holds a lock, and
+/// A script that writes a file piece by piece and syncs each piece, until `/tmp/stop` exists. It holds a lock, and
 /// releases the lock when `/tmp/unlock` exists.
 const WRITER: &str = "
 cat > /tmp/writer.sh <<'END'

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 /// The address of the host's loopback interface inside a guest.
 pub const HOST: &str = "10.0.2.2";
-/// Time limit of one script. If a guest hangs, the test fails after this time instead of hanging.
+/// Time limit of one script. If the guest hangs, its script fails after this time, so that the test does not hang.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Time limit of one boot of a guest. A boot takes 5 to 25 seconds, depending on the load of the machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(100);
@@ -164,7 +164,8 @@ impl Guest {
         }
     }
 
-    /// Sets up a guest that continues from the saved state: its name, its time, its process ids, and the NFS modules.
+    /// Sets up a guest that continues from the saved state. Sets its name, its time and its process ids, and loads its
+    /// NFS modules.
     fn wake(&mut self, name: &str) -> io::Result<()> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(io::Error::other)?.as_secs();
         let pid = PIDS.fetch_add(1000, Relaxed) % 30_000;

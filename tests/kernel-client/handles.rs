@@ -84,8 +84,8 @@ fn open(guest: &mut Guest, mount: &str) -> Vec<String> {
     guest.ok(&format!("perl /tmp/handles.pl open {mount} </tmp/handles")).lines().map(str::to_owned).collect()
 }
 
-/// Returns the filehandle that the mgr would make for the file `file` in the export `root`, in the epoch of the
-/// filehandle `like`.
+/// Returns the filehandle that the mgr makes for the file `file` in the export `root`, with the epoch of the filehandle
+/// `like`.
 fn genuine(home: &Path, like: &[u8], file: [u8; 8], root: [u8; 8]) -> Vec<u8> {
     let mut weir = [&like[..FILE], &file, &root].concat();
     let secret = ClusterFile::load(&home.join("cluster.toml")).expect("a cluster file").key;

@@ -57,7 +57,7 @@ const MODULES: &[&str] = &[
 /// The script that the kernel of a guest runs first. The script sets the guest up, and then runs the scripts of the
 /// host.
 const INIT: &str = include_str!("init.sh");
-/// Maximum number of attempts at one download.
+/// Maximum number of attempts to download one package.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(5);
 

@@ -64,7 +64,7 @@ fn reads_continue_behind_the_end_of_an_object() {
     for version in ["vers=4.1", "vers=4.2"] {
         one.mount(lab.mgr.proxy.address().port(), version);
         other.mount(lab.mgr.proxy.address().port(), version);
-        // Write 100 bytes, leave a hole, and write a stripe unit on another iod.
+        // Write 100 bytes, leave a hole behind them, and then write a stripe unit that is on another iod.
         one.ok("head -c 100 /dev/urandom > /tmp/a; cp /tmp/a /mnt/a");
         one.ok("dd if=/dev/zero bs=64k seek=4 count=1 of=/mnt/a conv=notrunc,fsync 2>/dev/null; truncate -s 4k /tmp/a");
         let sum = one.ok("md5sum < /tmp/a");

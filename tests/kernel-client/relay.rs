@@ -66,7 +66,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A relay in front of one port. Dropping this value stops the relay.
+/// A relay in front of one port of a daemon. Dropping this value stops the relay.
 pub struct Relay {
     shared: Arc<Shared>,
     port: u16,
@@ -163,14 +163,15 @@ fn lead(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) {
     let both = || Some([client.try_clone().ok()?, server.try_clone().ok()?]);
     let (Some(kept), Some(one), Some(other)) = (both(), both(), both()) else { return };
     for socket in &kept {
-        // Ignore the error: without this option, the relay is only slower.
+        // Ignore the error: without TCP_NODELAY, the relay is slower, but works.
         let _ = socket.set_nodelay(true);
     }
     lock(&shared.pairs).push(kept);
     for (from, pair) in [(From::Client, one), (From::Server, other)] {
         let shared = shared.clone();
         thread::spawn(move || {
-            // When one direction ends, with or without an error, close the connection in both directions.
+            // When the relay stops forwarding in one direction, for any reason, close the connection in both
+            // directions.
             let _ = pass(&shared, from, &pair);
             cut(&pair);
         });

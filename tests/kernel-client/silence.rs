@@ -28,7 +28,7 @@ echo 0 > /tmp/times
     echo $i > /tmp/ended
 ) >/dev/null 2>&1 &";
 
-/// Waits until the script has appended `times` more copies to both files.
+/// Waits until the script has appended `times` more copies of the data to both files.
 fn more(guest: &mut Guest, times: u32) {
     let script = "before=$(cat /tmp/times); until [ $(cat /tmp/times) -ge $((before + MORE)) ]; do
         [ -e /tmp/ended ] && cat /tmp/said && exit 1; usleep 50000; done";

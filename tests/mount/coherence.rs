@@ -271,7 +271,7 @@ fn one_of_several_concurrent_writes_remains_as_a_whole() {
 }
 
 /// Writes small numbers, most of whose bytes are zeros, to a file that the other mount has open. The mount must send
-/// many of them in one list I/O request.
+/// many of these writes in one list I/O request.
 #[test]
 fn many_small_changes_of_a_shared_file_are_sent_together() {
     with_pairs(|pair| {

@@ -77,8 +77,8 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
 }
 
 /// The environment variable that turns a process of this test binary into a writer. Only the writer process has the
-/// file open. Otherwise, each child process of the tests would inherit the descriptor and close it when it calls
-/// `execve`. Such a close waits for the servers.
+/// file open. Otherwise, each child process of the tests inherits the descriptor and closes it at `execve`. Such a
+/// close waits for the servers.
 const WRITER: &str = "WEIR_TEST_WRITER";
 
 /// The main function of the writer process, which does nothing unless the environment variable `WRITER` is set. This is

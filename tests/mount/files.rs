@@ -394,8 +394,8 @@ fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     place.unmount();
 }
 
-/// Searches for data while the mgr still holds short writes: the client, which asks the iods for data, must not miss
-/// these bytes.
+/// Searches for data while the mgr still gathers short writes. The client requests the data ranges from the iods, but
+/// must also find the gathered bytes.
 fn seeks_short_writes(place: &Place) {
     let short = OpenOptions::new().write(true).create_new(true).open(place.at("short")).unwrap();
     for at in [1, 5, 4096, 100_000] {

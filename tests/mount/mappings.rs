@@ -1,4 +1,4 @@
-//! Shared mappings of a file, used together with `write` on the same mount.
+//! Shared mappings of a file that threads use at the same time as `write` on the same mount.
 
 use crate::files::mounted;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

@@ -15,7 +15,7 @@ const BOUND: u64 = 400 << 20;
 /// different times.
 const GROWTH: u64 = 32 << 20;
 
-/// The memory of a process: its resident set size now, and its largest resident set size so far.
+/// The memory of a process: its current resident set size, and the maximum of its resident set size.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     now: u64,

@@ -57,7 +57,7 @@ fn truncate(path: &Path, length: i64) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Returns the attributes of a file, as the server has them now.
+/// Returns the attributes of a file from the server, not from the cache of the kernel.
 fn stat(path: &Path) -> Statx {
     rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap()
 }

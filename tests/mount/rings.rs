@@ -69,7 +69,7 @@ fn all_tests_pass_over_io_uring() {
     rerun_passes(again.env(TRANSPORT, "uring"));
 }
 
-/// Starts a process that locks a file with flock(1), or waits until it gets the lock.
+/// Starts a flock(1) process that requests a lock of a file. The process prints `locked` when it gets the lock.
 fn locker(path: &Path) -> Child {
     let mut command = Command::new("flock");
     command.arg(path).args(["sh", "-c", "echo locked; read line"]);

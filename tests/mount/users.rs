@@ -1,4 +1,4 @@
-//! Permissions of several users on one mount.
+//! Permissions of several users who use the same mount.
 
 use crate::cluster::{Cluster, WEIR, succeed};
 use crate::place::{Place, can_mount};
@@ -30,7 +30,7 @@ fn reserves(place: &Place, mnt: &str) {
     assert_eq!(bits("--reuid=0 --regid=0"), ("6777".to_owned(), true));
 }
 
-/// A new file must keep the setuid bit of its creation mode, also when a program opens it for writing with `O_TRUNC`.
+/// A new file must keep the setuid bit of its creation mode, even if the program opens it for writing with `O_TRUNC`.
 fn makes(place: &Place) {
     let made = std::thread::scope(|scope| {
         let as_user = || {

@@ -70,7 +70,7 @@ fn the_other_tests_pass_with_write_back_caching() {
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
     // Skip two tests. One test checks the path of each write, which write-back caching changes. The other test reads a
-    // file of a killed mount, and would have to wait for the lease of this mount.
+    // file of a killed mount, and with write-back caching must wait for the lease of this mount.
     again.args([
         "files::",
         "sharing::",
@@ -85,7 +85,7 @@ fn the_other_tests_pass_with_write_back_caching() {
         "outlives_the_mount",
     ]);
     if full() {
-        // Run the tests of names only in the long form, because write-back caching concerns data.
+        // Run the tests of names only with `WEIR_TEST_SCALE=full`, because write-back caching concerns data.
         again.arg("names::");
     }
     rerun_passes(again.env(OPTIONS, "writeback"));
@@ -288,7 +288,7 @@ fn write_back_of_a_mapped_page_keeps_bytes_of_other_mounts() {
     let mine = create(one.at("f"));
     mine.write_all_at(&[1; 4096], 0).unwrap();
     let theirs = OpenOptions::new().read(true).write(true).open(two.at("f")).unwrap();
-    // Another mount has the file open, so this open bypasses the page cache.
+    // Another mount has the file open, so the next open of the file bypasses the page cache.
     let mapped = OpenOptions::new().read(true).write(true).open(one.at("f")).unwrap();
     let both = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: this is a new mapping of one page, and the file keeps its length of one page.
@@ -430,8 +430,8 @@ fn permissions_are_those_of_the_program_not_of_the_cache() {
     two.unmount();
 }
 
-/// After a rename, the kernel sends the times of the file later. By then, the file may be removed, or another mount may
-/// have written to it.
+/// The kernel sends the times of a renamed file some time after the rename. By then, the file may be removed, or
+/// another mount may have written to it.
 #[test]
 fn late_time_updates_from_the_kernel_do_no_harm() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
@@ -504,7 +504,7 @@ fn seeks_appends_and_chmod_respect_cached_writes() {
     two.unmount();
 }
 
-/// Returns the end of a file, as `lseek(SEEK_END)` returns it.
+/// Returns the offset of the end of a file, as `lseek(SEEK_END)` returns it.
 fn end(mut file: &File) -> u64 {
     file.seek(SeekFrom::End(0)).unwrap()
 }

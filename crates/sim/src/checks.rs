@@ -25,7 +25,7 @@ pub async fn within(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()>
     tokio::time::timeout(limit, wait).await.map_err(drop)
 }
 
-/// Runs all final checks one after another.
+/// Runs all final checks of a simulated run, one after another.
 pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String> {
     // Wait until the last fault has ended and the leases of killed clients have expired.
     let quiet = Duration::from_millis(world.plan.quiet_ms);

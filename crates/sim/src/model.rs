@@ -5,10 +5,11 @@
 //! A change is *definite* for a reader if the promises say that the reader sees the change. This holds if the change
 //! returned through the reader's own mount before the read began, or was durable before the reader opened the file.
 //! Change A is *behind* a later change B if, before B began, A was durable or had returned through the mount of B. In
-//! runs without faults, clients are coherent: a returned change counts for every mount like a change of this mount.
+//! runs without faults, clients are coherent: every mount must see a change that has returned, like the mount that made
+//! it.
 //!
 //! A byte may have the value of any change that is not behind a definite change. A change is *doubtful* if it failed,
-//! or if it was not durable when its client was killed. A doubtful change may be visible or not, forever.
+//! or if it was not durable when its client was killed. A doubtful change may be visible or not, at any later time.
 
 mod bytes;
 
@@ -118,7 +119,7 @@ pub struct Model {
     /// Reads that missed a change of their own client which was not durable yet, each with these changes. Such a read
     /// is a violation, unless the client later learns that one of these changes has failed.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
-    /// Descriptions of all violations found so far.
+    /// Descriptions of all violations that the model has found.
     pub failures: Vec<String>,
     /// Number of reads whose result was compared with the model.
     pub reads: u64,

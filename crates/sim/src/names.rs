@@ -15,9 +15,9 @@ use crate::model::Moment;
 use std::collections::{BTreeMap, HashSet};
 use types::Renaming;
 
-/// Maximum number of states that a search visits. After this number, the search ends without a verdict.
+/// Maximum number of search states that one search visits. After this number, the search ends without a verdict.
 const NODES_MAX: usize = 200_000;
-/// Maximum number of operations in one directory that the checker accepts.
+/// Maximum number of operations in one directory for which the checker can search an order.
 pub const OPERATIONS_MAX: usize = 128;
 
 /// A request that concerns the names in one directory.
@@ -42,7 +42,7 @@ pub enum Ask {
 /// The answer to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said {
-    /// The request succeeded. The number identifies the file, if the answer contains the file.
+    /// The request succeeded. The number identifies the file that the answer names; `None` if the answer names none.
     Ok(Option<u64>),
     /// The request failed, because the name already exists.
     Exists,
@@ -50,14 +50,14 @@ pub enum Said {
     Missing,
     /// The names in the directory, each with the number of its file.
     Names(BTreeMap<u8, u64>),
-    /// The client has no answer, or an answer that does not say whether the operation took effect.
+    /// The client has received no answer, or an answer that does not say whether the operation took effect.
     Unknown,
 }
 
 /// A request of a client and the answer to it.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// The host number of the client, for reports.
+    /// The host number of the client, for messages.
     #[allow(dead_code)]
     pub client: u64,
     /// The request of the client.
@@ -66,7 +66,7 @@ pub struct Operation {
     pub began: Moment,
     /// The point at which the answer arrived; `None` if no answer arrived.
     pub ended: Option<Moment>,
-    /// The answer to the request.
+    /// The answer to this request.
     pub said: Said,
     /// Whether the operation created its file without waiting for durability.
     pub unsynced: bool,
@@ -226,7 +226,7 @@ impl Parts {
     fn add_losses(all: &mut Vec<Part>, power_cuts: &[Moment]) {
         for made in 0..all.len() {
             let Part { operation: making, again, .. } = &all[made];
-            // If a sync or close has confirmed the durability of the file, a power loss cannot lose it.
+            // A power loss cannot lose the file after a sync or close has confirmed its durability.
             let is_kept = making.kept.is_some() && again.is_none();
             if is_kept || !(making.unsynced && matches!(making.ask, Ask::Create { .. })) {
                 continue;
@@ -243,7 +243,7 @@ impl Parts {
         }
     }
 
-    /// Returns the state after the event `index`, if the event can happen in `state`.
+    /// Returns the names after the event `index`, if the event can happen with the names in `state`.
     fn step(&self, state: &State, index: usize) -> Option<State> {
         let Part { operation, lost, .. } = &self.all[index];
         let Some(made) = *lost else { return step(state, index, operation) };

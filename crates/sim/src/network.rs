@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 /// Number of a host, which is also the number of the task group that runs on the host.
 pub type Host = u64;
 
-/// Time after which a connection is reset if its other end sends nothing.
+/// Time after which a connection is reset if the host at its other end sends nothing.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
 /// Delays and window (bytes in flight) of the network.
@@ -193,7 +193,7 @@ impl Net {
         self.state().cuts.contains(&pair(a, b))
     }
 
-    /// Counts a piece that the host `from` sends. Returns the delay of the piece.
+    /// Counts a piece that the host `from` sends. Returns the random delay of the piece.
     fn departs(&self, from: Host) -> Duration {
         let mut state = self.state();
         let state = &mut *state;

@@ -29,7 +29,7 @@ fn mark(disk: &Memory) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns whether the mgr reports the iod as up. Such an iod has the newest mark.
+/// Returns whether the mgr reports the iod as up. The mgr has then stored its newest mark on the iod.
 fn is_used(cluster: &Cluster, iod: usize) -> bool {
     let address = Value::Text(format!("{}:{IOD_PORT}", address(IOD + iod as u64)));
     let up = Value::Text("up".into());

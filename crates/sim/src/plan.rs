@@ -19,26 +19,27 @@ pub enum Level {
     /// No faults; no operation may fail.
     Calm,
     /// Only faults that the protocols hide: lost connections, late bytes, and daemons that restart soon. An operation
-    /// may fail only if the death of the mgr leaves its outcome in doubt.
+    /// may fail only if the mgr died during it, so that its outcome is in doubt.
     Mild,
     /// All kinds of faults, including faults that make operations fail.
     Rough,
 }
 
-/// A fault of a run. Fields that end in `ms` are in milliseconds; hosts, iods and clients are given by their numbers.
+/// A fault of a run. Fields whose names end in `ms` contain milliseconds. Hosts, iods and clients are given by their
+/// numbers.
 #[allow(missing_docs)] // each variant's text says what its numbers are
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The mgr dies and restarts after `down_ms`.
     Mgr { power: bool, down_ms: u64 },
-    /// The mgr dies when it has sent `pieces` further pieces, and restarts after `down_ms`.
+    /// The mgr dies after it has sent `pieces` more pieces, and restarts after `down_ms`.
     MgrAfter { pieces: u64, down_ms: u64 },
     /// The mgr's disk fails after `changes` more writes and syncs, and its host loses power. The mgr restarts after
     /// `down_ms`.
     MgrDisk { changes: u64, down_ms: u64 },
     /// An iod dies and restarts after `down_ms`.
     Iod { iod: usize, power: bool, down_ms: u64 },
-    /// An iod dies when it has sent `pieces` further pieces, and restarts after `down_ms`.
+    /// An iod dies after it has sent `pieces` more pieces, and restarts after `down_ms`.
     IodAfter { iod: usize, pieces: u64, power: bool, down_ms: u64 },
     /// The disk of an iod fails after `changes` more changes, and its host loses power. The iod restarts after
     /// `down_ms`.
@@ -61,7 +62,7 @@ pub enum Fault {
     Storm { weather: Weather, ms: u64 },
     /// A percentage of the operations on the disk of an iod fails for `ms`.
     IodErrors { iod: usize, percent: u64, ms: u64 },
-    /// Requests to the disk of an iod take up to `slow_ms` longer for `ms`.
+    /// For `ms`, each request to the disk of an iod takes up to `slow_ms` longer.
     IodSlow { iod: usize, slow_ms: u64, ms: u64 },
     /// The disk of an iod is full for `ms`.
     IodFull { iod: usize, ms: u64 },
@@ -69,7 +70,7 @@ pub enum Fault {
     MgrErrors { percent: u64, ms: u64 },
     /// The mgr's disk is full for `ms`.
     MgrFull { ms: u64 },
-    /// A flush of the mgr's disk takes up to `flush_ms` for `ms`.
+    /// For `ms`, each flush of the mgr's disk takes up to `flush_ms`.
     MgrSlow { flush_ms: u64, ms: u64 },
 }
 
@@ -108,7 +109,7 @@ pub struct ClientPlan {
     pub policy_percent: u64,
     /// Whether file data on the network have checksums.
     pub checksums: bool,
-    /// For each process of the client, the number of operations. The processes run at the same time.
+    /// The number of operations of each process of the client. All processes run at the same time.
     pub processes: Vec<u64>,
     /// Maximum pause between two operations of a process, in milliseconds.
     pub think_ms: u64,
@@ -143,7 +144,7 @@ pub struct Plan {
     pub lease_secs: u32,
     /// Lifetime of a capability in seconds.
     pub capability_secs: u32,
-    /// How long clients retry a request before they report a failure.
+    /// How long clients retry a request before the operation fails.
     pub retry: Duration,
     /// Delays and window of the network while no fault changes them.
     pub weather: Weather,

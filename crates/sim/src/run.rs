@@ -1,4 +1,4 @@
-//! The driver of one simulated run, from the start of the cluster to the last check.
+//! The driver of one simulated run, from the start of the cluster to the last final check.
 
 use crate::checks;
 use crate::cluster::{self, Cluster};
@@ -62,7 +62,7 @@ pub struct Focus {
     pub planted: bool,
 }
 
-/// Prepares the state that all runs share.
+/// Prepares the state that all runs of this process share: logging, and the image of an empty file system.
 pub(crate) fn prepare(print: bool) {
     if print {
         // Set up logging before the first run. Set up during a run, logging takes random bytes, and so changes the keys

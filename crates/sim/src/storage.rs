@@ -34,7 +34,7 @@ struct State {
     /// Number of deaths of the process that uses the disk. Operations on a file fail if the file was opened before the
     /// last death.
     life: u64,
-    /// Number of further writes and syncs that succeed before the disk fails; `None` if the disk does not fail.
+    /// Number of writes and syncs that still succeed before the disk fails; `None` if no failure is planned.
     dies_after: Option<u64>,
     /// Percentage of writes and syncs that fail.
     failing_percent: u64,
@@ -71,8 +71,8 @@ impl File {
         Arc::make_mut(page.get_or_insert_with(|| Arc::new([0; PAGE])))
     }
 
-    /// Splits a range at page borders. Returns for each part the page index, the range in the page, and the range
-    /// relative to `offset`.
+    /// Splits a range of a file at page borders. Returns for each part the page index, the range within the page, and
+    /// the range relative to `offset`.
     fn pieces(
         offset: usize,
         len: usize,

@@ -36,7 +36,7 @@ pub fn prints() -> bool {
     TRACE.with_borrow(|trace| trace.as_ref().is_some_and(|trace| trace.print))
 }
 
-/// Combines a hash with a further number.
+/// Adds a number to a hash, and returns the new hash.
 pub fn mix(hash: u64, more: u64) -> u64 {
     let product = u128::from(hash ^ more ^ 0x2545_f491_4f6c_dd1d) * u128::from(0x9fb2_1c65_1e98_df25_u64);
     (product as u64) ^ ((product >> 64) as u64)

@@ -29,7 +29,7 @@ pub struct Book {
     /// Number of directories whose names the checker did not verify, because the search for a valid order took too
     /// long.
     pub unsearched: u64,
-    /// Number of operations that succeeded or returned an expected error; [`Book::failed`] counts all others.
+    /// Number of operations that succeeded or returned an expected error. [`Book::failed`] counts all other operations.
     pub done: u64,
     /// Number of operations that failed; see [`Book::done`].
     pub failed: u64,

@@ -33,8 +33,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use types::{FileId, FileKind};
 
-/// Prefix of temporary names; random hexadecimal digits follow it. A killed copy leaves files with such names behind.
-/// Users can remove these files when no copy into their directory is running.
+/// Prefix of temporary names, which random hexadecimal digits follow. A killed copy leaves files with such names. Users
+/// can remove these files when no copy into their directory is running.
 pub const TEMPORARY: &str = ".weir-cp-";
 
 /// Returns a new temporary name: [`TEMPORARY`] and random digits.
@@ -49,7 +49,7 @@ pub fn named(dir: &Spot, name: &[u8]) -> String {
     crate::show::path(&crate::locator::join(&dir.path, name))
 }
 
-/// A copy in progress.
+/// A copy in progress: its source and destination, its queue of tasks, and its report.
 pub struct Copy {
     from: End,
     to: End,
@@ -63,7 +63,7 @@ pub struct Copy {
     /// Ids of the top directories of the destination. The copy must not read a source directory with one of these ids,
     /// because it would then copy the directory into itself.
     tops: Mutex<HashSet<FileId>>,
-    /// The first failure after which no further file can be copied, such as an unreachable cluster.
+    /// The first failure that makes all further files fail, too, for example an unreachable cluster.
     fatal: Mutex<Option<Failure>>,
     aborted: AtomicBool,
 }

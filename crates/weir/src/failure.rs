@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Exit {
     /// Success: the command did everything that the user asked for.
     Done = 0,
-    /// Failure: something failed, and the command did everything else that the user asked for.
+    /// Failure: something failed. The command did everything else that the user asked for.
     Failed = 1,
     /// Usage error: the command line or a configuration file is wrong.
     Usage = 2,

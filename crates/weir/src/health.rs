@@ -44,7 +44,7 @@ impl Health {
         !self.problems.is_empty()
     }
 
-    /// Returns the health as one word.
+    /// Returns the health as one word, `healthy` or `degraded`.
     pub fn verdict(&self) -> &'static str {
         if self.is_degraded() { "degraded" } else { "healthy" }
     }
@@ -73,7 +73,7 @@ fn is_up(iod: &Group) -> bool {
     text(iod, "state") == "up"
 }
 
-/// Returns the problem of an iod, if it is down or full.
+/// Describes the problem of an iod. Returns `None` if the iod is neither down nor full.
 fn problem(iod: &Group) -> Option<String> {
     let who = match iod.get("id") {
         Some(Value::Text(id)) => format!("iod {id} at {}", text(iod, "address")),

@@ -22,7 +22,7 @@ const FILE_MAX: u64 = 16 * 1024;
 /// How long a mount waits for a client owner that another process uses. After a process is killed, its mount ends at
 /// once, but its file lock remains until its last thread has ended.
 const ENDING: Duration = Duration::from_secs(2);
-/// Interval between two checks whether the client owner is still in use.
+/// Interval between two attempts to lock the file of a client owner that another process uses.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A client owner that this process uses. No other process can use the client owner while this value exists.
@@ -98,7 +98,7 @@ impl Identity {
         unused.recv_timeout(patience).is_ok()
     }
 
-    /// Returns the client owner, for [`client::Options::identity`].
+    /// Returns the bytes of the client owner, for [`client::Options::identity`].
     pub fn name(&self) -> [u8; 16] {
         self.name
     }

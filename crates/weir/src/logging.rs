@@ -59,7 +59,7 @@ pub fn to_system() -> io::Result<()> {
 /// A writer for the tracing subscriber, which sends each line to the current log output.
 struct Sinks;
 
-/// The output of one log line.
+/// The destination of one log line.
 enum Sink {
     Stderr(io::Stderr),
     System(&'static UnixDatagram, Level),
@@ -115,7 +115,7 @@ fn message(level: Level, process: u32, line: &[u8]) -> Vec<u8> {
         _ => 7,
     };
     let text = line.trim_ascii();
-    // Drop the first word of the line, which is the time.
+    // Drop the first word of the line, which is the time, because syslog adds the time itself.
     let text = text.iter().position(u8::is_ascii_whitespace).map_or(text, |end| text[end..].trim_ascii_start());
     let mut out = format!("<{}>weir[{process}]: ", FACILITY * 8 + severity).into_bytes();
     out.extend_from_slice(text);

@@ -255,7 +255,7 @@ impl Mounting {
 
     /// Waits until the mount ends: another process unmounts it, or `stop` completes and this process unmounts it. If
     /// files are open, this process detaches the mount lazily, and the mount ends when the last file is closed. If
-    /// `tell` is set, the user then receives a message.
+    /// `tell` is set, prints a message in this case.
     pub async fn until(mut self, stop: impl Future<Output = ()>, tell: bool) -> Outcome {
         let ended = tokio::select! {
             ended = self.mounted.unmounted() => Some(ended),

@@ -23,7 +23,7 @@ use store::Room;
 use trace::written::Written;
 use trace::{Action, Trace};
 
-/// A replay to run: the trace, where to replay it, and how.
+/// A replay to run: the trace, the directory for its files, and the options.
 pub struct Job {
     /// The trace with the operations of each client.
     pub trace: Arc<Trace>,
@@ -31,11 +31,11 @@ pub struct Job {
     pub copies: usize,
     /// The directory in which the replay makes its files.
     pub place: Place,
-    /// Whether each write has distinct content, which the replay reads back and compares.
+    /// Whether each write has its own content, so that the replay can read all data back and verify them.
     pub verify: bool,
     /// Whether the replay fills the files that the trace reads before it starts the clock.
     pub fill: bool,
-    /// Whether the replay keeps its files at the end.
+    /// Whether the replay keeps its files after the last operation.
     pub keep: bool,
     /// Number of operations at the start of each client that the replay does not time.
     pub warm: usize,
@@ -49,7 +49,7 @@ pub struct Done {
     pub latencies: Latencies,
     /// Payload bytes on each path, and other counters of the clients.
     pub sums: Sums,
-    /// The write threshold of each client at the end, in bytes.
+    /// The write threshold of each client at the end of the replay, in bytes.
     pub thresholds: Vec<u64>,
     /// Number of bytes that the replay has read back and compared; `None` without verification.
     pub verified: Option<u64>,

@@ -44,7 +44,7 @@ struct Shared {
     rng: Mutex<Rng>,
     trouble: Mutex<DiskTrouble>,
     dying: Mutex<bool>,
-    /// Whether the disk may have returned errors since the iod process started.
+    /// Whether the simulator let disk operations fail at any time after the start of the iod process.
     erred: Mutex<bool>,
 }
 
@@ -106,7 +106,7 @@ impl IodHost {
         self.process.is_some()
     }
 
-    /// Returns whether the disk has failed, or is due to fail at a later write or sync.
+    /// Returns whether the disk has failed, or will fail after a planned number of changes.
     pub fn is_dying(&self) -> bool {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,8 +117,8 @@ impl IodHost {
         self.disk.die_after(changes);
     }
 
-    /// Sets the errors and delays of the disk from now on. Returns whether the disk may have returned errors since the
-    /// iod process started.
+    /// Sets the errors and delays of the disk from now on. Returns whether the simulator let disk operations fail at
+    /// any time after the start of the iod process.
     pub fn trouble(&self, trouble: DiskTrouble) -> bool {
         let before = {
             let mut now = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,7 +184,7 @@ async fn accept(port: Arc<dyn Port>, daemon: Arc<Daemon>, shared: Arc<Shared>, g
     }
 }
 
-/// Serves the requests of one connection in order, like a connection thread of a real iod.
+/// Serves the requests of one connection in order, as a connection thread of a real iod does.
 async fn serve(pipe: Arc<dyn Pipe>, mut peer: Peer, shared: Arc<Shared>) {
     let mut inbox = BytesMut::new();
     while let Some(record) = receive(&*pipe, &mut inbox).await {

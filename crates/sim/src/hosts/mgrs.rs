@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// The running mgr; `None` until it serves requests.
+/// The mgr while it serves requests; `None` before and after.
 type Slot = Arc<Mutex<Option<Up>>>;
 
 /// An mgr that serves requests.
@@ -67,7 +67,7 @@ impl MgrHost {
         self.with(|_| ()).is_some()
     }
 
-    /// Sets the maximum duration of a flush of the disk from now on, in milliseconds.
+    /// Sets the maximum duration in milliseconds of each later flush of the disk.
     pub fn set_flush_ms(&self, longest: u64) {
         *self.flush_ms.lock().unwrap_or_else(PoisonError::into_inner) = longest;
     }
@@ -153,7 +153,7 @@ impl MgrHost {
     }
 }
 
-/// Moves the bytes of a file to new objects on `iods`. Returns `Delay` if the mgr does not serve requests.
+/// Moves the bytes of a file to new objects on `iods`. Returns the error `Delay` if the mgr does not serve requests.
 async fn attempt(slot: &Slot, file: FileId, iods: &[u16]) -> Result<(), Status> {
     let swap = {
         let up = slot.lock().unwrap_or_else(PoisonError::into_inner);

@@ -43,7 +43,8 @@ struct State {
     /// For each end of the connection: whether the host at this end has restarted, so that it does not know the
     /// connection.
     forgotten: [bool; 2],
-    /// For each end of the connection: whether this end retransmits bytes that the other end did not receive.
+    /// For each end of the connection: whether this end retransmits lost bytes. After the other host has restarted, it
+    /// replies to these bytes with a reset.
     repeats: [bool; 2],
 }
 
@@ -54,7 +55,7 @@ struct Way {
     bytes: usize,
     /// When the last piece sent will arrive. The next piece must not arrive earlier.
     latest: Option<Instant>,
-    /// When the end of the stream will arrive; `None` until the sender has ended the stream.
+    /// When the end of the stream will arrive at the receiver; `None` until the sender has closed the stream.
     ended: Option<Instant>,
     /// Whether the receiving end has closed the connection and accepts no further bytes.
     refused: bool,

@@ -123,7 +123,8 @@ impl Process {
                 let (id, writable) = (node.id, flags.write);
                 self.keep(Handle { file, id, handle, opened, writable, locked: None, made: None }).await
             }
-            // Another client has removed the file between the lookup and the open.
+            // Another client may have removed the file between this client's lookup and open. So this error is no
+            // failure.
             Err(error) if error.is(Status::Stale) || error.is(Status::NoEnt) => {}
             Err(error) => self.tolerate("open", &error),
         }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use types::ByteRange;
 
-/// Number of bytes that one thread copies at a time; a multiple of every usual stripe unit.
+/// Number of bytes of a chunk, which one thread copies at a time; a multiple of every usual stripe unit.
 pub const CHUNK: u64 = 16 << 20;
 /// Length of one read from Weir in bytes. It is large enough that several iods work at the same time.
 const READ: usize = 4 * PIECE;
@@ -28,7 +28,7 @@ const PROBE_HOLES_FROM: u64 = 64 << 20;
 
 /// A source file whose bytes are being copied to a new file, which has a temporary name until it is complete.
 pub struct Body {
-    /// The source file, and the directory and name of its copy.
+    /// The task with the source file, and the directory and name of its copy.
     pub job: FileJob,
     /// The source file, open for reading.
     pub source: Open,

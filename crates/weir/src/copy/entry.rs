@@ -18,7 +18,7 @@ pub struct Spot {
     pub place: Option<Place>,
 }
 
-/// The device number and the attributes of a file.
+/// The metadata of a file: its device number and its attributes.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
     /// The device number, which tells apart the file systems of one machine; 0 in Weir.

@@ -22,7 +22,7 @@ enum State<W, T> {
 pub enum Turn<W, T> {
     /// Copy the bytes, because this is the first name of the file. Then call [`Links::done`] or [`Links::failed`].
     Copy(W),
-    /// Make a hard link to the given file of the destination, which has the bytes already.
+    /// Make a hard link to the given file of the destination, which already has all its bytes.
     Link(W, T),
     /// Do nothing with this name for the moment. When the copy of the file ends, [`Links::done`] or [`Links::failed`]
     /// returns the name.

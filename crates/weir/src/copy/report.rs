@@ -23,7 +23,7 @@ const TEXT_EVERY: u64 = 200;
 pub enum Talk {
     /// A progress bar on a terminal, and one summary line at the end.
     Normal,
-    /// Only errors.
+    /// Only errors, on standard error.
     Quiet,
     /// Errors on standard error, and one JSON object on standard output at the end.
     Json,
@@ -40,7 +40,7 @@ pub struct Report {
     found: (AtomicU64, AtomicU64),
     /// Number of bytes that the copy has processed, including holes.
     passed: AtomicU64,
-    /// When the text beside the bar was last updated, in milliseconds after the start of the copy.
+    /// When the text beside the progress bar was last updated, in milliseconds after the start of the copy.
     texted: AtomicU64,
     errors: Mutex<Vec<JsonError>>,
 }

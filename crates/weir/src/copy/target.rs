@@ -63,7 +63,8 @@ impl Place {
         }
     }
 
-    /// Opens the file at this path like [`Place::open`], one component at a time, for kernels without openat2(2).
+    /// Opens the file at this path like [`Place::open`], but one component at a time, because old kernels do not have
+    /// openat2(2).
     fn walk(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut names = self.below.split(|b| *b == b'/').peekable();

@@ -24,7 +24,7 @@ pub(super) struct Client {
     buffer: Buffer,
 }
 
-/// The results of one client.
+/// What one client reports at its end.
 pub(super) struct Worked {
     pub(super) copy: usize,
     pub(super) latencies: Latencies,
@@ -142,7 +142,8 @@ impl Client {
             }
             Action::Read | Action::Write | Action::Fsync => {}
         }
-        // The parser and the generators of traces ensure that every operation uses an open file.
+        // This error indicates a bug, because the parser and the generators of traces ensure that every operation uses
+        // an open file.
         let Some(file) = self.open.get(&op.file) else { return Err(Failure::new("the file is not open")) };
         match op.action {
             Action::Write => self.door.write(file, op.offset, data),

@@ -41,7 +41,7 @@ pub(super) enum Room<'a> {
     Local { dir: PathBuf, odirect: bool },
 }
 
-/// The access of one client to the temporary directory.
+/// The connection of one client to the temporary directory: a mount, or a descriptor of the directory.
 pub(super) enum Door {
     Weir { mount: Mount, dir: Node, each: bool, runtime: Handle },
     Local { dir: OwnedFd, odirect: bool },

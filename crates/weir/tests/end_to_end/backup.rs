@@ -139,7 +139,7 @@ fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
     let said = fail(command.arg("--recover-old-store"), 1);
     assert!(said.contains("needs every iod"), "{said}");
     // While both iods are down, the mgr cannot detect that its store is an older copy, so it must not assign inode
-    // numbers. Once an iod answers, the mgr must exit.
+    // numbers. When an iod replies, the mgr must exit.
     lab.iods[0].kill();
     lab.mgr.restart();
     let made = lab.weir(["mkdir", "/early", "--retry-timeout", "1"]).output().unwrap();

@@ -73,7 +73,7 @@ fn directories_without_a_usable_store_are_refused() {
     assert_eq!(std::fs::read(occupied.join("letter")).unwrap(), b"dear");
     let said = fail(&mut up(&occupied.join("letter")), 1);
     assert!(said.contains("letter"), "{said}");
-    // No user can create a directory in `/proc`, not even root.
+    // No user can create a directory in `/proc`, not even root, so this start must fail.
     let said = fail(&mut up(Path::new("/proc/weir")), 1);
     assert!(said.contains("/proc/weir"), "{said}");
     for args in [["mgr", "--dir"], ["iod", "--dir"]] {

@@ -66,7 +66,7 @@ fn fsck_reports_damage_by_exit_code_and_repairs_it() {
         let all = objects(&dir);
         all.into_iter().find(|path| path.file_name().is_some_and(|n| n == name.as_str())).expect("an object")
     };
-    // Append bytes, of which the mgr does not know, to one object, and remove another object.
+    // Append bytes to one object and remove another object, both without the knowledge of the mgr.
     let mut object = std::fs::File::options().append(true).open(file_of(long)).unwrap();
     std::io::Write::write_all(&mut object, b"more").unwrap();
     drop(object);

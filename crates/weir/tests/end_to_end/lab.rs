@@ -67,7 +67,7 @@ impl Daemon {
         child.wait().expect("it ends");
     }
 
-    /// Starts the daemon again at the same address.
+    /// Starts the daemon again at the address of its last start.
     pub fn restart(&mut self) {
         let listen = [self.args.clone(), vec!["--listen".into(), self.address.to_string()]].concat();
         self.child = Some(launch(Command::new(WEIR).args(listen), &self.log).0);
