@@ -48,7 +48,7 @@ pub struct Cluster {
 /// Network traffic of all iods of the cluster since their start.
 #[derive(Clone, Copy, Default)]
 pub struct Traffic {
-    /// Number of connections that are open now.
+    /// Number of connections to the iods that are open now.
     pub connections: u64,
     /// Payload bytes that clients and the mgr have written to the iods.
     pub written: u64,

@@ -75,27 +75,27 @@ impl Connect {
         if self.hard { options::FOR_EVER } else { Duration::from_secs(self.retry_timeout) }
     }
 
-    /// Sets that requests wait for an unreachable server without a time limit.
+    /// Lets requests wait for an unreachable server without a time limit.
     pub fn wait_for_ever(&mut self) {
         self.hard = true;
     }
 
-    /// Sets that requests wait at most `time` for an unreachable server.
+    /// Lets requests wait at most `time` for an unreachable server.
     pub fn wait_for(&mut self, time: Duration) {
         (self.hard, self.retry_timeout) = (false, time.as_secs());
     }
 
-    /// Sets that connection attempts take at most `time`.
+    /// Limits connection attempts to `time`.
     pub fn try_for(&mut self, time: Duration) {
         self.connect_timeout = time.as_secs();
     }
 
-    /// Sets that file data have no checksums on the network.
+    /// Disables the checksums of file data on the network.
     pub fn skip_checksums(&mut self) {
         self.no_checksums = true;
     }
 
-    /// Sets that all file data take the mgr path.
+    /// Sends all file data on the mgr path.
     pub fn take_mgr_path(&mut self) {
         self.mgr_path = true;
     }

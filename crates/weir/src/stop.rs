@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a flag that threads can check and tasks can await; also the handling of SIGHUP.
+//! The stop flag, which SIGINT and SIGTERM set. Threads can check it and tasks can await it. Also handles SIGHUP.
 
 use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use types::{Attrs, FileKind, Timestamp};
 
-/// Options that users may write with one dash, as in find(1).
+/// Options of `weir find` that users may write with one dash, as in find(1).
 const SINGLE_DASH: [&str; 9] = ["name", "path", "type", "size", "mtime", "maxdepth", "mindepth", "empty", "print0"];
 
 /// Search trees and print the files that match all conditions

@@ -291,7 +291,7 @@ fn summary(sum: &Sum, args: &Args) -> Result<(), Failure> {
     show::line(&format!("checked {records} records, {files} files, {objects} objects: {verdict}"))
 }
 
-/// The progress line on the terminal.
+/// The line on the terminal that shows the progress of the check.
 struct Progress {
     on: bool,
     drawn: bool,

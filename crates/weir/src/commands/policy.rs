@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Outcome {
 
 /// Name of the extended attribute from which a mount returns the effective policy of a file or directory.
 const EFFECTIVE: &str = "user.weir.effective";
-/// Prefix of the extended attributes that set options of the mount.
+/// Prefix of the extended attributes through which programs set policy settings of the mount.
 const OPTION: &str = "user.weir.mount.";
 /// Size of the buffer for the value of [`EFFECTIVE`], in bytes.
 const ROOM: usize = 64 << 10;

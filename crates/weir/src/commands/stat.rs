@@ -62,9 +62,9 @@ struct JsonCopy {
 struct JsonPlacement {
     distribution: &'static str,
     stripe_unit: u64,
-    /// The inode number in the names of the objects.
+    /// The inode number, which the names of the file's objects contain.
     object: u64,
-    /// The stream number in the names of the objects.
+    /// The stream number, which the names of the file's objects contain.
     stream: u32,
     objects: Vec<JsonObject>,
 }

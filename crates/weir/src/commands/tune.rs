@@ -199,7 +199,7 @@ impl Threshold {
     }
 }
 
-/// The result of the measurement of one threshold.
+/// The result of measuring the write threshold or the read threshold.
 #[derive(Serialize)]
 struct Found {
     what: &'static str,

@@ -120,7 +120,7 @@ pub fn run(args: Args) -> Outcome {
     outcome
 }
 
-/// Fails if a mount at `mount` would hide some of the data that the cluster in `dir` stores.
+/// Fails if a mount at `mount` hides some of the data that the cluster in `dir` stores.
 fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
     let (at, stores) = (whole(mount), cluster::home(&whole(dir)));
     if !stores.starts_with(&at) && !at.starts_with(&stores) {

@@ -147,7 +147,7 @@ impl Cluster {
         group["values"][name].as_u64().unwrap_or_else(|| panic!("no number {name}: {group}"))
     }
 
-    /// Returns the number of payload bytes on the mgr path since the mgr started.
+    /// Returns the number of payload bytes that have taken the mgr path after the start of the mgr.
     pub fn proxied_bytes(&self) -> u64 {
         self.counter("counters", "proxy_read_bytes") + self.counter("counters", "proxy_write_bytes")
     }

@@ -221,7 +221,7 @@ fn cleared(status: impl Fn(&str, &str) -> u64, free: u64) {
     }
 }
 
-/// Fills a disk of `mib` MiB on which a whole cluster stores its data, and removes all files again.
+/// Fills a disk of `mib` MiB on which a whole cluster stores its data, and then removes all files.
 fn fill_up_and_clear(home: &Path, mib: u64) {
     let dir = home.join("up");
     let mut cluster = Cluster::start(&dir);

@@ -213,7 +213,7 @@ struct Attack {
     beginning: Bytes,
 }
 
-/// Counters of the attacker's connections.
+/// What has happened to the connections of an attack, as counters.
 #[derive(Debug, Default)]
 struct Fate {
     made: u64,
@@ -357,7 +357,7 @@ async fn answered<T>(what: &str, times: &mut Vec<Duration>, asked: impl Future<O
     answer.unwrap_or_else(|e| panic!("{what}: {e}"))
 }
 
-/// The client on the client machine, with an open file.
+/// A client of the file system that runs on the client machine, with an open file.
 struct Client {
     mount: Mount,
     file: File,

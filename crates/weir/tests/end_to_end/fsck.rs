@@ -116,7 +116,7 @@ fn fsck_fails_if_the_mgr_is_unreachable() {
     assert_eq!(out.status.code(), Some(8), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// Removes or truncates each object of a file in turn. A read must return the right bytes or an error.
+/// Removes or truncates one object of a file at a time. A read of the file must return the right bytes or an error.
 #[test]
 fn a_lost_or_truncated_object_does_not_read_as_zeros() {
     let home = tempfile::tempdir().unwrap();

@@ -24,7 +24,7 @@ pub struct Daemon {
 
 /// The daemons of one file system, with their proxies.
 pub struct Lab {
-    /// Counter of the bytes on all proxies.
+    /// Counter of the bytes that all proxies have forwarded.
     pub meter: Arc<Meter>,
     /// The mgr, which is the metadata server.
     pub mgr: Daemon,
@@ -87,7 +87,7 @@ impl Daemon {
         assert!(child.wait().expect("it ends").success(), "{}: {}", self.name, self.said());
     }
 
-    /// Returns the arguments of the daemon.
+    /// Returns the command-line arguments of the daemon.
     pub fn args(&self) -> &[String] {
         &self.args
     }
@@ -119,12 +119,12 @@ impl Daemon {
         self.child = Some(launch(&mut command, &self.log).0);
     }
 
-    /// Waits until the daemon exits by itself.
+    /// Waits until the daemon ends without a signal from the test.
     pub fn wait(&mut self) -> ExitStatus {
         self.child.take().expect("it runs").wait().expect("it ends")
     }
 
-    /// Starts the daemon again; the start must fail. Returns its standard error.
+    /// Starts the daemon at the address of its last start; the start must fail. Returns its standard error.
     pub fn fail_to_restart(&self) -> String {
         fail(Command::new(WEIR).args(&self.args).args(["--listen", &self.address.to_string()]), 1)
     }

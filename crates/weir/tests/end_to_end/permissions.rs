@@ -14,7 +14,7 @@ fn weir(args: &[&str]) -> Command {
     command
 }
 
-/// Returns a directory and everything below it, the directory first.
+/// Returns the paths of a directory and of everything below it, the directory first.
 fn everything(dir: &Path) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
     let mut next = 0;

@@ -21,7 +21,7 @@ fn identity(command: &str) -> &str {
     command.split_whitespace().skip_while(|word| *word != "--replace").nth(1).expect("a command with --replace")
 }
 
-/// A process that is killed when this value is dropped, also after a failed test.
+/// A process of the test. Dropping this value kills the process, even if the test fails.
 struct Killed(Child);
 
 impl Drop for Killed {
