@@ -22,7 +22,7 @@ const KERNEL_PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules
 const PROGRAMS: [&str; 7] = ["attr", "busybox-static", "kmod", "nfs-common", "perl-base", "util-linux", "xfsprogs"];
 /// Name prefixes of libraries on which these packages depend, but which the programs in use do not need.
 const UNUSED_LIBRARIES: [&str; 3] = ["libicu", "libperl", "libpython"];
-/// Prefixes of the paths that the root file system omits.
+/// Prefixes of the paths of package files that the root file system omits, because no test needs them.
 const UNUSED: &[&str] = &[
     "usr/lib/python3",
     "usr/lib/x86_64-linux-gnu/gconv",

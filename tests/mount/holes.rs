@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 /// Storage in bytes that the objects of a file on four iods may use in addition to its data.
 const BESIDES: u64 = 64 << 10;
 
-/// Returns the storage of a file in bytes, as the server reports it now, without the cache of the kernel.
+/// Returns the storage of a file in bytes as the server reports it now, not as the kernel has cached it.
 fn taken(path: &Path) -> u64 {
     statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap().stx_blocks * 512
 }

@@ -18,7 +18,7 @@ struct Child {
     begun: Instant,
 }
 
-/// The settings of a pool of processes.
+/// The settings of a pool of processes that run seeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
     /// Maximum number of processes that run at the same time.
@@ -27,7 +27,7 @@ pub struct Pool {
     pub limit: Duration,
     /// The deliberate bug for which the runs use special plans, if any.
     pub focus: Option<Focus>,
-    /// Whether the processes print every event.
+    /// Whether the child processes print every event of their runs.
     pub print: bool,
 }
 

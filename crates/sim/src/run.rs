@@ -31,7 +31,7 @@ pub struct Verdict {
     pub failures: Vec<String>,
     /// Hash of all events. Two runs with the same hash had the same events.
     pub hash: u64,
-    /// Number of events in the run.
+    /// Number of events that the run has recorded.
     pub events: u64,
     /// Duration of the run in simulated milliseconds.
     pub simulated_ms: u64,

@@ -13,7 +13,7 @@ const SECTOR: usize = 512;
 /// Size in bytes of a page, the unit in which this module allocates memory.
 const PAGE: usize = 4096;
 
-/// One of the two files on the disk.
+/// One of the two files on the simulated disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// The file with the database.

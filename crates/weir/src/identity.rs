@@ -152,7 +152,7 @@ mod tests {
         Identity::kept_in(folder, url, Path::new(dir), Duration::ZERO).unwrap()
     }
 
-    /// Drops an identity without removing its file, as if the process had been killed. Returns the client owner.
+    /// Drops an identity without removing its file, as the end of a killed process does. Returns the client owner.
     fn kill(identity: Identity) -> [u8; 16] {
         let whole = std::fs::read(&identity.path).unwrap();
         let (name, path) = (identity.name, identity.path.clone());
