@@ -1,10 +1,10 @@
-//! Deaths of daemons while a guest writes and holds a lock: the guest must continue without lost data.
+//! Deaths of daemons while a guest writes and holds a lock: the guest must continue, and no data may be lost.
 
 use crate::guest::{Guest, full};
 use crate::lab::Lab;
 use crate::servers;
 
-/// A script that writes one piece after another and syncs each piece, until `/tmp/stop` exists. It holds a lock, and
+/// A script that writes a file piece by piece and syncs each piece, until `/tmp/stop` exists. It holds a lock, and
 /// releases the lock when `/tmp/unlock` exists.
 const WRITER: &str = "
 cat > /tmp/writer.sh <<'END'
@@ -27,14 +27,14 @@ echo 0 > /tmp/pieces
     until [ -e /tmp/unlock ]; do usleep 100000; done
 ) >/dev/null 2>&1 &";
 
-/// Waits until the script has written `pieces` more pieces.
+/// Waits until the script has written `pieces` further pieces of its file.
 fn more(guest: &mut Guest, pieces: u32) {
     let script = "before=$(cat /tmp/pieces); until [ $(cat /tmp/pieces) -ge $((before + MORE)) ]; do
         [ -e /tmp/result ] && cat /tmp/said && exit 1; usleep 50000; done";
     guest.ok(&script.replace("MORE", &pieces.to_string()));
 }
 
-/// Returns whether no guest holds the lock.
+/// Returns whether no guest holds the lock on `/mnt/lock`.
 fn is_free(guest: &mut Guest) -> bool {
     guest.run("flock -n /mnt/lock true").status == 0
 }
@@ -64,8 +64,8 @@ fn a_writer_with_a_lock_continues_after_daemons_are_killed() {
         for daemon in lab.daemons().filter(|daemon| !daemon.is_running()) {
             daemon.restart();
         }
-        // Let the guest that has nothing to reclaim request the lock first. The mgr grants no new state until every
-        // guest has reported that its reclaims are complete (RECLAIM_COMPLETE).
+        // Let the guest that has nothing to reclaim request the lock first. The mgr must refuse it: it grants no new
+        // state until every guest has completed its reclaims (RECLAIM_COMPLETE).
         assert!(!is_free(&mut other));
         more(&mut one, 5);
     }
@@ -84,7 +84,7 @@ fn a_writer_with_a_lock_continues_after_daemons_are_killed() {
     lab.fsck();
 }
 
-/// Runs a script, which must end within ten seconds but may fail. Returns its exit status.
+/// Runs a script that must end within ten seconds but may fail. Returns the exit status of the script.
 fn within_ten_seconds(guest: &mut Guest, script: &str) -> i32 {
     let done = guest.run(&format!("timeout -s KILL 10 sh -c '{script}'"));
     assert_ne!(done.status, 137, "{script}\n{}\n{}", done.output, guest.console());
@@ -105,13 +105,13 @@ fn a_dead_iod_affects_only_the_bytes_on_it() {
     one.ok("cp /tmp/data /mnt/removed; mkdir /mnt/alone");
     lab.run(["policy", "set", "/alone", "stripe_count=1"]);
     one.ok("for i in 1 2 3 4; do cp /tmp/data /mnt/alone/$i; done; sync");
-    // Start an idle process that has the file open for writing, so that the guest holds a layout of the file.
+    // Start an idle process that has the file open for writing, so that the guest keeps a layout of the file.
     one.ok("sleep 1000 3<>/mnt/striped >/dev/null 2>&1 & echo $! > /tmp/holder");
     one.ok("dd if=/tmp/data of=/mnt/striped bs=256k count=2 conv=notrunc,fsync 2>/dev/null");
     let layouts = |lab: &Lab| servers::number(lab, "mgr", "layouts");
     assert!(layouts(&lab) > 0);
     lab.iods[0].kill();
-    // Only half of the pieces are on the iod that still runs.
+    // The file is striped over two iods, so only half of its pieces are on the iod that still runs.
     one.ok("echo 3 > /proc/sys/vm/drop_caches");
     let piece = |op: &str, i: usize| match op {
         "read" => format!("dd if=/mnt/striped of=/dev/null bs=256k count=1 skip={i}"),
@@ -140,8 +140,8 @@ fn a_dead_iod_affects_only_the_bytes_on_it() {
     lab.iods[0].restart();
     servers::until(|| servers::iods_up(&lab) == 2);
     assert_eq!(one.ok("kill $(cat /tmp/holder); cmp /tmp/data /mnt/moved; : > /mnt/moved; stat -c %s /mnt/moved"), "0");
-    // A guest that could not reach the iod must use the direct path again for its next file, and not only after two
-    // minutes.
+    // The guest could not reach the iod while it was down. The guest must use the direct path again for its next file,
+    // not only after two minutes.
     let proxied = || ["proxy_write_bytes", "proxy_read_bytes"].map(|name| servers::number(&lab, "counters", name));
     let (before, counted) = (proxied(), one.mountstats());
     one.ok("cp /tmp/data /mnt/after && sync && echo 3 > /proc/sys/vm/drop_caches && cmp /tmp/data /mnt/after");

@@ -1,4 +1,4 @@
-//! Delegations of stock kernels: the requests that delegations save, and how other clients get access in spite of them.
+//! Delegations of stock kernels: which requests they save, and how other clients get access to delegated files.
 
 use crate::guest::Guest;
 use crate::servers;
@@ -13,7 +13,7 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     one.mount(port, "vers=4.2");
     other.mount(port, "vers=4.1");
 
-    // After a guest has opened a file for reading, it must open the file again without a request.
+    // After a guest has opened a file for reading, it must be able to open the file again without a request.
     one.ok("echo first > /mnt/f; cat /mnt/f");
     assert_eq!(delegations(), 1);
     let before = one.mountstats();
@@ -21,8 +21,8 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     let after = one.mountstats();
     assert_eq!((after.count("OPEN"), after.count("CLOSE")), (before.count("OPEN"), before.count("CLOSE")));
 
-    // The other guest reads the file, and then writes it. The mgr must recall the delegation, and the first guest must
-    // then see the new bytes.
+    // The other guest first reads the file, and then writes it. At the write, the mgr must recall the delegation. The
+    // first guest must then see the new bytes.
     assert_eq!(other.ok("cat /mnt/f"), "first");
     other.ok("echo second > /mnt/f");
     assert_eq!(one.mountstats().count("DELEGRETURN"), 1);
@@ -30,8 +30,8 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     other.ok("mv /mnt/f /mnt/g");
     assert_eq!(one.ok("ls /mnt; cat /mnt/g"), "g\nsecond");
 
-    // While one guest holds a write delegation of a file, the mgr must ask this guest for the size of the file. Another
-    // guest must still be able to open the file soon.
+    // While one guest holds a write delegation of a file, the mgr must request the size of the file from this guest.
+    // Another guest must still be able to open the file soon.
     one.ok("echo 1234 > /mnt/w; (exec 3<>/mnt/w; echo 123456789 >&3; touch /tmp/held
         until [ -e /tmp/go ]; do usleep 50000; done; exec 3<&-; touch /tmp/gone) &
         until [ -e /tmp/held ]; do usleep 50000; done");
@@ -40,7 +40,7 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     one.ok("touch /tmp/go; until [ -e /tmp/gone ]; do usleep 50000; done");
     assert_eq!(one.ok("cat /mnt/w"), "123456789\nmore");
 
-    // A guest that waits for a lock must get the lock when the other guest releases it.
+    // A guest that waits for a lock must get the lock as soon as the other guest releases it.
     one.ok("rm -f /tmp/go /tmp/held; flock /mnt/lock sh -c 'touch /tmp/held
         until [ -e /tmp/go ]; do usleep 50000; done' & until [ -e /tmp/held ]; do usleep 50000; done");
     other.ok("flock /mnt/lock touch /tmp/locked &");
@@ -48,7 +48,7 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     one.ok("touch /tmp/go");
     other.ok("until [ -e /tmp/locked ]; do usleep 50000; done");
 
-    // Unmounting must end all delegations of the mount.
+    // When a guest unmounts the file system, it must return all delegations of the mount.
     for guest in [&mut one, &mut other] {
         guest.ok("umount /mnt");
     }

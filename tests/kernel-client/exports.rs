@@ -30,7 +30,7 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
     let port = lab.mgr.proxy.address().port();
     for version in ["vers=4.1", "vers=4.2"] {
         guest.mount(port, version);
-        // Above the exports, the guest may see only directories that lead to exports, and may change none of them.
+        // Above the exports, the guest may see only the directories on the way to exports, and may change none of them.
         assert_eq!(
             guest.ok("ls /mnt; ls /mnt/deep /mnt/deep/a"),
             "deep\npublic\nusers\n/mnt/deep:\na\n\n/mnt/deep/a:\nb"
@@ -63,7 +63,7 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
         check_each_export_is_a_file_system(&mut guest);
         guest.ok("rm /mnt/users/large /mnt/deep/a/b/x; umount /mnt/users/rw /mnt/users /mnt/public /mnt/deep/a/b /mnt");
 
-        // A guest may mount an export by its own path. A mount of a directory that is not exported must fail.
+        // A guest can mount an export by its own path. A mount of a directory that is not exported must fail.
         let server = format!("port={port},{version}");
         let mount = |path: &str| format!("mount.nfs4 -o {server},noresvport 10.0.2.2:{path} /mnt 2>&1");
         guest.ok(&format!("{}; cat /mnt/text; umount /mnt", mount("/public")));
@@ -75,8 +75,8 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
     servers::start(home.path(), 2, &[]).fsck();
 }
 
-/// Operations on the directory above a closed export must not lead into this export. Kernels request filehandles when
-/// they list a directory.
+/// Operations on the directory above a closed export must not give access to this export. For example, kernels request
+/// filehandles when they list a directory.
 fn check_closed_export_stays_closed(guest: &mut Guest) {
     let looks = "ls -l /mnt/users; ls -lR /mnt/users; find /mnt/users; mkdir -p /tmp/bound; mount -o bind /mnt/users /tmp/bound; \
                  cat /mnt/users/closed/data /mnt/users/closed/dir/data /tmp/bound/closed/data; (cd /tmp/bound/closed && cat data); \

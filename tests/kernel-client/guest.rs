@@ -18,9 +18,9 @@ use tempfile::TempDir;
 
 /// The address of the host's loopback interface inside a guest.
 pub const HOST: &str = "10.0.2.2";
-/// Time limit of one script. If a guest hangs, the test fails after this time instead of hanging.
+/// Time limit of one script. If the guest hangs, its script fails after this time, so that the test does not hang.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Time limit of one boot. A boot takes 5 to 25 seconds, depending on the load of the machine.
+/// Time limit of one boot of a guest. A boot takes 5 to 25 seconds, depending on the load of the machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(100);
 /// Maximum number of starts of a guest that hangs at its start. A guest sends no request to a server before it is
 /// ready, so only the emulator can cause such a hang.
@@ -31,7 +31,7 @@ const CPU: &str = "max,-cx16";
 /// Maximum number of guests that run at the same time.
 const GUESTS: usize = 2;
 
-/// Returns whether tests run at full scale. Otherwise they run only the parts that take seconds.
+/// Returns whether tests run at full scale. Otherwise, they omit the parts that take more than seconds.
 pub fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
@@ -44,7 +44,7 @@ for module in nfsv4 nfs_layout_nfsv41_files nfs_layout_flexfiles; do
     modprobe \"$module\" || echo \"no module $module\" >/dev/console
 done
 uname -r";
-/// Base of the process ids of the next guest. Each guest gets another base.
+/// The first process id of the next guest. Each guest gets ids from another range.
 static PIDS: AtomicU32 = AtomicU32::new(1000);
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
@@ -54,13 +54,14 @@ pub struct Guest {
     dir: TempDir,
     machine: Child,
     port: BufReader<UnixStream>,
-    /// The guest's share of [`GUESTS`], which is released with the guest; `None` until the guest is ready.
+    /// The guest's share of the maximum [`GUESTS`], which other guests can take when this guest ends; `None` until the
+    /// guest is ready.
     place: Option<Places>,
     /// The release of the guest's kernel, as `uname -r` prints it.
     pub kernel: String,
 }
 
-/// A share of [`GUESTS`] for one or more running guests. Dropping this value releases the share.
+/// A share of the maximum [`GUESTS`] for one or more running guests. Dropping this value lets other guests start.
 struct Places(usize);
 
 /// The result of a script that a guest has run.
@@ -98,8 +99,8 @@ impl Guest {
 
     /// Starts two guests at the same time and waits until both are ready.
     pub fn boot_two() -> (Guest, Guest) {
-        // Take the share for both guests at once. If two tests each had one guest and waited for a second one, they
-        // would wait forever.
+        // Take the shares for both guests at once. If two tests each held the share of one guest and waited for another
+        // one, they would wait forever.
         let both = Places::take(2);
         std::mem::forget(both);
         let [first, second] = ["first", "second"];
@@ -127,12 +128,12 @@ impl Guest {
         panic!("the guest does not start");
     }
 
-    /// Starts QEMU with `image` and the further arguments. When this returns, the guest may not be ready yet.
+    /// Starts QEMU with `image` and further arguments. The guest may not be ready yet when this function returns.
     pub fn start(image: &Image, arguments: &[&str]) -> Guest {
         let dir = tempfile::tempdir().expect("a folder");
         let socket = dir.path().join("port");
         let chardev = format!("socket,id=port,path={},server=on,wait=off", socket.display());
-        // `no_timer_check`: on a busy machine, the kernel would mistake late timer ticks for a broken timer.
+        // `no_timer_check`: without it, the kernel mistakes late timer ticks on a busy machine for a broken timer.
         let words = "console=ttyS0 panic=-1 mitigations=off tsc=reliable random.trust_cpu=on no_timer_check";
         let machine = Command::new("qemu-system-x86_64")
             .args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2", "-m", "1024"])
@@ -155,7 +156,7 @@ impl Guest {
         Guest { dir, machine, port: BufReader::new(port), place: None, kernel: String::new() }
     }
 
-    /// Waits until a guest that boots reports that it is ready.
+    /// Waits until a guest reports at the end of its boot that it is ready.
     pub fn booted(&mut self) -> io::Result<()> {
         match self.line()?.as_str() {
             "ready" => Ok(()),
@@ -163,7 +164,8 @@ impl Guest {
         }
     }
 
-    /// Sets up a guest that continues from the saved state: its name, its time, its process ids, and the NFS modules.
+    /// Sets up a guest that continues from the saved state. Sets its name, its time and its process ids, and loads its
+    /// NFS modules.
     fn wake(&mut self, name: &str) -> io::Result<()> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(io::Error::other)?.as_secs();
         let pid = PIDS.fetch_add(1000, Relaxed) % 30_000;
@@ -214,12 +216,12 @@ impl Guest {
         done.output.trim_end_matches('\n').to_owned()
     }
 
-    /// Stops the virtual machine (SIGSTOP). The guest then answers no packet at all.
+    /// Stops the virtual machine (SIGSTOP). From now on, the guest replies to no packet.
     pub fn freeze(&self) {
         cluster::signal(&self.machine, Signal::STOP);
     }
 
-    /// Continues the virtual machine (SIGCONT).
+    /// Lets the stopped virtual machine continue (SIGCONT).
     pub fn thaw(&self) {
         cluster::signal(&self.machine, Signal::CONT);
     }
@@ -230,8 +232,8 @@ impl Guest {
         [numbers.next(), numbers.next()].map(|number| number.unwrap_or(0)) >= version
     }
 
-    /// Mounts the file system of the server at `port` of the host at `/mnt`, with the given options and those that all
-    /// guests need.
+    /// Mounts a file system at `/mnt` in the guest. The server listens at `port` of the host. Adds the mount options
+    /// that all guests need to the given options.
     pub fn mount(&mut self, port: u16, options: &str) {
         // The user-mode network of QEMU does not keep privileged source ports, so the mount needs `noresvport`.
         self.ok(&format!("mount.nfs4 -o {options},noresvport,port={port} {HOST}:/ /mnt"));
@@ -258,7 +260,7 @@ pub fn connect(socket: &Path) -> UnixStream {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // Ignore errors: QEMU may have ended by itself.
+        // Ignore errors: QEMU may already have ended by itself.
         let _ = self.machine.kill();
         let _ = self.machine.wait();
     }

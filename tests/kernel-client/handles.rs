@@ -13,14 +13,15 @@ use std::path::Path;
 
 /// The Perl program that makes the system calls in the guest.
 const SCRIPT: &str = include_str!("handles.pl");
-/// Options of the mgr that close `/users/closed` and `/other` to the guest, after the guest has used both directories.
+/// Options for the restart of the mgr: they close `/users/closed` and `/other` to the guest, after the guest has used
+/// both directories.
 const CLOSED: [&str; 6] =
     ["--export", "/users", "--export", "/users/closed,clients=10.99.0.0/16", "--export", "/public"];
 /// Number of bytes before the server's filehandle in a kernel handle: the number and type of the file, and the length
 /// of the filehandle.
 const BEFORE: usize = 4 + 4 + 4 + 2;
-/// Offset of the file's number (eight bytes) in a filehandle of Weir. The number of the export's root follows at
-/// [`ROOT`].
+/// Offset of the number of the file (eight bytes) in a filehandle of Weir. The number of the export's root directory
+/// follows at offset [`ROOT`].
 const FILE: usize = 20;
 const ROOT: usize = 28;
 const WEIR_LEN: usize = 52;
@@ -48,12 +49,12 @@ impl Handle {
         &self.bytes[BEFORE..BEFORE + WEIR_LEN]
     }
 
-    /// Returns the number of the file, from the filehandle of Weir.
+    /// Returns the number of the file that the filehandle of Weir in this handle contains.
     fn file(&self) -> [u8; 8] {
         self.weir()[FILE..ROOT].try_into().expect("eight bytes")
     }
 
-    /// Returns the number of the export's root, from the filehandle of Weir.
+    /// Returns the number of the export's root that the filehandle of Weir in this handle contains.
     fn root(&self) -> [u8; 8] {
         self.weir()[ROOT..ROOT + 8].try_into().expect("eight bytes")
     }
@@ -77,14 +78,14 @@ fn save(guest: &mut Guest, handles: &[Handle]) {
     guest.ok(&format!("cat > /tmp/handles <<'END'\n{lines}END"));
 }
 
-/// Lets the guest open the saved handles in the file system at `mount`. Returns what the guest sees through each
-/// handle.
+/// Lets the guest open all saved handles in the file system at `mount`. Returns one line for each handle: the bytes or
+/// names that the guest got, or the refusal.
 fn open(guest: &mut Guest, mount: &str) -> Vec<String> {
     guest.ok(&format!("perl /tmp/handles.pl open {mount} </tmp/handles")).lines().map(str::to_owned).collect()
 }
 
-/// Returns the filehandle that the mgr would make for the file `file` in the export `root`, in the epoch of the
-/// filehandle `like`.
+/// Returns the filehandle that the mgr makes for the file `file` in the export `root`, with the epoch of the filehandle
+/// `like`.
 fn genuine(home: &Path, like: &[u8], file: [u8; 8], root: [u8; 8]) -> Vec<u8> {
     let mut weir = [&like[..FILE], &file, &root].concat();
     let secret = ClusterFile::load(&home.join("cluster.toml")).expect("a cluster file").key;
@@ -126,7 +127,8 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
     let port = lab.mgr.proxy.address().port();
     guest.ok(&format!("cat > /tmp/handles.pl <<'END'\n{SCRIPT}END\nmkdir -p /tmp/users /tmp/public"));
     guest.mount(port, "vers=4.2");
-    // First check the method: the kernel must open handles of a file and a directory that the guest may see.
+    // First check that the attack itself works: the kernel must open handles of a file and a directory that the guest
+    // may see.
     let controls = ["control", "open"].map(|name| Handle::of(&mut guest, &format!("/mnt/users/closed/{name}")));
     save(&mut guest, &controls);
     guest.ok("echo 3 > /proc/sys/vm/drop_caches");
@@ -137,7 +139,8 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
 
     lab.mgr.stop();
     lab.mgr.restart_with(&CLOSED);
-    // The guest has connected to the restarted mgr again through its first mount.
+    // The process in the guest continues after the mgr has restarted. The first mount of the guest has connected to
+    // this mgr again.
     let held = let_go(&mut guest);
     assert!(!held.contains("SECRET") && held.matches("refused ").count() == stolen.len(), "{held}");
     let mount = |path: &str, at: &str| format!("mount.nfs4 -o vers=4.2,noresvport,port={port} {HOST}:{path} {at}");
@@ -152,7 +155,8 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
         );
         let mut tried = stolen.to_vec();
         tried.extend(stolen.iter().flat_map(|secret| forged(home.path(), &seen, secret, &stolen[0])));
-        // The last handle is valid. Its success shows that the kernel sends the filehandles to the server.
+        // Append the handle of a visible file. If the guest can open it, the kernel really sends the filehandles to the
+        // server.
         tried.push(seen);
         save(&mut guest, &tried);
         for at in ["/tmp/users", "/tmp/public", "/mnt"] {
@@ -183,9 +187,9 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
     }
 }
 
-/// Returns handles of a secret file that the guest never received. One handle is that of a visible file with the number
-/// of the secret file. The others have genuine filehandles of clients that may see the closed export or the whole file
-/// system.
+/// Returns handles of a secret file that the guest never received. One handle is that of a visible file, but with the
+/// number of the secret file. The others have the filehandles that the mgr gives to clients that may see the closed
+/// export or the whole file system.
 fn forged(home: &Path, seen: &Handle, secret: &Handle, export: &Handle) -> Vec<Handle> {
     let file = secret.file();
     let mut renumbered = seen.weir().to_vec();

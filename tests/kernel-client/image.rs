@@ -22,7 +22,7 @@ const KERNEL_PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules
 const PROGRAMS: [&str; 7] = ["attr", "busybox-static", "kmod", "nfs-common", "perl-base", "util-linux", "xfsprogs"];
 /// Name prefixes of libraries on which these packages depend, but which the programs in use do not need.
 const UNUSED_LIBRARIES: [&str; 3] = ["libicu", "libperl", "libpython"];
-/// Prefixes of the paths that the root file system omits.
+/// Prefixes of the paths of package files that the root file system omits, because no test needs them.
 const UNUSED: &[&str] = &[
     "usr/lib/python3",
     "usr/lib/x86_64-linux-gnu/gconv",
@@ -54,9 +54,10 @@ const MODULES: &[&str] = &[
     "net/dns_resolver",
     "net/sunrpc",
 ];
-/// The script that runs first in a guest, sets it up, and then runs the scripts of the host.
+/// The script that the kernel of a guest runs first. The script sets the guest up, and then runs the scripts of the
+/// host.
 const INIT: &str = include_str!("init.sh");
-/// Maximum number of attempts at one download.
+/// Maximum number of attempts to download one package.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -160,7 +161,7 @@ fn make(dir: &Path) -> io::Result<()> {
     [packages, tree, unpacked].iter().try_for_each(fs::remove_dir_all)
 }
 
-/// Copies the modules that a guest may need, and creates the list of dependencies between them.
+/// Copies the kernel modules that a guest may need, and creates the list of dependencies between these modules.
 fn modules(unpacked: &Path, tree: &Path, release: &str) -> io::Result<()> {
     let (from, to) = (unpacked.join("lib/modules").join(release), tree.join("lib/modules").join(release));
     for wanted in MODULES.iter().map(|module| Path::new("kernel").join(module)) {
@@ -177,8 +178,8 @@ fn modules(unpacked: &Path, tree: &Path, release: &str) -> io::Result<()> {
     let plain = "find . -name '*.ko.xz' -exec \"$0\" unxz {} +";
     run(Command::new("sh").args(["-c", plain]).arg(tree.join("usr/bin/busybox")).current_dir(&to))?;
     for list in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
-        // The packages that `WEIR_TEST_KERNEL` names may not contain the lists. Without the lists, the guest reports
-        // built-in modules as missing.
+        // Packages that `WEIR_TEST_KERNEL` names may not contain the lists of modules. Without these lists, the guest
+        // reports built-in modules as missing.
         if from.join(list).exists() {
             fs::copy(from.join(list), to.join(list))?;
         }

@@ -1,4 +1,4 @@
-//! Mounts of a guest: the guest mounts a file system and uses it through the mgr.
+//! Mounts by a guest: it mounts a file system and uses it through the mgr.
 
 use crate::guest::{Guest, HOST};
 use crate::lab::Lab;

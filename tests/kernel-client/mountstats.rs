@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// The counters of one NFS mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MountStats {
-    /// The value of `pnfs=`: the layout driver in use, or a word that says that the mount uses no layout driver.
+    /// The value of `pnfs=`: the name of the layout driver that the mount uses, or a word that says that it uses none.
     pub pnfs: String,
     /// Number of requests by NFS operation. A request counts once, even if the client has sent it several times.
     pub operations: BTreeMap<String, u64>,
@@ -18,7 +18,8 @@ impl MountStats {
         self.operations.get(operation).copied().unwrap_or(0)
     }
 
-    /// Returns the number of requests since `earlier`, by NFS operation. Omits operations without a request.
+    /// Returns the number of requests that were sent after the counters `earlier` were read, by NFS operation. Omits
+    /// operations without a request.
     pub fn since(&self, earlier: &MountStats) -> BTreeMap<String, u64> {
         let new = self.operations.iter().map(|(name, count)| (name.clone(), count - earlier.count(name)));
         new.filter(|(_, count)| *count > 0).collect()

@@ -25,7 +25,7 @@ fn data_take_the_direct_path_and_sizes_are_known() {
         assert_eq!((stats.count("GETDEVICEINFO"), stats.count("LAYOUTCOMMIT")), (1, 1), "{stats:?}");
         assert_eq!(other.ok("stat -c %s /mnt/data; md5sum < /mnt/data"), format!("{}\n{sum}", 32 << 20));
         assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/data"), sum);
-        // Weir's own client must read the same bytes.
+        // Weir's own client must read the same bytes as the guest.
         std::fs::write(home.path().join("ours"), lab.run(["cat", "/data"])).unwrap();
         let ours = std::process::Command::new("md5sum").arg(home.path().join("ours")).output().unwrap();
         assert_eq!(String::from_utf8(ours.stdout).unwrap().split(' ').next(), sum.split(' ').next());
@@ -40,10 +40,10 @@ fn data_take_the_direct_path_and_sizes_are_known() {
             let here = other.ok(&format!("stat -c %s /mnt/{name}; md5sum < /mnt/{name}"));
             assert_eq!(here, format!("{bytes}\n{there}"));
         }
-        // An overwrite does not change the size of the file. The other guest must still see the new bytes.
+        // The first guest overwrites the file without changing its size. The other guest must still see the new bytes.
         one.ok("echo world > /tmp/w; dd if=/tmp/w of=/mnt/f conv=notrunc 2>/dev/null");
         assert_eq!(other.ok("cat /mnt/f"), "world");
-        // Late reports of writes must not change the times that a program has set.
+        // The iods report writes late. These reports must not change the times that a program has set after its writes.
         one.ok("cp /tmp/data /mnt/kept; touch -d '2001-02-03 04:05:06' /mnt/kept");
         one.ok("sh -c 'echo x >> /mnt/dated; touch -d \"2001-02-03 04:05:06\" /mnt/dated'");
         assert_eq!(other.ok("stat -c %Y /mnt/kept /mnt/dated"), "981173106\n981173106");
@@ -64,7 +64,7 @@ fn reads_continue_behind_the_end_of_an_object() {
     for version in ["vers=4.1", "vers=4.2"] {
         one.mount(lab.mgr.proxy.address().port(), version);
         other.mount(lab.mgr.proxy.address().port(), version);
-        // Write 100 bytes, leave a hole, and write a stripe unit on another iod.
+        // Write 100 bytes, leave a hole behind them, and then write a stripe unit that is on another iod.
         one.ok("head -c 100 /dev/urandom > /tmp/a; cp /tmp/a /mnt/a");
         one.ok("dd if=/dev/zero bs=64k seek=4 count=1 of=/mnt/a conv=notrunc,fsync 2>/dev/null; truncate -s 4k /tmp/a");
         let sum = one.ok("md5sum < /tmp/a");
@@ -73,20 +73,20 @@ fn reads_continue_behind_the_end_of_an_object() {
             assert_eq!(guest.ok(&format!("{} | wc -c", direct(65536))), "65536");
             assert_eq!(guest.ok("dd if=/mnt/a iflag=direct bs=64k 2>/dev/null | wc -c"), "327680");
         }
-        // Both guests must find the same end of the file.
+        // Both guests must find the same end of the file, also with direct I/O.
         one.ok("dd if=/dev/urandom of=/tmp/b bs=70000 count=1 2>/dev/null; cp /tmp/b /mnt/b");
         for guest in [&mut other, &mut one] {
             assert_eq!(guest.ok("dd if=/mnt/b iflag=direct bs=64k 2>/dev/null | wc -c"), "70000");
         }
         one.ok("echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/b /mnt/b; dd if=/mnt/b iflag=direct bs=64k 2>/dev/null | cmp - /tmp/b");
-        // No byte may take the mgr path. The iods may ask the mgr only for the lengths of files.
+        // No byte of data may take the mgr path. The iods may request only the lengths of files from the mgr.
         assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
         let unknown = counter(&lab, "lengths_unknown");
         assert!(counter(&lab, "lengths_asked") > unknown);
         one.ok("rm /mnt/*; umount /mnt");
         other.ok("umount /mnt");
     }
-    // The other guest truncates and extends the file. A guest that has the file open for writing must also read the
+    // The other guest truncates and extends the file. The guest that has the file open for writing must also read the
     // right bytes.
     one.mount(lab.mgr.proxy.address().port(), "vers=4.2");
     other.mount(lab.mgr.proxy.address().port(), "vers=4.2");
@@ -125,11 +125,11 @@ fn small_files_take_the_mgr_path() {
         guest.ok("head -c 1000000 /tmp/data > /mnt/s21; echo 3 > /proc/sys/vm/drop_caches");
         guest.ok("head -c 10000 /tmp/data > /tmp/s; for i in $(seq 20); do cmp /tmp/s /mnt/s$i || exit 1; done");
         assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
-        // When a small file grows, its new bytes must take the direct path, and no byte may be lost.
+        // When a small file grows, its new bytes must take the direct path, and no byte of the file may be lost.
         guest.ok("dd if=/tmp/data of=/mnt/s21 bs=1000000 seek=1 skip=1 count=7 conv=notrunc 2>/dev/null");
         guest.ok("echo 3 > /proc/sys/vm/drop_caches; head -c 8000000 /tmp/data | cmp - /mnt/s21");
         assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
-        // The policy of the directory of a file decides whether the file is small.
+        // The policy of the directory that contains a file decides up to which size the file is small.
         lab.run(["mkdir", "/d"]);
         lab.run(["policy", "set", "/d", "write_threshold=64K"]);
         guest.ok("head -c 100000 /tmp/data > /mnt/d/large; head -c 100000 /tmp/data | cmp - /mnt/d/large");
@@ -160,8 +160,8 @@ fn flexible_files_take_the_direct_path_to_their_iod() {
         other.ok("umount /mnt");
     }
     assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
-    // These kernels do not support flexible file layouts with several iods, so a file on several iods must take the mgr
-    // path.
+    // The guest's kernel does not support flexible file layouts with several iods, so a file on several iods must take
+    // the mgr path.
     lab.run(["mkdir", "/wide"]);
     lab.run(["policy", "set", "/wide", "stripe_count=3"]);
     one.mount(lab.mgr.proxy.address().port(), "vers=4.2");
@@ -192,8 +192,8 @@ fn striped_flexible_files_take_the_direct_path_to_several_iods() {
         let before = stored();
         guest.ok("cp /tmp/data /mnt/f && sync");
         assert_eq!(guest.mountstats().pnfs, "LAYOUT_FLEX_FILES");
-        // A third of the file must go to each iod. The iods report the number of written bytes to the mgr after a short
-        // delay.
+        // A third of the file's bytes must go to each iod. The iods report the number of written bytes to the mgr after
+        // a short delay.
         servers::until(|| stored().into_iter().zip(&before).all(|(now, before)| now - before >= 5 << 20));
         assert_eq!(lab.run(["cat", "/f"]).len(), 16 << 20);
         guest.ok("echo hello > /mnt/g; dd if=/tmp/data of=/mnt/direct bs=1M count=5 oflag=direct 2>/dev/null");
@@ -226,7 +226,7 @@ fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
         guest.ok("umount /mnt");
         assert_eq!(servers::number(&lab, "counters", "proxy_write_bytes"), before);
         assert_eq!(lab.run(["cat", "/f2"]).len(), 8 << 20);
-        // When any one of the iods is down, the other iods must have all bytes.
+        // When any one of the iods is down, the other iods must still have all bytes of the file.
         for iod in 0..3 {
             lab.iods[iod].kill();
             servers::until(|| servers::iods_up(&lab) == 2);
@@ -237,7 +237,8 @@ fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
             lab.iods[iod].restart();
             servers::until(|| servers::iods_up(&lab) == 3);
         }
-        // Weir's own client replaces the content. The guest must see the new content, and truncates the file.
+        // Weir's own client replaces the content of the file. The guest must see the new content, and must be able to
+        // truncate the file.
         lab.put("/f", b"other words, and more of them");
         guest.mount(port, version);
         assert_eq!(guest.ok("cat /mnt/f; truncate -s 5 /mnt/f; cat /mnt/f"), "other words, and more of themother");

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Maximum length of a record that the relay forwards, in bytes.
 const RECORD_MAX: usize = 4 << 20;
 
-/// The sender of a record.
+/// The sender of a record on a relayed connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
     /// The guest, which is the NFS client.
@@ -52,7 +52,7 @@ struct Shared {
     remember: AtomicBool,
     harm: Mutex<Harm>,
     dice: Dice,
-    /// The relay delays, repeats, cuts or drops one record in this many; 0: no record.
+    /// The relay delays, repeats, cuts or drops one of this many records; 0: none.
     one_in: AtomicU64,
     /// Whether the relay drops callbacks, which are requests of the daemon to the guest.
     deaf: AtomicBool,
@@ -66,7 +66,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A relay in front of one port. Dropping this value stops the relay.
+/// A relay in front of one port of a daemon. Dropping this value stops the relay.
 pub struct Relay {
     shared: Arc<Shared>,
     port: u16,
@@ -95,7 +95,7 @@ impl Relay {
                 if accepting.stopping.load(SeqCst) {
                     return;
                 }
-                // If no daemon listens at the target, close the guest's connection.
+                // No daemon listens at the target port, so close the guest's connection.
                 let Ok(server) = TcpStream::connect(accepting.target) else { continue };
                 lead(&accepting, client, server);
             }
@@ -119,7 +119,7 @@ impl Relay {
         lock(&self.shared.seen).clone()
     }
 
-    /// From now on, delays, repeats, cuts or drops one record in `one_in`; 0: no record.
+    /// From now on, delays, repeats, cuts or drops one of `one_in` records; 0: none.
     pub fn mistreat(&self, one_in: u64) {
         self.shared.one_in.store(one_in, SeqCst);
     }
@@ -147,14 +147,14 @@ impl Drop for Relay {
         for pair in lock(&self.shared.pairs).drain(..) {
             cut(&pair);
         }
-        // Wake the thread that accepts connections, so that it sees the stop flag.
+        // Connect to the relay, to wake the thread that accepts connections. The thread then sees the stop flag.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
 fn cut(pair: &[TcpStream; 2]) {
     for socket in pair {
-        // Ignore the error: the connection may already be closed.
+        // Ignore the error: the peer may already have closed the connection.
         let _ = socket.shutdown(Shutdown::Both);
     }
 }
@@ -163,14 +163,15 @@ fn lead(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) {
     let both = || Some([client.try_clone().ok()?, server.try_clone().ok()?]);
     let (Some(kept), Some(one), Some(other)) = (both(), both(), both()) else { return };
     for socket in &kept {
-        // Ignore the error: without this option, the relay is only slower.
+        // Ignore the error: without TCP_NODELAY, the relay is slower, but works.
         let _ = socket.set_nodelay(true);
     }
     lock(&shared.pairs).push(kept);
     for (from, pair) in [(From::Client, one), (From::Server, other)] {
         let shared = shared.clone();
         thread::spawn(move || {
-            // When one direction ends, with or without an error, close the connection in both directions.
+            // When the relay stops forwarding in one direction, for any reason, close the connection in both
+            // directions.
             let _ = pass(&shared, from, &pair);
             cut(&pair);
         });
@@ -225,8 +226,8 @@ fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
             }
             _ => {
                 lock(&shared.harm).dropped += 1;
-                // Forward nothing for some time, like a host that is down. The relay drops all records that arrive in
-                // this time.
+                // Forward nothing for some time, so that the relay behaves like a host that is down. It drops all
+                // records that arrive in this time.
                 thread::sleep(Duration::from_millis(500 + shared.dice.below(2500)));
                 return Ok(());
             }

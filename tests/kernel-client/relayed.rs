@@ -1,4 +1,5 @@
-//! Messages between a guest and the servers, which a relay records, delays, repeats, cuts or drops.
+//! Messages between a guest and the servers. A relay between them records, delays, repeats, cuts or drops these
+//! messages.
 
 use crate::guest::{Guest, full};
 use crate::relay::{From, Relay};
@@ -59,7 +60,7 @@ fn name(shown: &str) -> String {
     shown[..end].trim_start_matches("OP_").to_owned()
 }
 
-/// A script with a sample of each kind of file operation that programs use.
+/// A script that makes some calls of each kind of file operation that programs use.
 const WORK: &str = "
 cd /mnt
 echo hello > f; cat f > /dev/null; dd if=/dev/urandom of=large bs=64k count=40 2>/dev/null; sync
@@ -98,7 +99,8 @@ fn captured_messages_are_read_and_written_again() {
         assert!(kinds.keys().any(|kind| kind.starts_with("call") && kind.contains(needed)), "no {needed}");
     }
     assert!(kinds.len() > 50, "only {} kinds", kinds.len());
-    // If `WEIR_GOLDEN` is set, write the file of example messages with which other tests check the decoders.
+    // If `WEIR_GOLDEN` is set, write one message of each kind to this file. Other tests check the decoders with these
+    // messages.
     if let Some(path) = std::env::var_os("WEIR_GOLDEN") {
         let mut text = format!("# Messages between {} and Weir, one of each kind.\n", one.kernel);
         for (kind, record) in kinds.iter().filter(|(_, record)| record.len() <= 2048) {
@@ -150,7 +152,7 @@ fn delayed_repeated_cut_and_dropped_messages_do_no_harm() {
     guest.ok(BUSY);
     relays.iter().for_each(|relay| relay.mistreat(50));
     let until = Instant::now() + Duration::from_secs(if full() { 600 } else { 20 });
-    // Continue until each kind of fault has occurred at least once, even on a slow machine.
+    // Continue until the relay has injected each kind of fault at least once, even on a slow machine.
     let tried = || {
         let harm = relays[0].harm();
         harm.delayed > 0 && harm.repeated > 0 && harm.cut > 0 && harm.dropped > 0

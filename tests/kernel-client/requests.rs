@@ -66,7 +66,7 @@ impl Ganesha {
 
 impl Drop for Ganesha {
     fn drop(&mut self) {
-        // Ignore errors: the process may have ended by itself.
+        // Ignore errors: the process may already have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

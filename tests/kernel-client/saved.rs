@@ -1,5 +1,5 @@
-//! The saved state of a booted guest. Each test continues from this state, which takes one second; a boot takes 5 to 25
-//! seconds.
+//! The saved state of a virtual machine whose guest has booted. Each test continues from this state, which takes one
+//! second; a boot takes 5 to 25 seconds.
 
 use crate::guest::{Guest, STARTS, connect};
 use crate::image::Image;
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Returns the path of the file with the saved state for `image`. Makes the file first if it does not exist.
 pub fn state(image: &Image) -> PathBuf {
     let store = image.kernel.parent().expect("the folder of the image");
-    // Hold a lock, so that only one of two concurrent test runs saves the state of the guest.
+    // Hold a lock, so that of two concurrent test runs only one saves the state of the guest.
     let lock = File::create(store.join("state.lock")).expect("a lock");
     lock.lock().expect("the lock");
     let version = Command::new("qemu-system-x86_64").arg("--version").output();
@@ -91,7 +91,7 @@ impl Control {
             if reply.get("error").is_some() {
                 return Err(io::Error::other(format!("{command}: {reply}")));
             }
-            // Skip messages without `return` or `error`, which are events.
+            // Skip messages without `return` or `error`, because they are events, not replies.
             if let Some(result) = reply.get_mut("return") {
                 return Ok(result.take());
             }

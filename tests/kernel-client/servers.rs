@@ -27,8 +27,8 @@ pub fn start_behind_relays(home: &Path, iods: usize, options: &[&str], seed: u64
     start_behind_relays_with_lease(home, iods, 20, options, seed)
 }
 
-/// Starts a file system like [`start_behind_relays`], with a lease of `lease_secs` seconds; the usual lease is 20
-/// seconds.
+/// Starts a file system like [`start_behind_relays`], with a lease of `lease_secs` seconds; the lease of
+/// [`start_behind_relays`] is 20 seconds.
 pub fn start_behind_relays_with_lease(
     home: &Path,
     iods: usize,
@@ -60,8 +60,8 @@ pub fn number(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or_else(|| panic!("no {name} in {group}"))
 }
 
-/// Returns a counter from the status of the mgr. The status omits counters of events that never occurred; for these,
-/// returns 0.
+/// Returns a counter from the status of the mgr. Returns 0 if the status omits this counter, because its event has
+/// never occurred.
 pub fn counted(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or(0)
 }
@@ -85,7 +85,7 @@ pub fn iods_up(lab: &Lab) -> usize {
 }
 
 fn status(lab: &Lab) -> Vec<Value> {
-    // Ignore the exit code, because the cluster may be degraded in these tests.
+    // Ignore the exit code of `weir status`, because the cluster may be degraded in these tests.
     let output = lab.weir(["status", "--json"]).output().expect("the binary starts");
     serde_json::from_slice(&output.stdout).expect("groups")
 }
@@ -100,7 +100,7 @@ pub fn until(mut holds: impl FnMut() -> bool) {
 }
 
 /// Returns a port that is free now. The port is below 32768, so the kernel never assigns it to a socket that requests
-/// any free port. A process gets each port only once, because the port stays free until a server binds it.
+/// any free port. Each call in a process returns another port, because a port stays free until a server binds it.
 pub fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id() as u16;

@@ -3,8 +3,8 @@
 use crate::guest::{Guest, full};
 use crate::servers;
 
-/// Starts a process in the guest that opens `file` as descriptor 3 and runs `first`. Then the process waits for
-/// [`let_go`] and runs `then`.
+/// Starts a process in the guest that opens `file` as descriptor 3 and runs the command `first`. Then the process waits
+/// for [`let_go`] and runs the command `then`.
 pub fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
     guest.ok(&format!(
         "rm -f /tmp/go /tmp/held /tmp/gone
@@ -14,17 +14,18 @@ pub fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
     ));
 }
 
-/// Lets the process that [`hold`] has started run its second command, and waits for its end. Returns its output.
+/// Lets the process that [`hold`] has started run its second command, and waits until the process ends. Returns its
+/// output.
 pub fn let_go(guest: &mut Guest) -> String {
     guest.ok("touch /tmp/go; until [ -e /tmp/gone ]; do usleep 50000; done; cat /tmp/said")
 }
 
-/// Lists a directory while the other guest changes it. The listing must contain each name that exists all the time
+/// Lists a directory while the other guest changes it. A name that exists during the whole listing must occur in it
 /// exactly once.
 fn list_a_changing_directory(one: &mut Guest, other: &mut Guest) {
     let names = if full() { 100_000 } else { 1500 };
     one.ok("mkdir /mnt/many");
-    // Create the names in several scripts, because one script would exceed the time limit on a busy machine.
+    // Create the names with several scripts, because on a busy machine one script for all names exceeds the time limit.
     for first in (1..=names).step_by(5000) {
         let last = names.min(first + 4999);
         one.ok(&format!("cd /mnt/many && seq -w {first} {last} | xargs -n 500 mkdir"));
@@ -66,8 +67,8 @@ fn a_guest_can_change_files_that_another_guest_has_open() {
     assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/cut"), wanted);
     assert_eq!(other.ok("md5sum < /mnt/cut"), wanted);
 
-    // Remove an open file, first on the other guest and then on the guest that has it open. The file must exist until
-    // it is closed, and its space must then be freed.
+    // Remove a file that is open, first on the other guest and then on the guest that has it open. The file must exist
+    // until it is closed, and then its space must be freed.
     for by_other in [true, false] {
         let says = "head -c 1048576 <&3 | md5sum; echo more >&3; cat <&3 | wc -c";
         hold(&mut one, "/mnt/removed", "cp /tmp/data /mnt/removed; sync", says);
@@ -78,12 +79,12 @@ fn a_guest_can_change_files_that_another_guest_has_open() {
     }
     servers::until(|| servers::number(&lab, "work", "orphans") + servers::number(&lab, "work", "doomed") == 0);
 
-    // Rename a file while the first guest has it open.
+    // The other guest renames a file that the first guest has open. The first guest must still be able to write it.
     hold(&mut one, "/mnt/a", ":", "echo more >&3; cat /mnt/b");
     other.ok("mv /mnt/a /mnt/b");
     assert_eq!(let_go(&mut one), "more");
     assert_eq!(other.ok("cat /mnt/b"), "more");
-    // Rename a file over a file that the first guest has open. The open file must keep its content.
+    // The other guest renames a file over a file that the first guest has open. The open file must keep its content.
     other.ok("echo new > /mnt/c");
     hold(&mut one, "/mnt/b", ":", "cat <&3");
     other.ok("mv /mnt/c /mnt/b");
@@ -115,7 +116,7 @@ fn no_state_is_left_of_a_guest_that_lost_power() {
     assert_ne!(other.run("flock -n /mnt/file true").status, 0);
     assert!(number("open_files") >= 2 && number("locks") >= 1 && number("layouts") >= 1);
     drop(one);
-    // The other guest must get the lock as soon as the lease of the first guest has expired.
+    // As soon as the lease of the first guest has expired, the other guest must get the lock.
     assert_eq!(other.ok("flock /mnt/file true; stat -c %s /mnt/file"), (4 << 20).to_string());
     other.ok("umount /mnt");
     drop(other);

@@ -1,4 +1,4 @@
-//! Peers that stop answering: a stopped iod, a stopped guest, and a guest that receives no callbacks.
+//! Peers that stop replying: a stopped iod, a stopped guest, and a guest that receives no callbacks.
 
 use crate::cluster::signal;
 use crate::guest::Guest;
@@ -6,7 +6,7 @@ use crate::servers;
 use crate::sharing::{hold, let_go};
 use rustix::process::Signal;
 
-/// Time limit for a command that waits for state of a guest that stopped answering. It covers the lease and the time
+/// Time limit for a command that waits for state of a guest that has stopped replying. It covers the lease and the time
 /// until the waiting kernel tries again; kernels request a lock every 30 seconds.
 const BOUND: &str = "timeout -s KILL 90";
 
@@ -28,7 +28,7 @@ echo 0 > /tmp/times
     echo $i > /tmp/ended
 ) >/dev/null 2>&1 &";
 
-/// Waits until the script has appended `times` more copies to both files.
+/// Waits until the script has appended `times` more copies of the data to both files.
 fn more(guest: &mut Guest, times: u32) {
     let script = "before=$(cat /tmp/times); until [ $(cat /tmp/times) -ge $((before + MORE)) ]; do
         [ -e /tmp/ended ] && cat /tmp/said && exit 1; usleep 50000; done";
@@ -48,10 +48,10 @@ fn a_stopped_iod_loses_nothing() {
     for iod in [0, 1] {
         more(&mut one, 1);
         signal(lab.iods[iod].child(), Signal::STOP);
-        // The mgr reports an iod as down only after some time, because an iod with a slow disk may also not answer for
-        // a while.
+        // The mgr reports an iod as down only after some time, because an iod with a slow disk may also send no reply
+        // for a while.
         servers::until(|| servers::iods_up(&lab) == 1);
-        // Operations on names, and access to data on the other iod, must still succeed.
+        // While the iod is stopped, operations on names, and access to data on the other iod, must still succeed.
         assert_eq!(other.ok("mkdir /mnt/dir; rmdir /mnt/dir; ls /mnt | tr '\\n' ' '"), "cached out ");
         signal(lab.iods[iod].child(), Signal::CONT);
         more(&mut one, 2);
@@ -75,12 +75,12 @@ fn a_guest_that_receives_no_recall_does_not_block_another_guest() {
     let options = ["--stripe-unit", "1M", "--mds-threshold", "0"];
     let (lab, relays) = servers::start_behind_relays_with_lease(home.path(), 3, 5, &options, 1);
     let (mut one, mut other) = Guest::boot_two();
-    // Only this guest reaches the mgr through the relay, so only this guest receives no callbacks.
+    // Only this guest reaches the mgr through the relay. The relay drops callbacks, so only this guest receives none.
     one.mount(relays[0].port(), "vers=4.2");
     other.mount(lab.mgr.proxy.address().port(), "vers=4.1");
     one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");
-    // In the first round, the guest has a delegation, which the mgr recalls before the layout. In the second round,
-    // another open prevents a delegation.
+    // In the first round, the guest has a delegation, which the mgr recalls before the layout. In the second round, the
+    // mgr grants no delegation, because the other guest has the file open.
     for shared in [false, true] {
         other.ok(if shared { ": > /mnt/f; (exec 4</mnt/f; touch /tmp/open; until [ -e /tmp/go ]; do usleep 50000; done) >/dev/null 2>&1 & until [ -e /tmp/open ]; do usleep 50000; done" } else { ":" });
         let writes = "dd if=/tmp/data of=/mnt/f bs=1M conv=notrunc,fsync 2>/dev/null";
@@ -116,7 +116,7 @@ fn a_guest_that_continues_after_its_lease_expired_does_no_harm() {
     other.mount(port, "vers=4.2");
     one.ok("dd if=/dev/zero bs=1M count=4 2>/dev/null | tr '\\0' a > /tmp/a");
     other.ok("dd if=/dev/zero bs=1M count=4 2>/dev/null | tr '\\0' b > /tmp/b");
-    // The guest writes directly to the iods through the descriptor to which its lock belongs, until a write fails.
+    // The guest writes to the iods through the descriptor to which its lock belongs, until a write fails.
     one.ok("rm -f /tmp/busy /tmp/failed; cp /tmp/a /mnt/f; sync
         (exec 3<>/mnt/f; flock 3; touch /tmp/busy
         while dd if=/tmp/a bs=1M oflag=direct >&3 2>/tmp/said; do :; done
@@ -124,7 +124,7 @@ fn a_guest_that_continues_after_its_lease_expired_does_no_harm() {
         until [ -e /tmp/busy ]; do usleep 50000; done");
     assert_ne!(other.run("flock -n /mnt/f true").status, 0);
     one.freeze();
-    // The other guest must get the lock when the lease of the stopped guest has expired.
+    // When the lease of the stopped guest has expired, the other guest must get the lock.
     other.ok(&format!("exec 3<>/mnt/f; {BOUND} flock 3 && cat /tmp/b > /mnt/f && sync && md5sum < /mnt/f > /tmp/sum"));
     one.thaw();
     one.ok("until [ -e /tmp/failed ]; do usleep 50000; done");
@@ -132,7 +132,7 @@ fn a_guest_that_continues_after_its_lease_expired_does_no_harm() {
     assert_eq!(other.ok("cat /tmp/sum"), wanted);
     assert_eq!(other.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/f"), wanted);
     assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/f"), wanted);
-    // After its failed write, the guest must be able to use the file system like any other client.
+    // After its failed write, the first guest must be able to use the file system like any other client.
     one.ok("cp /tmp/a /mnt/g; flock /mnt/g cmp /tmp/a /mnt/g");
     for guest in [&mut one, &mut other] {
         guest.ok("umount /mnt");

@@ -52,7 +52,7 @@ fn ipv4_and_ipv6_lead_to_the_same_files() {
         before.run(["mkdir", dir]);
     }
     drop(before);
-    // Each iod advertises two addresses. No server listens at the first address.
+    // Each iod advertises two addresses to guests. No server listens at the first of them.
     let lab = Lab::start_each_with(home.path(), 2, options.as_flattened(), |i| {
         let (dead, live) = (free_port(), free_port());
         let [listen, good, bad] = match i {
@@ -62,8 +62,8 @@ fn ipv4_and_ipv6_lead_to_the_same_files() {
         ["--nfs-listen", &listen, "--nfs-advertise", &bad, "--nfs-advertise", &good].map(str::to_owned).to_vec()
     });
     let mut guest = Guest::boot();
-    // Wait until the guest's kernel has checked that no other host uses the IPv6 address. The kernel does not use the
-    // address before.
+    // Wait until the guest's kernel has checked that no other host uses the IPv6 address, because the kernel does not
+    // use the address until then.
     guest
         .ok("ip addr add fec0::15/64 dev eth0; while ip addr show dev eth0 | grep -q tentative; do usleep 50000; done");
     guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");

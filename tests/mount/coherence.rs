@@ -14,7 +14,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Two mounts of one cluster, which a test uses together.
+/// Two mounts of one cluster, which a test uses at the same time.
 struct Pair {
     name: &'static str,
     places: [Place; 2],
@@ -24,7 +24,7 @@ struct Pair {
 
 impl Pair {
     fn end(mut self) {
-        // Do not unmount the mount of `weir up`, which ends with its process.
+        // Do not unmount the mount of `weir up`, because it ends with the `weir up` process.
         let own = self.name == UP;
         for place in self.places.into_iter().skip(usize::from(own)) {
             place.unmount();
@@ -40,7 +40,7 @@ impl Pair {
 const DEFAULT: &str = "default";
 const UP: &str = "weir up --mount beside weir mount";
 
-/// Every combination of two mounts that the tests use, with the mount options.
+/// The combinations of two mounts that the tests use, each mount with its options.
 const PAIRS: &[(&str, [&[&str]; 2])] = &[
     (DEFAULT, [&[], &[]]),
     ("writeback beside default", [&["-o", "writeback"], &[]]),
@@ -137,8 +137,8 @@ fn an_open_file_has_the_size_that_another_mount_has_made() {
             let mut mine = pair.open(1 - who, &name);
             for len in 1..4 {
                 theirs.write_all(b"x").unwrap();
-                // Do not use `lseek` with write-back caching: the kernel answers `lseek` with its own cached size of
-                // the file (docs/SEMANTICS.md).
+                // With write-back caching, do not use `lseek`: the kernel answers `lseek` from the file size that it
+                // has cached itself (docs/SEMANTICS.md).
                 if round % 4 < 2 || pair.name.starts_with("writeback") {
                     assert_eq!(mine.metadata().unwrap().len(), len, "{}, round {round}", pair.name);
                 } else {
@@ -149,8 +149,8 @@ fn an_open_file_has_the_size_that_another_mount_has_made() {
     });
 }
 
-/// Lists a directory like `ls -l`: READDIRPLUS gives the kernel file sizes that the mgr stored before the writer got
-/// its delegation.
+/// Lists a directory like `ls -l`. The kernel gets file sizes from READDIRPLUS; the mgr stored these sizes before the
+/// writer got its delegation, so the mount must correct them.
 #[test]
 fn a_listing_shows_what_another_mount_has_written_so_far() {
     with_pairs(|pair| {
@@ -168,8 +168,8 @@ fn a_listing_shows_what_another_mount_has_written_so_far() {
     });
 }
 
-/// Opens files like MPI-IO: one process creates and closes a file, and then all processes open it at once. The mgr then
-/// recalls state that the close is returning at the same time.
+/// Opens files like MPI-IO: one process creates and closes a file, and then all processes open it at the same time. So
+/// the mgr recalls state while the close of the first process is returning it.
 #[test]
 fn opening_a_new_file_on_all_mounts_at_once_loses_no_recall() {
     with_pairs(|pair| {
@@ -190,7 +190,8 @@ fn opening_a_new_file_on_all_mounts_at_once_loses_no_recall() {
                 }
             });
             assert_eq!(fs::read(pair.places[round % 2].at(&name)).unwrap(), b"abcd", "{}, round {round}", pair.name);
-            // If a mount lost a recall, the opens would wait until the lease of this mount expires.
+            // If a mount lost a recall, the opens wait until the lease of this mount expires, so the round takes too
+            // long.
             assert!(began.elapsed() < Duration::from_secs(60), "{}, round {round}", pair.name);
         }
     });
@@ -212,8 +213,8 @@ fn bytes_truncated_by_another_mount_do_not_come_back() {
     });
 }
 
-/// Several threads write adjacent records at the same time. Pages that contain bytes of several records must lose no
-/// byte.
+/// Several threads write adjacent records at the same time. A page that contains bytes of several records must lose
+/// none of these bytes.
 #[test]
 fn concurrent_writes_of_adjacent_records_lose_no_byte() {
     with_pairs(|pair| {
@@ -244,11 +245,11 @@ fn concurrent_writes_of_adjacent_records_lose_no_byte() {
     });
 }
 
-/// Several threads write different records to the same place at the same time. Each byte of a record also occurs in
-/// another record, at the same offset. At the end, the file must contain one whole record.
+/// Several threads write different records to the same range of a file at the same time. Each byte of a record also
+/// occurs in another record, at the same offset. At the end, the file must contain one whole record.
 #[test]
 fn one_of_several_concurrent_writes_remains_as_a_whole() {
-    // Any two records have some bytes in common, and no mixture of two records equals any of the four records.
+    // Any two records have some equal bytes, and no mixture of two records equals any of the four records.
     let records = [[1, 1, 1], [1, 2, 2], [2, 1, 2], [2, 2, 1]].map(|three| three.repeat(33));
     with_pairs(|pair| {
         let files = [0, 1, 0, 1].map(|place| pair.open(place, "f"));
@@ -270,7 +271,7 @@ fn one_of_several_concurrent_writes_remains_as_a_whole() {
 }
 
 /// Writes small numbers, most of whose bytes are zeros, to a file that the other mount has open. The mount must send
-/// many of them in one list I/O request.
+/// many of these writes in one list I/O request.
 #[test]
 fn many_small_changes_of_a_shared_file_are_sent_together() {
     with_pairs(|pair| {
@@ -302,7 +303,8 @@ fn a_modification_time_that_a_program_sets_stays() {
     });
 }
 
-/// Describes how many bytes differ, and the first and the last of them. Returns `None` if all bytes are equal.
+/// Describes the differences of two byte strings: how many bytes differ, and the first and the last of them. Returns
+/// `None` if all bytes are equal.
 fn differing(found: &[u8], want: &[u8]) -> Option<String> {
     let other = |at: &usize| found.get(*at) != want.get(*at);
     let wrong: Vec<usize> = (0..found.len().max(want.len())).filter(other).collect();
@@ -313,7 +315,8 @@ fn differing(found: &[u8], want: &[u8]) -> Option<String> {
 /// Maps the file, calls `work` with the mapped bytes, and syncs the mapping with `msync`.
 fn mapped(file: &File, len: usize, work: impl FnOnce(&mut [u8])) {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-    // Read the attributes first, because a program that maps a file first reads its length and modification time.
+    // Read the attributes of the file first, as programs do: they need the length and modification time before they map
+    // a file.
     assert_eq!(file.metadata().unwrap().len(), len as u64);
     let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: this creates a new shared mapping of an open file. The code below accesses only its first `len` bytes,
@@ -328,7 +331,8 @@ fn mapped(file: &File, len: usize, work: impl FnOnce(&mut [u8])) {
     unsafe { munmap(at, len) }.unwrap();
 }
 
-/// Three descriptors on each of two mounts, which make calls in random order, and a model of the file's content.
+/// Three open files on each of two mounts, on which the test makes calls in random order, and a model of the file's
+/// content.
 struct Turns<'a> {
     pair: &'a Pair,
     files: Vec<(usize, File)>,
@@ -411,8 +415,8 @@ impl Turns<'_> {
             }
         }
     }
-    /// Makes a random call for which the kernel copies or maps pages. Reads the attributes of the file first, because
-    /// the kernel copies only up to the file size that it has cached.
+    /// Makes a random call for which the kernel copies or maps pages. Reads the attributes of the file before the call,
+    /// because the kernel copies only up to the file size that it has cached.
     fn step_by_pages(&mut self, number: usize, (at, len): (usize, usize)) -> String {
         let (file, size) = (&self.files[number].1, self.model.len());
         assert_eq!(file.metadata().unwrap().len(), size as u64);
@@ -473,9 +477,9 @@ fn calls_in_turns_on_two_mounts_behave_as_on_one_machine() {
     });
 }
 
-/// Programs on two mounts write and read a few places of a file at the same time. An order must exist that explains all
-/// calls on each place. Some rounds use a file that all programs have just opened, and one round uses a file for
-/// longer.
+/// Programs on two mounts write and read six ranges of a file at the same time. For each range, an order must exist
+/// that explains the results of all calls. Some rounds use a file that all programs have just opened, and one round
+/// uses a file for longer.
 #[test]
 fn calls_at_the_same_time_have_an_order() {
     let seed = seed();
@@ -497,14 +501,14 @@ fn calls_at_the_same_time_have_an_order() {
                 }
             });
 
-            // Check linearizability only without a page cache. A page cache shows a write to programs on its own mount
-            // before other mounts see the write.
+            // Check linearizability only for mounts without a page cache. A page cache shows a write to programs on its
+            // own mount before other mounts see the write.
             history.check([DEFAULT, UP].contains(&pair.name));
         }
     });
 }
 
-/// Writes or reads a random one of six places in the file, and records the call in `history`.
+/// Writes or reads a random one of six ranges of the file, and records the call in `history`.
 fn call(file: &File, (history, rank): (&History, usize), dice: &mut Dice) {
     let slot = Slot(dice.below(6));
     let place = slot.0 as u64 * 1_000;
@@ -521,8 +525,8 @@ fn call(file: &File, (history, rank): (&History, usize), dice: &mut Dice) {
     }
 }
 
-/// A new mapping must show the bytes that the other mount has written. After `msync`, the other mount must read the
-/// bytes that were stored through the mapping.
+/// A new mapping of a file must show the bytes that the other mount has written. After `msync`, the other mount must
+/// read the bytes that a program has stored through the mapping.
 #[test]
 fn msync_and_new_mappings_exchange_bytes_between_mounts() {
     const LEN: usize = 8_192;

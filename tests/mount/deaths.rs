@@ -22,7 +22,7 @@ fn synced_data_outlives_the_mount() {
     file.sync_all().unwrap();
     file.write_all(&vec![8; 100_000]).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // The mount has died, so no further write and sync may report success.
+    // The mount has died, so a further write, or the sync after this write, must fail.
     assert!(file.write_all(b"more").and_then(|()| file.sync_all()).is_err());
     drop(file);
     assert!(fs::read(place.at("f")).is_err());
@@ -30,7 +30,7 @@ fn synced_data_outlives_the_mount() {
     let found = cluster.run(["cat", "/f"]);
     assert!(found.len() >= synced.len() && found[..synced.len()] == synced[..]);
     drop(place);
-    // A new mount must succeed at the directory of a dead mount that no user has unmounted.
+    // A new mount must succeed at the mount point of a killed mount that no user has unmounted.
     let dead = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     rustix::process::kill_process(dead.daemon(), rustix::process::Signal::KILL).unwrap();
     while fs::read_dir(dead.at("")).is_ok() {
@@ -59,13 +59,13 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
         std::thread::yield_now();
     }
     drop(held);
-    // Until the lease of the killed mount expires, the mgr must keep its locks, because a client that sends nothing may
-    // return.
+    // The killed mount may still return, as a client that sends nothing for a while. So the mgr must keep its locks
+    // until its lease expires.
     assert!(matches!(wanted.try_lock(), Err(fs::TryLockError::WouldBlock)));
     std::mem::forget(one);
     let again = Place::new(&cluster, &dir.path().join("one"), &[]);
     wanted.try_lock().unwrap();
-    // The two live mounts must not take locks from each other.
+    // The new mount and the other live mount must not take locks from each other.
     assert!(matches!(writable(again.at("f")).try_lock(), Err(fs::TryLockError::WouldBlock)));
     fs::write(again.at("g"), b"new").unwrap();
     assert_eq!(fs::read(two.at("g")).unwrap(), b"new");
@@ -77,8 +77,8 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
 }
 
 /// The environment variable that turns a process of this test binary into a writer. Only the writer process has the
-/// file open. Otherwise, each child process of the tests would inherit the descriptor and close it when it calls
-/// `execve`. Such a close waits for the servers.
+/// file open. Otherwise, each child process of the tests inherits the descriptor and closes it at `execve`. Such a
+/// close waits for the servers.
 const WRITER: &str = "WEIR_TEST_WRITER";
 
 /// The main function of the writer process, which does nothing unless the environment variable `WRITER` is set. This is
@@ -139,8 +139,8 @@ fn a_mount_continues_after_a_restart_of_its_cluster() {
         assert!(writer.tell(&format!("{round} 300000")));
         whole.extend(vec![round; 300_000]);
         assert!(round % 2 == 0 || writer.tell("sync"));
-        // While the cluster is down, the mount keeps the bytes that are not synced. It must send them again to the
-        // restarted cluster.
+        // While the cluster is down, the mount keeps the bytes that the writer has not synced. After the restart of the
+        // cluster, the mount must send these bytes again.
         let url = cluster.url.clone();
         cluster.kill();
         cluster = Cluster::start_again(&url, &data);
@@ -204,7 +204,7 @@ fn unsynced_name_changes_survive_killed_processes() {
             std::mem::forget(place);
             place = mount(&cluster);
         }
-        // A sync must succeed, because only processes were killed. The machine has not lost power.
+        // The sync must succeed: only processes were killed, and the machine has not lost power, so no change is lost.
         File::open(place.at("")).unwrap().sync_all().unwrap();
         for i in 0..60 {
             let name = ["", "g", "f"][i as usize % 3];
@@ -218,8 +218,8 @@ fn unsynced_name_changes_survive_killed_processes() {
     succeed(Command::new(WEIR).args(["fsck", &cluster.url]));
 }
 
-/// A process that has the FUSE device open keeps the kernel from ending the connection. In practice, this is an
-/// unkillable thread of the killed process. In this test, the test process has the device open.
+/// While a process has the FUSE device open, the kernel does not end the connection. In practice, an unkillable thread
+/// of the killed process has it open. In this test, the test process has it open.
 #[test]
 fn a_killed_mount_ends_although_its_device_stays_open() {
     if !can_mount() {
@@ -237,14 +237,14 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     let process = pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
     let taken: Vec<_> =
         devices.iter().map(|fd| pidfd_getfd(&process, *fd, PidfdGetfdFlags::empty()).unwrap()).collect();
-    // The mount must replace a guard that was killed. A guard must block SIGTERM, which an administrator may send to
-    // all processes without meaning the guard.
+    // The mount must start a new guard after a guard was killed. A guard must block SIGTERM, which an administrator may
+    // send to all processes without meaning the guard.
     let first = guard_of(place.daemon());
     rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
     while guard_of(place.daemon()) == first {}
     rustix::process::kill_process(guard_of(place.daemon()), rustix::process::Signal::TERM).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // At first the kernel does not detect that the process is dead and sends it a request. The request must fail when
+    // The kernel does not detect at once that the process is dead, and sends it a request. This request must fail when
     // the guard aborts the connection.
     while fs::read_dir(place.at("")).is_ok() {
         std::thread::yield_now();

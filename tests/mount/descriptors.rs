@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The names that the files have or can get.
+/// The names that the files in the directory have or can get.
 const NAMES: [&str; 5] = ["a", "b", "c", "d/e", "d/f"];
 /// Maximum number of descriptors that are open at the same time.
 const OPEN_MAX: usize = 8;
@@ -44,7 +44,7 @@ enum Call {
     Unlink(usize),
     Zero(usize, u64, u64),
     Sync(usize),
-    /// Reads a byte through a shared mapping of its page, and stores a new value if there is one.
+    /// Reads a byte through a shared mapping of its page, and stores a new value in the byte if there is one.
     Map(usize, u64, Option<u8>),
     Whole(usize),
 }
@@ -122,8 +122,8 @@ impl Side {
     }
 }
 
-/// Reads a byte through a shared mapping. If `set` has a value, then stores this value. Does nothing beyond the end of
-/// the file.
+/// Reads a byte through a shared mapping. If `set` has a value, then stores this value in the byte. Does nothing beyond
+/// the end of the file.
 fn through_mapping(open: &OwnedFd, at: u64, set: Option<u8>) -> Seen {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     if at >= fstat(open)?.st_size as u64 {
@@ -146,7 +146,7 @@ fn through_mapping(open: &OwnedFd, at: u64, set: Option<u8>) -> Seen {
     Ok((0, vec![found]))
 }
 
-/// Returns a random system call for a side with `open` open descriptors.
+/// Returns a random system call for a file system with `open` open descriptors.
 fn draw_call(open: usize, draw: &mut impl FnMut(u64) -> u64) -> Call {
     let flags = {
         let access = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR][draw(3) as usize];
@@ -198,7 +198,8 @@ fn side(dir: &Path) -> Side {
     Side { dir: dir.to_owned(), open: Vec::new() }
 }
 
-/// `WEIR_TEST_SEED` sets the first seed. With `WEIR_TEST_SCALE=full`, the test makes a hundred times as many calls.
+/// `WEIR_TEST_SEED` sets the seed of the first round. With `WEIR_TEST_SCALE=full`, the test makes a hundred times as
+/// many calls.
 #[test]
 fn random_calls_have_the_same_outcome_as_on_a_local_file_system() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };

@@ -62,7 +62,8 @@ fn the_mount_and_other_clients_see_the_same_bytes() {
 #[test]
 fn a_file_longer_than_any_disk_can_be_used() {
     let Some((dir, cluster, place)) = mounted(&[]) else { return };
-    // Most local file systems do not support such a large offset in a file, so the iods may refuse the byte.
+    // Most local file systems do not support such a large offset in a file. So the iods may refuse the write, and its
+    // result does not matter.
     const FAR: u64 = 70_368_743_129_083;
     let path = place.at("far");
     let file = File::create(&path).unwrap();
@@ -70,7 +71,7 @@ fn a_file_longer_than_any_disk_can_be_used() {
     drop(file);
     OpenOptions::new().write(true).open(&path).unwrap().set_len(FAR).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), FAR);
-    // Kill the mgr, so that the next mgr must complete the intents of the operations in progress.
+    // Kill the mgr, so that the mgr must complete the intents of interrupted operations when it restarts.
     let url = cluster.url.clone();
     cluster.kill();
     let cluster = Cluster::start_again(&url, &dir.path().join("data"));
@@ -100,7 +101,7 @@ fn links_fifos_renames_and_removals_work() {
     rustix::fs::mknodat(CWD, place.at("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     assert_eq!(fs::metadata(place.at("pipe")).unwrap().mode(), 0o010_600);
 
-    // Replace a file by a new file, as editors do to save a file.
+    // Replace a file by renaming a new file over it, as editors do to save a file.
     fs::write(place.at("new"), b"two").unwrap();
     fs::rename(place.at("new"), place.at("hard")).unwrap();
     assert_eq!(fs::read(place.at("hard")).unwrap(), b"two");
@@ -113,7 +114,7 @@ fn links_fifos_renames_and_removals_work() {
 
     exchanges(&place);
 
-    // An open file without a name must stay usable.
+    // A file that was removed while it is open must stay usable.
     let mut open = OpenOptions::new().read(true).write(true).open(place.at("y")).unwrap();
     fs::remove_file(place.at("y")).unwrap();
     open.write_all(b"still here").unwrap();
@@ -130,7 +131,7 @@ fn links_fifos_renames_and_removals_work() {
     place.unmount();
 }
 
-/// Reads a log while another program appends to it through a descriptor that is open only for writing.
+/// Reads a growing log file while another program appends to it through a descriptor that is open only for writing.
 #[test]
 fn a_file_can_be_read_while_another_open_only_writes_it() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
@@ -190,7 +191,7 @@ fn a_removed_directory_keeps_its_attributes_while_it_is_open() {
     place.unmount();
 }
 
-/// The creation time of a file must not change, whatever changes the file later.
+/// The creation time of a file must never change, even if the file changes.
 #[test]
 fn the_creation_time_of_a_file_stays() {
     let Some((_dir, _cluster, place)) = mounted(&["-o", "attr_timeout=0"]) else { return };
@@ -296,7 +297,7 @@ fn times_modes_and_extended_attributes_stay() {
 #[test]
 fn all_programs_on_a_mount_see_the_written_length_at_once() {
     for access in ["direct", "page", "unbuffered"] {
-        // With an entry timeout of 0, each lookup of a path asks the mgr which file has the name.
+        // With an entry timeout of 0, the mount requests each name of a path from the mgr at every lookup.
         let Some((_dir, _cluster, place)) = mounted(&["--access", access, "--entry-timeout", "0"]) else { return };
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("f")).unwrap();
         let mut len = 0;
@@ -306,7 +307,7 @@ fn all_programs_on_a_mount_see_the_written_length_at_once() {
             assert_eq!(fs::metadata(place.at("f")).unwrap().len(), len as u64, "{access}");
             assert_eq!(fs::read(place.at("f")).unwrap().len(), len, "{access}");
         }
-        // A program that has a replaced file open must still see the old content.
+        // A program that has the replaced file open must still see the old content of this file.
         let mut kept = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("old")).unwrap();
         kept.write_all(b"old").unwrap();
         fs::write(place.at("new"), b"new").unwrap();
@@ -320,7 +321,7 @@ fn all_programs_on_a_mount_see_the_written_length_at_once() {
 }
 
 /// Caches the attributes of a file in the kernel, changes the file, and then reads its attributes with the creation
-/// time. The result must contain the change.
+/// time. The attributes must show the change.
 #[test]
 fn attributes_from_before_a_change_are_not_reported_again() {
     let Some((_dir, cluster, place)) = mounted(&[]) else { return };
@@ -345,7 +346,7 @@ fn attributes_from_before_a_change_are_not_reported_again() {
     place.unmount();
 }
 
-/// A guard that sets the flag when it is dropped.
+/// A guard that sets its flag when it is dropped.
 struct Sets<'a>(&'a AtomicBool);
 
 impl Drop for Sets<'_> {
@@ -354,7 +355,7 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Other threads create and remove a name all the time, as with old-style lock files. An open of this name must find
+/// Other threads create and remove a name all the time, as programs do with lock files. An open of this name must find
 /// the file or return ENOENT. A name that another thread replaces all the time must always exist.
 #[test]
 fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
@@ -365,7 +366,7 @@ fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                // Set the flag also if this thread panics, because the other threads would otherwise run forever.
+                // Set the flag even if this thread panics, because the other threads otherwise run forever.
                 let _done = Sets(&done);
                 for round in 0..400 {
                     if let Err(error) = OpenOptions::new().write(true).open(&lock) {
@@ -393,8 +394,8 @@ fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     place.unmount();
 }
 
-/// Searches for data while the mgr still holds short writes: the client, which asks the iods for data, must not miss
-/// these bytes.
+/// Searches for data while the mgr still gathers short writes. The client requests the data ranges from the iods, but
+/// must also find the gathered bytes.
 fn seeks_short_writes(place: &Place) {
     let short = OpenOptions::new().write(true).create_new(true).open(place.at("short")).unwrap();
     for at in [1, 5, 4096, 100_000] {
@@ -428,7 +429,7 @@ fn holes_fallocate_copies_and_mappings_work() {
         let beyond = rustix::fs::fallocate(&file, keep, 8 << 20, 1000);
         assert_eq!(beyond, Err(rustix::io::Errno::OPNOTSUPP));
         rustix::fs::fallocate(&file, keep, 0, 4 << 20).unwrap();
-        // Zero ranges with reserved storage. A range may extend the file only if the flags allow this.
+        // Zero ranges of a file and reserve storage for them. A range may extend the file only if the flags allow it.
         let zeroed = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("zeroed")).unwrap();
         zeroed.write_all_at(&data, 0).unwrap();
         for (flags, offset, len) in
@@ -519,7 +520,7 @@ fn each_write_takes_its_path() {
     );
     assert!(fs::read(place.at("small")).unwrap() == large[..2000]);
     assert_eq!((cluster.proxied_bytes(), count("layoutget")), (4000, 1));
-    // Write one file on both paths: the newest bytes must remain.
+    // Write one file on the direct path and on the mgr path: the newest bytes must remain.
     let file = OpenOptions::new().read(true).write(true).open(place.at("large")).unwrap();
     file.write_all_at(b"small", 5000).unwrap();
     file.write_all_at(&large, 4000).unwrap();

@@ -12,16 +12,16 @@ use std::path::Path;
 use std::process::Command;
 
 const MIB: u64 = 1 << 20;
-/// Storage in bytes that the objects on four iods may use in addition to the data.
+/// Storage in bytes that the objects of a file on four iods may use in addition to its data.
 const BESIDES: u64 = 64 << 10;
 
-/// Returns the storage of a file in bytes, as the server reports it now, without the cache of the kernel.
+/// Returns the storage of a file in bytes as the server reports it now, not as the kernel has cached it.
 fn taken(path: &Path) -> u64 {
     statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap().stx_blocks * 512
 }
 
-/// Waits until a file uses at least `bytes` of storage and at most [`BESIDES`] more. The mgr caches the answers of the
-/// iods for one second.
+/// Waits until a file uses at least `bytes` of storage and at most [`BESIDES`] more. The wait is necessary because the
+/// mgr caches the replies of the iods for one second.
 fn takes(path: &Path, bytes: u64) {
     let about = bytes..=bytes + BESIDES;
     while !about.contains(&taken(path)) {
@@ -40,7 +40,7 @@ fn unwritten_ranges_take_no_storage() {
         let longer = place.at("longer");
         create(&longer).set_len(1 << 30).unwrap();
         takes(&longer, 512);
-        // Use both paths: the short write takes the mgr path, and the long write takes the direct path.
+        // Write on both paths: the short write takes the mgr path, and the long write takes the direct path.
         for (name, len) in [("few", 20_000), ("many", 262_144)] {
             let path = place.at(name);
             create(&path).write_all_at(&pattern(len, 1), 1 << 30).unwrap();
@@ -88,7 +88,7 @@ fn cp_and_tar_keep_holes() {
     let du = String::from_utf8(succeed(Command::new("du").args(["-k"]).arg(&sparse))).unwrap();
     let kib: u64 = du.split_whitespace().next().unwrap().parse().unwrap();
     assert!((195..300).contains(&kib), "{du}");
-    // cp must find the holes by itself, as in a local file.
+    // cp must find the holes of the file by itself, as in a local file.
     let (back, within) = (dir.path().join("back"), place.at("within"));
     cp(&["--sparse=auto", "--reflink=never"], &sparse, &back);
     assert!(fs::metadata(&back).unwrap().blocks() * 512 < MIB);
@@ -114,8 +114,8 @@ fn programs_that_look_for_holes_see_unsynced_bytes() {
     let file = create(&path);
     file.set_len(16 * MIB).unwrap();
     file.write_all_at(b"here", 8 * MIB).unwrap();
-    // tar treats a file without storage as empty, so a file must report storage even if the client still gathers its
-    // bytes.
+    // tar treats a file without storage as empty. So the mount must report storage even if it still gathers the bytes
+    // of the file.
     assert!(taken(&path) > 0);
     let archive = dir.path().join("archive");
     succeed(Command::new("tar").arg("-cSf").arg(&archive).arg("-C").arg(place.at("")).arg("open"));
@@ -148,7 +148,7 @@ fn stat_and_readdir_do_not_wait_for_a_stopped_iod() {
     }
     let names = fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
     assert_eq!(names.filter(|len| *len == 1 << 30).count(), 40);
-    // The iod was stopped during all calls above, so these calls cannot have waited for its answer.
+    // The iod was stopped during all calls of this test, so none of these calls can have waited for a reply of the iod.
     signal(lab.iods[1].child(), Signal::CONT);
     for n in 0..40 {
         takes(&at.join(format!("f{n}")), 100_000);

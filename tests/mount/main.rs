@@ -1,8 +1,8 @@
 //! Tests of a mounted Weir file system through paths and system calls, as programs use it.
 //!
 //! The tests need `/dev/fuse` and root; otherwise they print that they did not run. All tests run over `/dev/fuse`, and
-//! again over io_uring (`rings.rs`). Most tests run a third time with write-back caching (`write_back.rs`). In the long
-//! form, the tests with write-back caching run over both transports.
+//! again over io_uring (`rings.rs`). Most tests run a third time with write-back caching (`write_back.rs`). With
+//! `WEIR_TEST_SCALE=full`, the tests with write-back caching run over both transports.
 
 #[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! Shared mappings of a file, used together with `write` on the same mount.
+//! Shared mappings of a file that threads use at the same time as `write` on the same mount.
 
 use crate::files::mounted;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -33,13 +33,13 @@ impl Drop for Mapped {
     }
 }
 
-/// Returns the index of the word that a thread changes in a page, and the value that the thread stores there.
+/// Returns which word of a page a thread changes, and the value that the thread stores there.
 fn word(page: usize, thread: usize) -> (usize, u64) {
     (page * PAGE / 8 + thread * 31 + 5, (page * THREADS + thread) as u64 + 0x0101_0101_0101_0101)
 }
 
-/// Threads change different words of each page, half of them through the mapping and half with `write`. In even rounds,
-/// they share one open file; in odd rounds, each thread opens the file itself. No change may be lost.
+/// Threads change different words of each page: half of the threads through the mapping, and half with `write`. In even
+/// rounds, they share one open file; in odd rounds, each thread opens the file itself. No change may be lost.
 #[test]
 fn writes_and_mapping_stores_to_the_same_pages_are_all_kept() {
     for access in ["direct", "page"] {

@@ -15,7 +15,7 @@ const BOUND: u64 = 400 << 20;
 /// different times.
 const GROWTH: u64 = 32 << 20;
 
-/// The memory of a process: its resident set size now, and its largest resident set size so far.
+/// The memory of a process: its current resident set size, and the maximum of its resident set size.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     now: u64,
@@ -33,7 +33,7 @@ impl Memory {
     }
 }
 
-/// The kernel must keep no more unused inodes than the limit allows. Files in use must stay usable.
+/// The kernel must keep no more unused inodes than the limit of the mount allows. Files in use must stay usable.
 #[test]
 fn the_kernel_forgets_unused_files_beyond_the_limit() {
     if !can_mount() {
@@ -78,8 +78,7 @@ fn the_kernel_forgets_unused_files_beyond_the_limit() {
         let len = file.read_at(&mut text, 0).unwrap();
         assert_eq!(text[..len], *n.to_string().as_bytes());
     }
-    // The kernel does not report that inodes are no longer in use, so the mount must ask the kernel again to evict
-    // them.
+    // The kernel does not report when inodes become unused, so the mount must request their eviction repeatedly.
     drop(held);
     assert!(fall_to(200));
     for n in (0..2000).step_by(37) {
@@ -104,7 +103,7 @@ fn process_with(argument: &Path) -> i32 {
     pids.find(has).expect("it runs")
 }
 
-/// Does some work of each kind: small writes in order and at random offsets, appends, small files, and changes of
+/// Makes some calls of each kind: small writes in order and at random offsets, appends, small files, and changes of
 /// names.
 fn round(place: &Place, number: u64) {
     let block = vec![number as u8; 4096];

@@ -1,4 +1,4 @@
-//! Operations by a name that another mount changes: each operation must act on the file or directory that has the name
+//! Operations on a name that another mount changes: each operation must affect the file or directory that has the name
 //! now.
 
 use crate::place::Place;
@@ -57,12 +57,12 @@ fn truncate(path: &Path, length: i64) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Returns the attributes of a file, as the server has them now.
+/// Returns the attributes of a file from the server, not from the cache of the kernel.
 fn stat(path: &Path) -> Statx {
     rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap()
 }
 
-/// Returns everything about a file that an operation in [`CHANGES`] may change.
+/// Returns every property of a file that an operation in [`CHANGES`] may change.
 fn state(path: &Path) -> (Vec<u8>, u16, u32, u32, i64, bool) {
     let text = fs::read(path).unwrap();
     let changed = rustix::fs::getxattr(path, XATTR, &mut [0; 8][..]).is_ok();
@@ -96,8 +96,8 @@ fn changes_by_a_name_reach_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// The kernel repeats a path walk after ESTALE only once. The file that the second walk finds may also lose its name
-/// before the open. The mgr must keep this file long enough for the open.
+/// After ESTALE, the kernel repeats a path walk only once. The file that the second walk finds may also lose its name
+/// before the open, so the mgr must keep this file long enough.
 #[test]
 fn a_name_that_another_mount_replaces_constantly_can_be_opened() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -154,8 +154,8 @@ fn reads_and_appends_reach_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// An operation in a directory by its path: the description, the operation, and the names in the directory after the
-/// operation. Before the operation, the directory contains `f`, `sub` and `sub/f`.
+/// An operation on a path in a directory: its description, the operation, and the names in the directory after it.
+/// Before the operation, the directory contains `f`, `sub` and `sub/f`.
 type Work = (&'static str, fn(&Path), &'static [&'static str]);
 
 fn open_dir(path: &Path) -> OwnedFd {
@@ -187,7 +187,7 @@ const WORK: [Work; 18] = [
     ("create", |dir| fs::write(dir.join("x"), "x").unwrap(), &["f", "sub", "x"]),
     ("create below", |dir| fs::write(dir.join("sub/x"), "x").unwrap(), &["f", "sub"]),
     ("ln", |dir| fs::hard_link(dir.join("f"), dir.join("x")).unwrap(), &["f", "sub", "x"]),
-    // The new name `sub` equals a component of the path to its directory.
+    // The new name `sub` equals a component of the path of its parent directory.
     ("mkdir of the same name", |dir| fs::create_dir(dir.join("sub/sub")).unwrap(), &["f", "sub"]),
     ("ln of the same name", link_beside, &["f", "sub"]),
     ("mv within", |dir| fs::rename(dir.join("f"), dir.join("x")).unwrap(), &["sub", "x"]),
@@ -218,9 +218,9 @@ fn tree(dir: &Path) -> Vec<(String, u16, String)> {
     all
 }
 
-/// Runs each operation of [`WORK`] on the second mount in the directory `d`. First `known` looks up names on the second
-/// mount, and then `replace` replaces `d` on the first mount. `replace` may leave the earlier directory at `d.old`. The
-/// two mounts swap roles after each operation.
+/// Tests each operation of [`WORK`] in the directory `d`. On the second mount, `known` first looks up names. Then
+/// `replace` replaces `d` on the first mount; it may leave the earlier directory at `d.old`. Finally, the operation
+/// runs on the second mount. The mounts swap roles after each operation.
 fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for (round, (what, work, after)) in WORK.iter().enumerate() {
@@ -239,8 +239,7 @@ fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
         match *what {
             "append" => assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "new+"),
             "mkdir below" | "create below" => assert_eq!(names(&dir.join("sub")), ["f", "x"].map(String::from).into()),
-            // The first mount has cached the mode, because it created the directory. So read the mode on the second
-            // mount.
+            // The first mount created the directory and has cached its mode, so read the mode on the second mount.
             "chmod" => assert_eq!(stat(&there).stx_mode & 0o777, 0o700),
             _ => {}
         }
@@ -249,12 +248,12 @@ fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
     two.unmount();
 }
 
-/// Looks up everything in a directory, so that the kernel caches all its names.
+/// Looks up every name in a directory, so that the kernel caches all of them.
 fn look_at_all(dir: &Path) {
     tree(dir);
 }
 
-/// Looks up only the directory itself.
+/// Looks up only the directory itself, so that the kernel caches none of its names.
 fn look_at_name(dir: &Path) {
     stat(dir);
 }
@@ -285,8 +284,8 @@ fn operations_reach_a_directory_that_was_removed_and_recreated() {
     work_in_a_replaced_directory(look_at_name, make_again);
 }
 
-/// The kernel revalidates cached names after a while. Here it must revalidate the names in the directory, but it has
-/// just looked up the directory itself.
+/// The kernel revalidates a cached name after a while. In this test, it must revalidate the names in the directory, but
+/// not the directory, which it has just looked up.
 #[test]
 fn old_cached_names_are_not_used_after_their_directory_is_swapped() {
     let known = |dir: &Path| {
@@ -351,7 +350,7 @@ fn each_hard_link_leads_to_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// Changes a file by its descriptor. The kernel does not repeat these calls after an error.
+/// Changes a file through its descriptor. After an error, the kernel does not repeat such calls.
 fn change_by_descriptor(file: &File, mode: u32) {
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).unwrap();
     rustix::fs::fchown(file, Some(rustix::fs::Uid::from_raw(mode)), None).unwrap();
@@ -439,7 +438,7 @@ fn a_renamed_directory_can_be_used_through_its_descriptor() {
         }
         work_by_descriptor(&held);
         work_by_descriptor(&held);
-        // Also use the directory from a shell whose current directory it is.
+        // Also use the directory from a shell that has it as its current directory.
         let shell = "set -e; cat f sub/f; mkdir x; touch x/y; echo z > z; mv z x; ls; rm -r x; chmod 700 .";
         let said = Command::new("sh").args(["-c", shell]).current_dir(format!("/proc/self/fd/{}", raw(&held))).output();
         let said = said.unwrap();
@@ -466,7 +465,7 @@ fn the_descriptor_of_a_removed_directory_reports_enoent() {
     fs::remove_dir(one.at("d")).unwrap();
     std::thread::scope(|scope| {
         for fd in &held {
-            // Each thread is new, so its first request on the mount is the one in this closure.
+            // Each call runs in a new thread, so it is the first request of its thread on the mount.
             scope.spawn(move || {
                 let flags = StatxFlags::BASIC_STATS;
                 let stat = rustix::fs::statx(fd.as_fd(), "", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, flags);
@@ -482,7 +481,7 @@ fn the_descriptor_of_a_removed_directory_reports_enoent() {
     two.unmount();
 }
 
-/// After a rewind, an open directory must list its current names.
+/// After a rewind, an open directory must list the names that it has then.
 #[test]
 fn a_rewound_directory_shows_its_current_names() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -553,8 +552,8 @@ fn concurrent_removals_of_one_tree_report_no_stale_handle() {
     two.unmount();
 }
 
-/// `rm -r` opens one directory after another with the same system call: the descriptor has the same number, and the
-/// name is at the same address. The mount must not mistake the second call for a repetition of the first one.
+/// `rm -r` opens one directory after another with equal arguments: the descriptor has the same number, and the name is
+/// at the same address. The mount must not mistake the second call for a repetition of the first call.
 #[test]
 fn the_same_call_on_another_directory_is_walked_again() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -580,7 +579,7 @@ fn the_same_call_on_another_directory_is_walked_again() {
     two.unmount();
 }
 
-/// This is the order of calls of two `rm -r` that remove one tree while a third program works in the directory.
+/// Two `rm -r` remove one tree while a third program works in the directory; the test makes their calls in this order.
 #[test]
 fn a_missing_name_stays_missing_when_its_directory_is_removed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

@@ -4,8 +4,8 @@ use crate::cluster::{Cluster, WEIR, succeed};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The environment variable that selects the transport of FUSE requests for the mounts of all tests; the default is
-/// `device`.
+/// The environment variable that selects the transport of FUSE requests for the mounts of all tests; without it, they
+/// use `device`.
 pub const TRANSPORT: &str = "WEIR_TEST_TRANSPORT";
 
 /// The environment variable with options for the mounts of all tests: names of long options without leading dashes,
@@ -27,7 +27,7 @@ pub fn rerun_passes(command: &mut Command) {
     assert!(text.lines().find_map(passed).is_some_and(|passed| passed > 0), "no test ran again");
 }
 
-/// Returns the options that the mounts of all tests have in common.
+/// Returns the options that the mounts of all tests share.
 pub fn options() -> Vec<String> {
     let transport = std::env::var(TRANSPORT).unwrap_or_else(|_| "device".to_owned());
     let mut options = vec!["--transport".to_owned(), transport];
@@ -60,7 +60,8 @@ impl Place {
     /// Mounts the file system at `url` at the directory `dir`, and creates the directory.
     pub fn at_url(url: &str, dir: &Path, options: &[&str]) -> Place {
         if let Err(error) = std::fs::create_dir_all(dir) {
-            // If the directory is the mount point of a killed mount, it exists, but the call fails.
+            // `create_dir_all` fails at the mount point of a killed mount, although the directory exists. So accept the
+            // error `AlreadyExists`.
             assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
         }
         let mut command = Command::new(WEIR);
@@ -69,7 +70,7 @@ impl Place {
         Place { dir: dir.to_owned() }
     }
 
-    /// Returns a value for a mount that another process serves at `dir` and unmounts when it ends.
+    /// Returns the test's value for a mount at `dir` that another process serves, and unmounts when it ends.
     pub fn there(dir: &Path) -> Place {
         Place { dir: dir.to_owned() }
     }
@@ -93,8 +94,8 @@ impl Place {
         rustix::process::Pid::from_raw(pid).unwrap()
     }
 
-    /// Unmounts the file system, which must succeed. Tries again while the mount is busy: a process that another test
-    /// starts has inherited the open files of this process, until it calls `execve`.
+    /// Unmounts the file system, which must succeed. Tries again while the mount is busy. A new process that another
+    /// test starts may still have the open files of this process, until it calls `execve`.
     pub fn unmount(self) {
         let umount = || Command::new(WEIR).arg("umount").arg(&self.dir).output().unwrap();
         let mut done = umount();

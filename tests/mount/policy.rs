@@ -1,4 +1,5 @@
-//! Policies on a mount: which policy applies to a file, which users may change it, and which path the bytes take.
+//! Policies on a mount: which policy applies to a file, which users may change it, and whether bytes take the direct
+//! path or the mgr path.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use crate::files::{mounted, pattern};
@@ -15,7 +16,7 @@ fn set(path: &Path, name: &str, value: &str) -> Result<(), Errno> {
     setxattr(path, format!("user.weir.{name}").as_str(), value.as_bytes(), XattrFlags::empty())
 }
 
-/// Returns the effective value of the policy part `part` at a path of a mount, and its origin.
+/// Returns the effective value of the policy setting `part` at a path of a mount, and its origin.
 fn effective(path: &Path, part: &str) -> (String, String) {
     let out = succeed(Command::new(WEIR).args(["policy", "show", "--mount", "--json"]).arg(path));
     let shown: serde_json::Value = serde_json::from_slice(&out).unwrap();
@@ -59,8 +60,8 @@ fn the_policy_of_a_directory_applies_to_its_files_on_all_mounts() {
     place.unmount();
 }
 
-/// Gives this thread a descriptor table of its own. Otherwise, child processes of other tests would inherit its
-/// descriptors and close them at any time. Each such close makes the mount send all gathered bytes of the file.
+/// Gives this thread a descriptor table of its own. Otherwise, child processes of other tests inherit its descriptors
+/// and close them at any time. Each such close makes the mount send all gathered bytes of the file.
 fn unshare_descriptor_table() {
     // SAFETY: no other thread uses a descriptor of this thread, and this thread uses no descriptor of another thread.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
@@ -97,7 +98,7 @@ fn each_access_method_sends_the_expected_requests() {
     let odirect = open("direct", rustix::fs::OFlags::DIRECT);
     assert_eq!((write(&odirect), read_twice(&odirect)), (8, 65536), "O_DIRECT: one request for each write");
     assert_eq!(write(&direct), 1, "the other open keeps its access method");
-    // A setting of the file itself must apply to every open of the file.
+    // A policy setting of the file itself must apply to every open of the file.
     set(&place.at("direct"), "access", "unbuffered").unwrap();
     assert_eq!(write(&direct), 8, "settings that the mount applies take effect at once");
     File::create(place.at("page")).unwrap();
@@ -139,7 +140,7 @@ fn the_policy_of_a_mount_can_be_changed_during_use() {
     assert!(fail(&mut policy(&["set", "stripe_unit=64K"]), 2).contains("for the directory"));
     assert_eq!(set(&root, "mount.access", "fast"), Err(Errno::INVAL));
     assert_eq!(removexattr(&root, "user.weir.mount.access"), Err(Errno::NODATA));
-    // The mount must not list its settings as attributes of the file, and must not let other users set them.
+    // The mount must not list its own settings as extended attributes of a file, and must not let other users set them.
     let mut names = [0; 1000];
     let len = rustix::fs::listxattr(&root, &mut names).unwrap();
     assert_eq!(len, 0);

@@ -1,4 +1,4 @@
-//! Repetition of all tests over io_uring, and further tests for io_uring alone.
+//! Repetition of all tests over io_uring, and further tests that only concern io_uring.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use crate::place::{Place, TRANSPORT, can_mount, full, rerun_passes};
@@ -14,7 +14,7 @@ use std::sync::Barrier;
 /// The path of the kernel parameter that enables FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Returns whether the tests of this process already run over io_uring.
+/// Returns whether this process already runs its tests over io_uring.
 fn over_rings() -> bool {
     std::env::var_os(TRANSPORT).is_some_and(|transport| transport == "uring")
 }
@@ -69,7 +69,7 @@ fn all_tests_pass_over_io_uring() {
     rerun_passes(again.env(TRANSPORT, "uring"));
 }
 
-/// Starts a process that locks a file with flock(1), or waits until it gets the lock.
+/// Starts a flock(1) process that requests a lock of a file. The process prints `locked` when it gets the lock.
 fn locker(path: &Path) -> Child {
     let mut command = Command::new("flock");
     command.arg(path).args(["sh", "-c", "echo locked; read line"]);
@@ -93,7 +93,7 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     File::create(place.at("f")).unwrap();
     let mut holder = locker(&place.at("f"));
     is_locked(&mut holder);
-    // Start many processes that wait for the lock. Each occupies an entry in the queue of its processor.
+    // Start many processes that wait for the lock. The request of each occupies an entry in the queue of its processor.
     let processors = std::thread::available_parallelism().unwrap().get();
     let mut others: Vec<_> = (0..processors * 20).map(|_| locker(&place.at("f"))).collect();
     let waits = |child: &Child| {
@@ -109,7 +109,7 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     assert_eq!(fs::read(place.at("g")).unwrap(), b"goes on");
     holder.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(holder.wait().unwrap().success());
-    // Let the processes get the lock one after another, in any order.
+    // Let the waiting processes get the lock one after another, in any order.
     others.iter_mut().for_each(|child| child.stdin.take().unwrap().write_all(b"\n").unwrap());
     for mut child in others {
         let mut said = String::new();
@@ -129,8 +129,8 @@ fn requests_made_while_all_entries_are_taken_are_served() {
     let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     let holder = File::create(place.at("f")).unwrap();
     flock(&holder, FlockOperation::LockExclusive).unwrap();
-    // Send all requests to one queue at once. Most of the requests wait for the lock and occupy their entries. The
-    // kernel can deliver the other requests only when the mount has added entries.
+    // Send the requests of all threads to one queue at once. Most of them wait for the lock and occupy their entries.
+    // So the kernel can deliver the other requests only after the mount has added entries to the queue.
     let (waiting, asking) = (60, 20);
     let mut queue = CpuSet::new();
     queue.set(0);
@@ -183,7 +183,7 @@ fn killing_a_mount_ends_all_waiting_requests() {
             scope.spawn(move || {
                 let file = File::create(place.at(&format!("w{n}"))).unwrap();
                 ready.wait();
-                // Write until the mount has died.
+                // Write until a write fails, because the mount has died.
                 while file.write_all_at(&[n; 100_000], 0).and_then(|()| file.sync_all()).is_ok() {
                     assert!(!end.load(std::sync::atomic::Ordering::Relaxed));
                 }

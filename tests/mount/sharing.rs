@@ -32,14 +32,14 @@ fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])
     Some((dir, cluster, places))
 }
 
-/// The kernel accepts new attributes of a file without dropping its cached pages of the file. So an open must drop the
+/// When the kernel receives new attributes of a file, it keeps its cached pages of the file. So an open must drop these
 /// pages.
 #[test]
 fn an_open_discards_cached_pages_that_another_mount_has_changed() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["-o", "access=page"]) else { return };
     for round in 0..10u8 {
         let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
-        // Give the text the same length each time, and make it longer than the read-ahead.
+        // Give the text the same length in each round, and make it longer than the read-ahead.
         let text = vec![round + 1; 300_000];
         fs::write(writer.at("f"), &text).unwrap();
         rustix::fs::statx(CWD, reader.at("f"), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
@@ -63,7 +63,7 @@ fn an_open_sees_data_closed_on_another_mount() {
         let len = file.read_at(&mut found, 0).unwrap();
         assert_eq!(std::str::from_utf8(&found[..len]).unwrap(), text);
     }
-    // A mount must look up a name again that did not exist before.
+    // A mount must look up a name again after it has found that the name does not exist.
     assert_eq!(fs::metadata(two.at("g")).unwrap_err().kind(), ErrorKind::NotFound);
     fs::write(one.at("g"), b"now").unwrap();
     assert_eq!(fs::read(two.at("g")).unwrap(), b"now");
@@ -71,7 +71,7 @@ fn an_open_sees_data_closed_on_another_mount() {
     two.unmount();
 }
 
-/// A guard that sets the flag if this thread panics, so that the other threads do not wait for this thread.
+/// A guard that sets its flag if this thread panics, so that the other threads do not wait for this thread.
 struct TellsOfFailure<'a>(&'a AtomicBool);
 
 impl Drop for TellsOfFailure<'_> {
@@ -89,7 +89,7 @@ fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     for round in 1..=3 {
         log.write_all(b"a line\n").unwrap();
         let text = "a line\n".repeat(round);
-        // Wait until the file has its new length. Then its content must also have the new line.
+        // Wait until the file has its new length. From then on, its content must contain the new line.
         while seen.metadata().unwrap().len() < text.len() as u64 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -102,8 +102,8 @@ fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     two.unmount();
 }
 
-/// A program only reads an open file, while the other mount extends or truncates the file. The program must then find
-/// the current end of the file, whichever path the bytes take.
+/// A program only reads a file that it has open, while the other mount extends or truncates the file. The program must
+/// then find the current end of the file, on the direct path and on the mgr path.
 #[test]
 fn a_reader_finds_the_end_that_another_mount_has_made() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -130,8 +130,8 @@ fn a_reader_finds_the_end_that_another_mount_has_made() {
     two.unmount();
 }
 
-/// The mounts look up missing names so often that they cache the failed lookups. When the other mount has created a
-/// name, a lookup must find the name.
+/// The mounts look up missing names so often that they start to cache failed lookups. When the other mount has created
+/// a name, a lookup must still find it.
 #[test]
 fn a_missing_name_is_found_once_another_mount_creates_it() {
     const DIRS: usize = 30;
@@ -176,7 +176,7 @@ fn a_missing_name_is_found_once_another_mount_creates_it() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// The kernel caches names for a while. A removed file still exists while a program has it open.
+/// The kernel caches a name for a while. A removed file still exists while a program has it open.
 #[test]
 fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["--entry-timeout", "1000"]) else { return };
@@ -194,15 +194,15 @@ fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
             if round % 8 < 4 {
                 assert_eq!(File::open(mine.at("f")).unwrap_err().kind(), ErrorKind::NotFound);
             }
-            // Creating a new file under the name, or truncating the file that has the name now, must not change the
-            // bytes of the old file.
+            // A write to the name creates a new file, or truncates the file that has the name now. It must not change
+            // the bytes of the old file.
             fs::write(mine.at("f"), &text).unwrap();
             assert_eq!(fs::read_to_string(others.at("f")).unwrap(), text);
         }
         for file in &kept {
             let mut found = [0; 4];
             assert_eq!((file.read_at(&mut found, 0).unwrap(), &found[..3]), (3, &b"old"[..]), "round {round}");
-            // A program must be able to open the old file again through its descriptor in `/proc`.
+            // A program must be able to open the removed file again through its descriptor in `/proc`.
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             assert_eq!(fs::read(path).unwrap(), b"old");
         }
@@ -238,8 +238,8 @@ fn appenders_do_not_overwrite_each_other() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// Applies one random change or read to the file, and the same change to `model`, which the file must equal. The caller
-/// holds the lock of the file. `draw` returns the random numbers.
+/// Applies one random change or read to the file. Applies the same change to `model`, which the file must equal. The
+/// caller holds the lock of the file. `draw` returns the random numbers.
 fn step(file: &File, model: &mut Vec<u8>, draw: &mut impl FnMut(u64) -> u64) -> String {
     const MOST: u64 = 600_000;
     let (at, len) = (draw(MOST) as usize, (1 << draw(18)) + draw(300) as usize);
@@ -380,7 +380,7 @@ fn handled_signals_do_not_interrupt_system_calls() {
         }
         ualarm(0);
     "#;
-    // Use so many bytes that the program must wait for some of them.
+    // Make the files so long that the program must wait for some of their bytes.
     (0..9).for_each(|n| fs::write(one.at(&format!("name{n}")), vec![n; 200_000]).unwrap());
     crate::cluster::succeed(Command::new("perl").args(["-e", script]).arg(two.at("")));
     one.unmount();
@@ -397,8 +397,8 @@ fn a_killed_process_does_not_wait_for_servers() {
     let cluster = Cluster::start(&dir.path().join("data"));
     cluster.put("/f", &[7; 100_000], &[]);
     let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-short-circuit"]);
-    // First send a signal that the program handles. After such a signal, the kernel does not report further signals to
-    // the mount.
+    // Before the fatal signal, send a signal that the program handles. After such a signal, the kernel does not report
+    // further signals to the mount.
     let script = r#"
         $SIG{USR1} = sub { };
         open(my $file, "<", shift) or die $!;
@@ -423,7 +423,7 @@ fn a_killed_process_does_not_wait_for_servers() {
     waits.stdin.take().unwrap().write_all(b"\n").unwrap();
     let path = format!("/proc/{}/wchan", waits.id());
     let wchan = || fs::read_to_string(&path).unwrap_or_default();
-    // With the page cache, the process sleeps in a function of the page cache.
+    // With the page cache, the waiting process sleeps in a function of the page cache.
     while !["request_wait", "fuse", "folio"].iter().any(|place| wchan().contains(place)) {
         assert!(waits.try_wait().unwrap().is_none(), "nobody can read it");
     }
@@ -431,7 +431,7 @@ fn a_killed_process_does_not_wait_for_servers() {
     crate::cluster::signal(&waits, rustix::process::Signal::KILL);
     assert!(!waits.wait().unwrap().success());
     crate::cluster::signal(&cluster.child, rustix::process::Signal::CONT);
-    // Unmount while the servers run. Without servers, the mount would retry for the whole `--retry-timeout`.
+    // Unmount while the servers run, because without servers the mount retries for the whole `--retry-timeout`.
     let process = PathBuf::from(format!("/proc/{}", place.daemon().as_raw_nonzero()));
     place.unmount();
     while process.exists() {
@@ -444,7 +444,7 @@ fn on_processor(number: usize) {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let mut set = CpuSet::new();
     set.set(number);
-    // Ignore the error: if this process may not use the processor, the thread stays where it is.
+    // Ignore the error: if this process may not use the processor, the thread stays on its current processor.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -480,7 +480,7 @@ fn flock_works_whatever_the_open_mode() {
     assert!(!taken(&second));
     drop((second, writer));
     // When `close` returns, the locks of the descriptor must be released, although the kernel does not wait for
-    // RELEASE. The next request may even come from another processor, through another queue of the mount.
+    // RELEASE. The next lock request may even come from another processor, and so through another queue of the mount.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     for round in 0..200 {
         let [holder, next] = [(), ()].map(|()| File::open(one.at("f")).unwrap());
@@ -503,16 +503,16 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     let lock = |file: &File| rustix::fs::fcntl_lock(file, NonBlockingLockExclusive).is_ok();
     let (mut first, second, others) = (open(&one), open(&one), open(&two));
     assert!(lock(&first) && !lock(&others));
-    // Unlocking through another descriptor must also make the bytes visible that were written under the lock.
+    // The unlock through another descriptor must also make the bytes visible that were written under the lock.
     first.write_all(b"written under it").unwrap();
     rustix::fs::fcntl_lock(&second, NonBlockingUnlock).unwrap();
     assert!(lock(&others));
     assert_eq!(fs::read(two.at("f")).unwrap(), b"written under it");
-    // `fs::read` has closed a descriptor of this process for the file on the second mount. This has released the lock
-    // of `others`.
+    // `fs::read` has opened and closed the file on the second mount in this process. By POSIX, this close has released
+    // the lock of `others`.
     assert!(lock(&first) && !lock(&others));
-    // Closing any descriptor of the file must release the lock of the process, even a descriptor that is open only for
-    // reading.
+    // When the process closes any descriptor of the file, its lock must be released, even if the descriptor is open
+    // only for reading.
     drop(File::open(one.at("f")).unwrap());
     assert!(lock(&others) && !lock(&first));
     drop((first, second, others));
@@ -525,7 +525,7 @@ fn ofd_locks_end_only_when_their_own_open_is_closed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::write(one.at("f"), b"").unwrap();
     // F_OFD_SETLK is 37 and F_WRLCK is 1; the lock covers the whole file. `close` does not wait for RELEASE, so the
-    // locks of the closed file may end a moment later.
+    // mount may release the locks of the closed file a moment later.
     let script = r#"
         my ($here, $there) = @ARGV;
         sub file { open(my $file, "+<", shift) or die $!; $file }
@@ -559,7 +559,7 @@ fn an_open_directory_is_empty_after_another_mount_removes_it() {
     let (held, mut other) = (open(two.at(deep)), rustix::fs::Dir::new(open(two.at(deep))).unwrap());
     let names = |dir: &mut rustix::fs::Dir| dir.by_ref().filter(|entry| !is_dot(entry)).collect::<Vec<_>>();
     assert_eq!(names(&mut other).len(), 1);
-    // Look the name up, so that the kernel has cached it from here on.
+    // Look the name up, so that the kernel has the name cached from now on.
     rustix::fs::statat(&held, "f", AtFlags::empty()).unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();
     assert_eq!(rustix::fs::unlinkat(&held, "f", AtFlags::empty()), Err(Errno::NOENT));
@@ -570,7 +570,7 @@ fn an_open_directory_is_empty_after_another_mount_removes_it() {
     other.rewind();
     let found = names(&mut other);
     assert!(found.iter().all(|entry| matches!(entry, Err(Errno::NOENT))), "{found:?}");
-    // The kernel must look up a path again if it has cached a directory that no longer exists.
+    // If the kernel has cached a directory that no longer exists, it must look up the path again.
     fs::create_dir_all(one.at("d/1")).unwrap();
     fs::write(two.at("d/1/c"), "").unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();

@@ -21,7 +21,7 @@ fn mounted(listen: &str, data: &Path, at: &Path, more: &[&str]) -> Cluster {
     Cluster::start_at(listen, data, &args)
 }
 
-/// Adds one to the number in a file, under a lock, because other threads do the same.
+/// Adds one to the number in a file. Holds a lock, because other threads do the same at the same time.
 fn count(path: PathBuf) {
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     file.lock().unwrap();
@@ -94,7 +94,7 @@ fn a_mount_in_the_cluster_and_a_separate_mount_share_files() {
                     if take(&name, &format!("round {round}")) {
                         taken.fetch_add(1, SeqCst);
                     }
-                    // Move tokens between two directories. At the end, no token may be lost or exist twice.
+                    // Move files between two directories, as tokens. At the end, no token may be lost or exist twice.
                     let (from, to) = if (round + thread) % 2 == 0 { ("here", "there") } else { ("there", "here") };
                     let token = (round * 7 + thread) % 10;
                     let path = |place: &str| root.join(format!("{place}/{token}"));
@@ -150,8 +150,8 @@ fn killed_while_files_are_made(more: &[&str]) {
                 let (closed, removed) = (&closed[thread], &removed[thread]);
                 scope.spawn(move || {
                     for n in 0.. {
-                        // End the loop when the mount has died. If a file could be created, the thread has closed the
-                        // previous file.
+                        // End the loop when the mount has died. If this thread could create the next file, it has
+                        // closed the previous file.
                         let Ok(mut file) = File::create(path(thread, n)) else { break };
                         closed.store(n, SeqCst);
                         if file.write_all(text(thread, n).as_bytes()).is_err() {

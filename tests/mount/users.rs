@@ -1,4 +1,4 @@
-//! Permissions of several users on one mount.
+//! Permissions of several users who use the same mount.
 
 use crate::cluster::{Cluster, WEIR, succeed};
 use crate::place::{Place, can_mount};
@@ -30,11 +30,11 @@ fn reserves(place: &Place, mnt: &str) {
     assert_eq!(bits("--reuid=0 --regid=0"), ("6777".to_owned(), true));
 }
 
-/// A new file must keep the setuid bit of its creation mode, also when a program opens it for writing with `O_TRUNC`.
+/// A new file must keep the setuid bit of its creation mode, even if the program opens it for writing with `O_TRUNC`.
 fn makes(place: &Place) {
     let made = std::thread::scope(|scope| {
         let as_user = || {
-            // This call changes the user of this thread alone, not of the process.
+            // This call changes the user of this thread alone, not of the whole process.
             rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(1002)).unwrap();
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o4755).open(place.at("made")).map(drop)
         };
@@ -73,7 +73,8 @@ fn each_user_has_separate_permissions_on_one_mount() {
     fs::set_permissions(place.at("shared"), fs::Permissions::from_mode(0o660)).unwrap();
     assert!(as_user(1002, 3001, &format!("cd {mnt} && cat shared && echo more >> shared")).0);
     assert!(!as_user(1002, 3002, &format!("cd {mnt} && cat shared")).0);
-    // A file that a program has open must stay writable when its mode changes.
+    // A file that a program has open for writing must stay writable through this open when the mode of the file
+    // changes.
     let script = format!("cd {mnt} && exec 3<>f && chmod 0 f && echo again >&3 && cat /dev/null");
     let (done, said) = as_user(1001, 3001, &script);
     assert!(done, "{said}");
@@ -136,7 +137,8 @@ fn mount_options_control_setuid_devices_and_exec() {
     assert_eq!(by(Path::new(WEIR), &["-o", "dev,nodiratime,noexec"]), ([true, false, true], false));
     assert_eq!(by(&helper, &["-n", "-o", "rw,noatime,lazytime"]), ([false, false, false], true));
     assert_eq!(by(&helper, &["-o", "rw,noexec,nosuid,nodev,user=x"]), ([true, true, true], false));
-    // Call the helper under both names that mount(8) uses: for the type in `/proc/mounts`, and for all types of FUSE.
+    // Call the mount helper under both names that mount(8) uses: the name for the type in `/proc/mounts`, and the name
+    // for all types of FUSE.
     for (name, named) in [("mount.fuse.weir", &[][..]), ("mount.fuse", &["-t", "fuse.weir"])] {
         let helper = dir.path().join(name);
         std::os::unix::fs::symlink(WEIR, &helper).unwrap();

@@ -51,8 +51,8 @@ fn create(path: std::path::PathBuf) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap()
 }
 
-/// Waits until `holds` returns `true`, for a condition that other mounts see only after a while. Prints `what`, the
-/// description of this condition.
+/// Waits until `holds` returns `true`, for a condition that other mounts see only after a while. Prints the description
+/// `what` of this condition.
 fn soon(what: &str, holds: impl Fn() -> bool) {
     eprintln!("waiting: {what}");
     while !holds() {
@@ -70,7 +70,7 @@ fn the_other_tests_pass_with_write_back_caching() {
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
     // Skip two tests. One test checks the path of each write, which write-back caching changes. The other test reads a
-    // file of a killed mount, and would have to wait for the lease of this mount.
+    // file of a killed mount, and with write-back caching must wait for the lease of this mount.
     again.args([
         "files::",
         "sharing::",
@@ -85,7 +85,7 @@ fn the_other_tests_pass_with_write_back_caching() {
         "outlives_the_mount",
     ]);
     if full() {
-        // Run the tests of names only in the long form, because write-back caching concerns data.
+        // Run the tests of names only with `WEIR_TEST_SCALE=full`, because write-back caching concerns data.
         again.arg("names::");
     }
     rerun_passes(again.env(OPTIONS, "writeback"));
@@ -137,9 +137,10 @@ fn an_open_on_another_mount_sees_written_back_data() {
     let Some((_dir, cluster, [one, two])) = two(&[]) else { return };
     let file = create(one.at("f"));
     file.write_all_at(&[7; 10_000], 0).unwrap();
-    // The other mount must see the bytes, although the program has neither synced nor closed the file.
+    // The other mount must see the written bytes, although the program has neither synced nor closed the file.
     assert_eq!(fs::metadata(two.at("f")).unwrap().len(), 10_000);
-    // From now on, the mount must send unsynced bytes after a while, like a mount without write-back caching.
+    // After the other mount has used the file, the mount must send unsynced bytes after a while, like a mount without
+    // write-back caching.
     file.write_all_at(&[8; 10_000], 10_000).unwrap();
     soon("bytes and length", || fs::metadata(two.at("f")).unwrap().len() == 20_000);
     assert!(fs::read(two.at("f")).unwrap() == [[7; 10_000], [8; 10_000]].concat());
@@ -147,7 +148,7 @@ fn an_open_on_another_mount_sees_written_back_data() {
     file.sync_all().unwrap();
     assert_eq!(cluster.run(["cat", "/f"])[5_000..5_010], [9; 10]);
     drop(file);
-    // The other mount may cache the attributes that it received together with the length for one second.
+    // Wait up to one second, because the other mount may cache the times that it received together with the length.
     soon("times", || {
         let times = |place: &Place| {
             fs::metadata(place.at("f")).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).unwrap()
@@ -158,8 +159,8 @@ fn an_open_on_another_mount_sees_written_back_data() {
     two.unmount();
 }
 
-/// The kernel may write pages back through any open of the file. In this test, it uses the newest open, which is not
-/// the writer's.
+/// The kernel may write pages back through any open of the file. In this test, it uses the newest open, not the open
+/// through which the program has written.
 #[test]
 fn close_makes_pages_durable_whichever_open_writes_them_back() {
     let Some((dir, cluster, [one, two])) = two(&[]) else { return };
@@ -185,7 +186,7 @@ fn close_makes_pages_durable_whichever_open_writes_them_back() {
     }
     drop(kept);
     std::mem::forget(one);
-    // Mount the killed mount again, because other mounts wait for its files until then.
+    // Mount the file system again at the mount point of the killed mount. Until then, other mounts wait for its files.
     let again = Place::new(&cluster, &dir.path().join("one"), WRITE_BACK);
     for name in ["f", "g"] {
         assert!(fs::read(two.at(name)).unwrap() == data, "{name}");
@@ -207,7 +208,8 @@ fn fill(file: &File, data: &[u8]) {
     }
 }
 
-/// Writes at an offset that is too large for most local file systems, so that an iod refuses the write.
+/// Writes at an offset that is too large for most local file systems, so that an iod refuses the write. The mount must
+/// report an error.
 #[test]
 fn a_failed_write_back_is_reported_once_and_leaves_the_size() {
     const FAR: u64 = 70_368_743_129_083;
@@ -219,7 +221,7 @@ fn a_failed_write_back_is_reported_once_and_leaves_the_size() {
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge),
         Ok(()) => panic!("the iods' local file system holds a file of 64 TiB: run this on ext4"),
     };
-    // `fsync` must report the error, and no later call through this open may report it again.
+    // `fsync` must report the write error, and no later call through this open may report this error again.
     let file = open();
     file.write_all_at(b"x", FAR).unwrap();
     fails(file.sync_all());
@@ -230,7 +232,8 @@ fn a_failed_write_back_is_reported_once_and_leaves_the_size() {
     assert_eq!(file.metadata().unwrap().len(), 8);
     drop(file);
     assert_eq!(fs::read(&path).unwrap(), b"headtail");
-    // `close` must report the error. Let dd write, because the standard library of Rust ignores errors of `close`.
+    // `close` must report the write error. Let dd write, because the standard library of Rust ignores errors of
+    // `close`.
     for _ in 0..10 {
         let mut dd = Command::new("dd");
         dd.args(["if=/dev/zero", "bs=1", "count=1", "conv=notrunc", "status=none"]);
@@ -265,7 +268,7 @@ fn write_back_of_a_page_keeps_bytes_of_other_mounts() {
     let want: Vec<u8> = (0..2 * rounds).flat_map(|n| [b'a' + (n % 2) as u8; 100]).collect();
     let wrong = found.iter().zip(&want).position(|(a, b)| a != b);
     assert!(found == want, "{} bytes of {}, first difference at {wrong:?}", found.len(), want.len());
-    // A mount that has the file open must see the new length and the new bytes.
+    // A mount that already has the file open must see the new length and the new bytes.
     theirs.write_all_at(b"end", 100_000).unwrap();
     theirs.sync_all().unwrap();
     soon("the file has become longer", || mine.metadata().unwrap().len() == 100_003);
@@ -285,7 +288,7 @@ fn write_back_of_a_mapped_page_keeps_bytes_of_other_mounts() {
     let mine = create(one.at("f"));
     mine.write_all_at(&[1; 4096], 0).unwrap();
     let theirs = OpenOptions::new().read(true).write(true).open(two.at("f")).unwrap();
-    // Another mount has the file open, so this open bypasses the page cache.
+    // Another mount has the file open, so the next open of the file bypasses the page cache.
     let mapped = OpenOptions::new().read(true).write(true).open(one.at("f")).unwrap();
     let both = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: this is a new mapping of one page, and the file keeps its length of one page.
@@ -336,7 +339,8 @@ fn writes_after_a_truncation_by_another_mount_set_the_length() {
         mine.write_all_at(&[round; 10_000], 0).unwrap();
         mine.sync_all().unwrap();
         theirs.set_len(0).unwrap();
-        // Write several parts at once. For each write, the mount must report the new length to the kernel.
+        // Write several ranges of the file at the same time. After each write, the mount must report the new length to
+        // the kernel.
         std::thread::scope(|scope| {
             for part in 0..4u64 {
                 let mine = &mine;
@@ -370,7 +374,7 @@ fn changes_by_other_mounts_are_seen_despite_cached_sizes_and_times() {
             fs::read_dir(one.at("")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
         assert_eq!(names, [len as u64], "by the directory");
     }
-    // Changes by this mount itself that bypass its page cache must be visible, too.
+    // Changes that this mount itself makes past its page cache must be visible through the page cache, too.
     let mut appended = OpenOptions::new().append(true).open(one.at("f")).unwrap();
     std::io::Write::write_all(&mut appended, b"more").unwrap();
     assert_eq!(appended.metadata().unwrap().len(), 300_004);
@@ -384,7 +388,8 @@ fn changes_by_other_mounts_are_seen_despite_cached_sizes_and_times() {
 #[test]
 fn permissions_are_those_of_the_program_not_of_the_cache() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
-    // To fill a page, the page cache must read the file, although the program has no permission to read it.
+    // To change a part of a page, the page cache must read the page, although the program has no permission to read the
+    // file.
     let secret = OpenOptions::new().write(true).create(true).truncate(true).mode(0o222).open(one.at("w")).unwrap();
     secret.write_all_at(&[1; 5_000], 0).unwrap();
     secret.write_all_at(&[2; 10], 100).unwrap();
@@ -415,7 +420,7 @@ fn permissions_are_those_of_the_program_not_of_the_cache() {
         assert!(user(&change.replace("FILE", one.at("p").to_str().unwrap())).success());
         soon(change, || [&one, &two].iter().all(|place| fs::metadata(place.at("p")).unwrap().mode() & 0o7777 == 0o777));
     }
-    // A refused truncation must change nothing, even if this mount still has the old permissions cached.
+    // A refused truncation must change nothing, even if this mount still has cached permissions that allow it.
     fs::set_permissions(one.at("p"), fs::Permissions::from_mode(0o6777)).unwrap();
     fs::metadata(one.at("p")).unwrap();
     fs::set_permissions(two.at("p"), fs::Permissions::from_mode(0o6755)).unwrap();
@@ -425,8 +430,8 @@ fn permissions_are_those_of_the_program_not_of_the_cache() {
     two.unmount();
 }
 
-/// After a rename, the kernel sends the times of the file later. By then, the file may be removed, or another mount may
-/// have written to it.
+/// The kernel sends the times of a renamed file some time after the rename. By then, the file may be removed, or
+/// another mount may have written to it.
 #[test]
 fn late_time_updates_from_the_kernel_do_no_harm() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
@@ -499,13 +504,13 @@ fn seeks_appends_and_chmod_respect_cached_writes() {
     two.unmount();
 }
 
-/// Returns the end of a file, as `lseek(SEEK_END)` returns it.
+/// Returns the offset of the end of a file, as `lseek(SEEK_END)` returns it.
 fn end(mut file: &File) -> u64 {
     file.seek(SeekFrom::End(0)).unwrap()
 }
 
-/// The kernel answers `lseek(SEEK_END)` with the file size that it has cached. The test makes no other call in between
-/// that would refresh this size.
+/// The kernel answers `lseek(SEEK_END)` from the file size that it has cached. The test makes no other call before
+/// `lseek` that refreshes this size.
 #[test]
 fn seek_end_finds_the_end_that_another_mount_has_just_set() {
     for options in [WRITE_BACK, &[]] {
@@ -540,8 +545,8 @@ fn seek_end_finds_the_end_that_another_mount_has_just_set() {
     }
 }
 
-/// During a truncation, the kernel of each mount holds its lock of the file. So neither mount may wait for the kernel
-/// of the other mount.
+/// During a truncation, each kernel holds its own lock of the file. So a mount must not wait for the kernel of the
+/// other mount.
 #[test]
 fn mounts_that_truncate_a_file_concurrently_agree_on_its_end() {
     let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };

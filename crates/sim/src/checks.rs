@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::FileId;
 
-/// Time limit until the mgr holds no state and has no pending work, in simulated time.
+/// Time limit in simulated time until the mgr has no state of clients and no pending work.
 const SETTLE: Duration = Duration::from_secs(300);
 
-/// Waits until `holds` returns true. Fails if this takes longer than `limit`.
+/// Waits until `holds` returns true. Fails if `holds` does not return true within `limit`.
 pub async fn within(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()> {
     let wait = async {
         while !holds() {
@@ -25,7 +25,7 @@ pub async fn within(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()>
     tokio::time::timeout(limit, wait).await.map_err(drop)
 }
 
-/// Runs all final checks one after another.
+/// Runs all final checks of a simulated run, one after another.
 pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String> {
     // Wait until the last fault has ended and the leases of killed clients have expired.
     let quiet = Duration::from_millis(world.plan.quiet_ms);
@@ -56,7 +56,8 @@ pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String
     Ok(())
 }
 
-/// Returns a description of all state and pending work of the mgr. After the last client has ended, there must be none.
+/// Returns a description of the client state and the pending work that the mgr still has after the last client has
+/// ended. The list must be empty.
 fn left_over(cluster: &RefCell<Cluster>) -> Vec<String> {
     let cluster = cluster.borrow();
     let Some(status) = cluster.mgr.status() else { return vec!["the mgr does not serve".into()] };
@@ -85,7 +86,8 @@ fn left_over(cluster: &RefCell<Cluster>) -> Vec<String> {
     left
 }
 
-/// Reads all files through a new mount and compares them with the model. Returns the names and files of each directory.
+/// Reads all files through a new mount and compares their bytes with the model. Returns, for each directory, its names
+/// and the file of each name.
 async fn audit(world: World) -> Result<Vec<BTreeMap<u8, u64>>, String> {
     let mount = cluster::mount(cluster::options(&world.plan, AUDITOR, true, true)).await?;
     let mut lists = Vec::new();

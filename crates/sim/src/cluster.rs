@@ -55,8 +55,8 @@ impl Cluster {
             stripe_count: plan.stripe_count,
             gather_memory: plan.gather_bytes.to_string(),
             inline_max: plan.inline_max.to_string(),
-            // Let requests wait for iods practically without limit. This also covers requests of clients that use the
-            // mgr path.
+            // Set the wait for an unreachable iod to one day, so that no request fails in a run. The mgr also applies
+            // this wait to client requests on the mgr path.
             iod_wait_secs: 86400,
             ..Config::new("/", "/", iods)
         };
@@ -99,8 +99,8 @@ pub fn empty() -> &'static Result<Image, String> {
     EMPTY.get_or_init(format)
 }
 
-/// Formats an empty file system in a thread of its own. So the random numbers of a run do not depend on which run
-/// formats first.
+/// Formats an empty file system in a new thread. So the formatting takes no random numbers from the run that needs the
+/// image first.
 fn format() -> Result<Image, String> {
     let work = || {
         crate::random::seed_thread(0);
@@ -124,7 +124,7 @@ async fn format_on(disk: &MetaDisk) -> Result<(), String> {
         () = &mut stepping => return Err("the store closed itself".into()),
     };
     drop(made.map_err(|e| e.to_string())?);
-    // Close the store cleanly, so that no run must replay its log.
+    // Close the metadata store cleanly, so that no run must replay the batch log.
     stepping.await;
     Ok(())
 }
@@ -141,7 +141,8 @@ async fn step(mut stepper: Stepper) {
 /// Returns the mount options of a client.
 pub fn options(plan: &Plan, client: u64, direct: bool, checksums: bool) -> Options {
     Options {
-        // Let a single failed lookup in a directory start negative lookup caching for the directory.
+        // Let one failed lookup in a directory suffice to start negative lookup caching, so that short runs test it
+        // too.
         negative: 1,
         direct,
         checksums,
@@ -153,7 +154,7 @@ pub fn options(plan: &Plan, client: u64, direct: bool, checksums: bool) -> Optio
     }
 }
 
-/// Mounts the file system. Tries again while the mgr is unreachable.
+/// Mounts the file system. Repeats the attempt while the mgr is unreachable.
 pub async fn mount(options: Options) -> Result<Mount, String> {
     let target = Target::parse("weir://mgr/").map_err(|e| e.to_string())?;
     loop {

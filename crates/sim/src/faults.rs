@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-/// An action that the fault injector executes at a certain time or after a certain event.
+/// An action of the fault injector, which it executes at a certain time or after a certain event.
 #[derive(Clone, Debug)]
 enum Action {
     Begin(Fault),
@@ -90,12 +90,12 @@ impl<'a> Faults<'a> {
         let tell = self.tell.clone();
         tokio::spawn(async move {
             told.notified().await;
-            // Ignore the error: when the run is over, the injector no longer receives actions.
+            // Ignore the error: the receiver of the actions no longer exists when the run is over.
             let _ = tell.send(action);
         });
     }
 
-    /// Executes the actions of the plan, each at its time. Never returns.
+    /// Executes the actions of the plan, each at its planned time. Never returns.
     pub async fn run(&mut self) {
         let start = Instant::now() - trace::elapsed();
         loop {
@@ -314,8 +314,9 @@ impl<'a> Faults<'a> {
         let had_errors = cluster.iods[iod].trouble(DiskTrouble::default());
         let gave_up = cluster.iods[iod].disk().is_dead();
         if had_errors || gave_up {
-            // An object whose sync has failed returns errors until its iod restarts. So restart the iod, as an operator
-            // would do. If the local file system has failed, a power loss stands for an operator who mounts it again.
+            // After the sync of an object has failed, an iod returns errors for this object until the iod restarts. So
+            // restart it, as an operator does. If the iod's file system has failed, cut the power instead, in place of
+            // an operator who mounts the file system again.
             cluster.iods[iod].die(if gave_up { Death::PowerCut } else { Death::Killed });
             drop(cluster);
             self.after(50, Action::StartIod(iod));
@@ -343,7 +344,8 @@ impl<'a> Faults<'a> {
             self.iod_well(iod);
         }
         self.cluster.borrow().net.set_weather(self.plan.weather);
-        // If a disk is still due to fail, let it fail now, and let its host lose power.
+        // A disk with a planned failure may not have failed yet. Cut the power of its host now, so that the failure
+        // cannot disturb the final checks.
         let (mgr_dying, iods_dying) = {
             let cluster = self.cluster.borrow();
             (cluster.mgr.disk().is_dying(), cluster.iods.iter().map(|iod| iod.is_dying()).collect::<Vec<_>>())

@@ -9,7 +9,7 @@ use wire::admin::{CHECK, CheckArgs, CheckReply, Finding, PROGRAM, VERSION};
 use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
 
-/// Time limit for one page of findings, in simulated time.
+/// Time limit in simulated time for one page of the findings of a check.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns all findings of a check of the names, inodes, link counts, lists and objects of the file system.

@@ -22,22 +22,22 @@ pub const MGR_PORT: u16 = 2049;
 /// Port at which every iod listens.
 pub const IOD_PORT: u16 = 2050;
 
-/// How the simulator ends a process.
+/// How the simulator ends a process of a daemon or client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
-    /// As with `kill -9`: data that the process wrote to files survive, also without a sync.
+    /// As with `kill -9`: the files keep all data that the process wrote, even unsynced data.
     Killed,
-    /// By a power loss of the host: data that were not synced may be lost.
+    /// By a power loss of the host: the disk may lose data that were not synced.
     PowerCut,
 }
 
-/// Returns the address of a host. Iods have numeric addresses, because the mgr would look up a name of an iod outside
-/// of the simulation.
+/// Returns the address of a host. The address of an iod is numeric, because the mgr looks up a host name outside of the
+/// simulation.
 pub fn address(host: Host) -> String {
     if (IOD..CLIENT).contains(&host) { format!("10.0.0.{}", host - IOD + 1) } else { name(host) }
 }
 
-/// Returns the name of a host in reports, for example `iod0`.
+/// Returns the name of a host for the messages of a run, for example `iod0`.
 pub fn name(host: Host) -> String {
     match host {
         MGR => "mgr".into(),

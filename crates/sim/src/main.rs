@@ -1,4 +1,4 @@
-//! The command `sim`: runs seeds of the simulated cluster and reports the seeds that fail.
+//! The command `sim`: runs the simulator with a range of seeds, and prints the seeds whose runs fail.
 
 use clap::Parser;
 use sim::{Focus, Pool, Verdict};
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use types::planted::Planted;
 
-/// Maximum number of failed seeds whose failures the command prints in full. For further failed seeds, it prints only
+/// Maximum number of failed seeds for which the command prints all failures. For further failed seeds, it prints only
 /// the seed numbers.
 const TOLD_MAX: usize = 20;
 
@@ -81,7 +81,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-/// The combined results of all seeds.
+/// The combined results of the runs of all seeds.
 #[derive(Default, serde::Serialize)]
 struct Summary {
     commit: String,

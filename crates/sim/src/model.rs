@@ -5,10 +5,11 @@
 //! A change is *definite* for a reader if the promises say that the reader sees the change. This holds if the change
 //! returned through the reader's own mount before the read began, or was durable before the reader opened the file.
 //! Change A is *behind* a later change B if, before B began, A was durable or had returned through the mount of B. In
-//! runs without faults, clients are coherent: a returned change counts for every mount like a change of this mount.
+//! runs without faults, clients are coherent: every mount must see a change that has returned, like the mount that made
+//! it.
 //!
 //! A byte may have the value of any change that is not behind a definite change. A change is *doubtful* if it failed,
-//! or if it was not durable when its client was killed. A doubtful change may be visible or not, forever.
+//! or if it was not durable when its client was killed. A doubtful change may be visible or not, at any later time.
 
 mod bytes;
 
@@ -17,7 +18,7 @@ use types::FileId;
 
 pub use bytes::{pattern, payload};
 
-/// A point in the order of all events of a run. No two events have the same point.
+/// A point in the order of all events of a run. Each event has its own point.
 pub type Moment = u64;
 
 /// Number of a change of a file, unique in a run.
@@ -37,7 +38,7 @@ enum What {
     Grow { size: u64 },
 }
 
-/// A change of a file by a client.
+/// A change of the bytes or the size of a file by a client.
 #[derive(Clone, Debug)]
 struct Change {
     id: ChangeId,
@@ -48,7 +49,7 @@ struct Change {
     returned: Option<Moment>,
     durable: Option<Moment>,
     doubtful: bool,
-    /// Whether every client sees the change once the change has returned.
+    /// Whether every client must see the change as soon as the change has returned.
     coherent: bool,
 }
 
@@ -96,7 +97,7 @@ impl Change {
         }
     }
 
-    /// Returns whether the change is durable once it has returned.
+    /// Returns whether the change is durable as soon as it has returned, as truncations and growths are.
     fn is_at_once(&self) -> bool {
         !matches!(self.what, What::Write { .. })
     }
@@ -112,20 +113,20 @@ struct FileModel {
 pub struct Model {
     now: Moment,
     next: ChangeId,
-    /// Whether clients are coherent during the whole run, because the plan has no faults.
+    /// Whether clients are coherent during the whole run. This holds if the plan has no faults.
     pub coherent: bool,
     files: BTreeMap<FileId, FileModel>,
-    /// Reads that missed a change of their own client which was not durable yet. Such a read is a violation, unless the
-    /// client later learns that one of the listed changes has failed.
+    /// Reads that missed a change of their own client which was not durable yet, each with these changes. Such a read
+    /// is a violation, unless the client later learns that one of these changes has failed.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
-    /// Descriptions of all violations found so far.
+    /// Descriptions of all violations that the model has found.
     pub failures: Vec<String>,
     /// Number of reads whose result was compared with the model.
     pub reads: u64,
 }
 
 impl Model {
-    /// Returns a new point in the order of events, after all earlier points.
+    /// Returns a new point in the order of events, which follows all earlier points.
     pub fn tick(&mut self) -> Moment {
         self.now += 1;
         self.now
@@ -161,7 +162,8 @@ impl Model {
         self.begin(file, client, handle, What::Grow { size })
     }
 
-    /// Records that a change has returned. If it succeeded and is not a write, it is durable now.
+    /// Records that a change has returned. A truncation or growth that succeeded is durable from now on; a write
+    /// becomes durable later.
     pub fn returned(&mut self, file: FileId, id: ChangeId, ok: bool) {
         let now = self.tick();
         let changes = self.files.entry(file).or_default().changes.iter_mut();
@@ -174,7 +176,7 @@ impl Model {
         }
     }
 
-    /// Records that an fsync or close of an open file, which began at `began`, has returned.
+    /// Records that an fsync or close of an open file has returned; it began at `began`.
     pub fn synced(&mut self, file: FileId, client: u64, handle: HandleId, began: Moment, ok: bool) {
         let now = self.tick();
         for change in &mut self.files.entry(file).or_default().changes {
@@ -183,13 +185,13 @@ impl Model {
             {
                 change.durable = Some(now);
             }
-            // The client reports a failed write only once. So a later successful sync does not make earlier changes
-            // durable.
+            // The client reports a failed write only once. So a sync that succeeds after a failed sync does not prove
+            // that the earlier changes are durable.
             change.doubtful |= open && !ok;
         }
     }
 
-    /// Records that a client was killed. Its changes that were not durable are doubtful from now on.
+    /// Records that a client was killed. The client's changes that were not durable are doubtful from now on.
     pub fn client_died(&mut self, client: u64) {
         self.tick();
         for file in self.files.values_mut() {
@@ -203,7 +205,7 @@ impl Model {
         self.files.get(&file).map_or((0, 0), |file| file.sizes(reader))
     }
 
-    /// Compares the bytes `got` that a read of `wanted` bytes at `offset` returned with the model.
+    /// Compares the bytes `got`, which a read of `wanted` bytes at `offset` has returned, with the model of the file.
     pub fn check_read(&mut self, file: FileId, reader: Reader, offset: u64, wanted: u64, got: &[u8]) {
         self.reads += 1;
         let Some(known) = self.files.get(&file) else { return };
@@ -222,7 +224,7 @@ impl Model {
         }
     }
 
-    /// Compares a file size that a client reported with the model.
+    /// Compares a file size that a client has received with the model of the file.
     pub fn check_size(&mut self, file: FileId, reader: Reader, size: u64) {
         let (least, most) = self.sizes(file, reader);
         if !(least..=most).contains(&size) {
@@ -232,8 +234,8 @@ impl Model {
         }
     }
 
-    /// Records a read with a wrong result. The read is a violation, unless a change of the reader's own client fails
-    /// later.
+    /// Records a read that returned a wrong result. The read is a violation, unless a change of the reader's own client
+    /// fails later.
     fn suspect(&mut self, file: FileId, reader: Reader, what: String) {
         let open = |c: &&Change| c.client == reader.client && c.durable.is_none() && !c.doubtful;
         let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -246,7 +248,8 @@ impl Model {
         }
     }
 
-    /// Ends the run. No further change can fail, so all reads in `suspicions` without a failed change are violations.
+    /// Evaluates the suspicious reads at the end of the run. No further change can fail, so every read in `suspicions`
+    /// without a failed change is a violation.
     pub fn judge(&mut self) {
         for (file, what, open) in std::mem::take(&mut self.suspicions) {
             let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -285,7 +288,8 @@ impl FileModel {
         (least, most)
     }
 
-    /// Describes the first byte of a read that has the value of no allowed change; `None` if all bytes are allowed.
+    /// Describes the first byte of a read whose value no allowed change has written. Returns `None` if every byte has
+    /// an allowed value.
     fn wrong_byte(&self, reader: Reader, offset: u64, got: &[u8]) -> Option<String> {
         let end = offset + got.len() as u64;
         let mut borders: BTreeSet<u64> = BTreeSet::from([offset, end]);

@@ -5,8 +5,8 @@
 //! operation took effect twice, or if it took effect and its answer says that it did not.
 //!
 //! `docs/SEMANTICS.md` allows two exceptions. First, an mgr that dies before it answers a creation forgets the request,
-//! and the client creates the file again. If another client renamed or removed the first file meanwhile, the client has
-//! created two files.
+//! and the client creates the file again. If another client has renamed or removed the first file before the second
+//! creation, the client has created two files.
 //!
 //! Second, a power loss of the mgr's host may lose a file that was created without waiting for durability. The file is
 //! safe after a sync or close of the file, or after a later durable creation or removal in its directory.
@@ -15,9 +15,9 @@ use crate::model::Moment;
 use std::collections::{BTreeMap, HashSet};
 use types::Renaming;
 
-/// Maximum number of states that a search visits. After this number, the search ends without a verdict.
+/// Maximum number of search states that one search visits. After this number, the search ends without a verdict.
 const NODES_MAX: usize = 200_000;
-/// Maximum number of operations in one directory that the checker accepts.
+/// Maximum number of operations in one directory for which the checker can search an order.
 pub const OPERATIONS_MAX: usize = 128;
 
 /// A request that concerns the names in one directory.
@@ -42,7 +42,7 @@ pub enum Ask {
 /// The answer to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said {
-    /// The request succeeded. The number identifies the file, if the answer contains the file.
+    /// The request succeeded. The number identifies the file that the answer names; `None` if the answer names none.
     Ok(Option<u64>),
     /// The request failed, because the name already exists.
     Exists,
@@ -50,14 +50,14 @@ pub enum Said {
     Missing,
     /// The names in the directory, each with the number of its file.
     Names(BTreeMap<u8, u64>),
-    /// The client has no answer, or an answer that does not say whether the operation took effect.
+    /// The client has received no answer, or an answer that does not say whether the operation took effect.
     Unknown,
 }
 
 /// A request of a client and the answer to it.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// The host number of the client, for reports.
+    /// The host number of the client, for messages.
     #[allow(dead_code)]
     pub client: u64,
     /// The request of the client.
@@ -66,7 +66,7 @@ pub struct Operation {
     pub began: Moment,
     /// The point at which the answer arrived; `None` if no answer arrived.
     pub ended: Option<Moment>,
-    /// The answer to the request.
+    /// The answer to this request.
     pub said: Said,
     /// Whether the operation created its file without waiting for durability.
     pub unsynced: bool,
@@ -75,29 +75,31 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Returns an operation that began at `began` and has no answer yet.
+    /// Returns an operation that began at `began` and whose answer has not arrived yet.
     pub fn new(client: u64, ask: Ask, began: Moment) -> Self {
         Operation { client, ask, began, ended: None, said: Said::Unknown, unsynced: false, kept: None }
     }
 
-    /// Returns whether the answer implies that all operations answered before the begin of this operation are durable.
+    /// Returns whether the answer to this operation implies durability: all operations that were answered before this
+    /// operation began are then durable.
     fn is_durable(&self) -> bool {
         matches!(self.ask, Ask::Mkdir { .. } | Ask::Remove { .. }) && matches!(self.said, Said::Ok(_))
     }
 }
 
-/// First number for files whose real number no client has received.
+/// First of the numbers that the checker gives to files whose real number no client has received.
 const UNTOLD: u64 = 1 << 63;
 
-/// The names in a directory, each with the number of its file. A file of a creation without an answer has a number from
-/// [`UNTOLD`] on.
+/// The names in a directory, each with the number of its file. The file has a number from [`UNTOLD`] on if the answer
+/// to its creation was lost.
 type State = BTreeMap<u8, u64>;
 
 fn same(here: u64, told: u64) -> bool {
     here == told || here >= UNTOLD
 }
 
-/// Returns the state after `operation`, if the operation can take effect in `state` and give its recorded answer.
+/// Returns the names after `operation`, if the operation can take effect on the names in `state` and give its recorded
+/// answer.
 fn step(state: &State, index: usize, operation: &Operation) -> Option<State> {
     let mut next = state.clone();
     let known = operation.said != Said::Unknown;
@@ -181,8 +183,8 @@ pub enum Search {
 /// event with an answer happens once; any other event may also not happen.
 struct Part {
     operation: Operation,
-    /// Set for the first of two executions of one creation. The mgr may have executed the creation and then died before
-    /// its answer. The value is the index of the second execution, which has the answer.
+    /// Set for the first of two executions of one creation: the mgr executed the creation, and died before it answered.
+    /// The value is the index of the second execution, which was answered.
     again: Option<usize>,
     /// Set for the loss of a created file. The value is the index of the creation.
     lost: Option<usize>,
@@ -191,7 +193,7 @@ struct Part {
 /// All events that the checker orders.
 struct Parts {
     all: Vec<Part>,
-    /// The set of events that have an answer, as a bit for each index. All these events happened.
+    /// The set of events that have an answer, with one bit for each index. Every event in this set has happened.
     answered: u128,
 }
 
@@ -219,12 +221,12 @@ impl Parts {
         Parts { all, answered }
     }
 
-    /// Adds an event for each possible loss: a power loss may lose a file that was created without waiting for
-    /// durability.
+    /// Adds a possible loss for each file that was created without waiting for durability, because a power loss may
+    /// lose this file.
     fn add_losses(all: &mut Vec<Part>, power_cuts: &[Moment]) {
         for made in 0..all.len() {
             let Part { operation: making, again, .. } = &all[made];
-            // If a sync or close has confirmed the durability of the file, a power loss cannot lose it.
+            // A power loss cannot lose the file after a sync or close has confirmed its durability.
             let is_kept = making.kept.is_some() && again.is_none();
             if is_kept || !(making.unsynced && matches!(making.ask, Ask::Create { .. })) {
                 continue;
@@ -241,7 +243,7 @@ impl Parts {
         }
     }
 
-    /// Returns the state after the event `index`, if the event can happen in `state`.
+    /// Returns the names after the event `index`, if the event can happen with the names in `state`.
     fn step(&self, state: &State, index: usize) -> Option<State> {
         let Part { operation, lost, .. } = &self.all[index];
         let Some(made) = *lost else { return step(state, index, operation) };
@@ -254,7 +256,8 @@ impl Parts {
         (next.remove(name) == Some(file)).then_some(next)
     }
 
-    /// Returns the events that may follow the events in `done`. The most promising event is the last in the list.
+    /// Returns the events that may follow the events in `done`. The last event in the list has the earliest answer, so
+    /// the search tries it first.
     fn ready(&self, done: u128) -> Vec<usize> {
         let is_done = |i: usize| done & (1 << i) != 0;
         let part = |i: usize| &self.all[i].operation;
@@ -262,15 +265,14 @@ impl Parts {
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // If the mgr executed a request before it died, or lost the effect of a request in a power loss, the event must
-        // precede every request to the restarted mgr. One power loss may lose the changes of several files.
+        // If the mgr executed the event's request before it died, or a power loss undid the request, the event must
+        // precede every request to the restarted mgr. One power loss may undo several requests.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
         let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
         let mut ready: Vec<usize> = (0..self.all.len()).filter(|i| !is_done(*i) && still(*i) && there(*i)).collect();
         ready.retain(|i| part(*i).began < horizon);
-        // Put the event with the earliest answer last, so that the search tries it first, and events without an answer
-        // first.
+        // Sort events by decreasing answer time, with unanswered events first. The search tries the last event first.
         ready.sort_by_key(|i| std::cmp::Reverse((part(*i).said == Said::Unknown, part(*i).ended)));
         ready
     }
@@ -282,11 +284,11 @@ impl Parts {
     }
 }
 
-/// The points at which the mgr died, and the points at which its host lost power.
+/// The points at which the mgr died, and the points at which the mgr's host lost power.
 pub type Ends<'a> = (&'a [Moment], &'a [Moment]);
 
-/// Searches for an order that explains all operations in one directory. The directory was empty at first. If there is
-/// no such order, returns a description of the longest partial order.
+/// Searches for an order that explains all operations in one directory, which was empty at the start of the run. If
+/// there is no such order, returns a description of the longest partial order.
 pub fn explain(operations: &[Operation], ends: Ends<'_>) -> Result<Search, String> {
     explain_within(NODES_MAX, operations, ends)
 }
@@ -369,7 +371,8 @@ mod tests {
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7)), found(8, Said::Missing)]).is_ok());
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7))]).is_ok());
         assert!(plain(&[made.clone(), lost, found(6, Said::Missing), found(8, ok(7))]).is_err());
-        // The mgr executes a retried REMOVE only once, and answers the retry with the result of the first execution.
+        // The mgr executes a retried REMOVE only once. Its reply to the retry contains the result of the first
+        // execution.
         assert!(plain(&[made, remove((5, Some(9)), Said::Missing)]).is_err());
         let untold = create((1, None), Said::Unknown);
         assert!(plain(&[untold, found(3, ok(9)), found(5, ok(9))]).is_ok());
@@ -402,20 +405,21 @@ mod tests {
         let list = |names: &[(u8, u64)]| op(Ask::List, (20, Some(21)), Said::Names(names.iter().copied().collect()));
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
         assert!(explain(&twice, (&[4], &[])).is_ok());
-        // The history has no explanation if no mgr died, if the mgr died after the creation was answered, or if the
-        // rename began after this answer.
+        // No order explains the history in three cases: the mgr did not die, the mgr died after it answered the
+        // creation, or the rename began after this answer.
         assert!(explain(&twice, (&[], &[])).is_err());
         assert!(explain(&twice, (&[10], &[])).is_err());
         let late = [create((1, Some(9)), ok(8)), rename(10), list(&[(1, 8), (2, 7)])];
         assert!(explain(&late, (&[4], &[])).is_err());
-        // A death at 4 cannot explain this history, because the lookup at 5 did not find the file.
+        // A death of the mgr at point 4 cannot explain this history, because the lookup at point 5 did not find the
+        // file.
         let found = op(Ask::Lookup { name: 1 }, (5, Some(6)), Said::Missing);
         let thrice = [create((1, Some(9)), ok(8)), found, remove((7, Some(8)), Said::Ok(None)), list(&[(1, 8)])];
         assert!(explain(&thrice, (&[4], &[])).is_err());
-        // A death at 6 explains this history: the mgr created the file after the lookup at 5, and died before its
-        // answer.
+        // A death of the mgr at point 6 explains this history: the mgr created the file after the lookup at point 5,
+        // and died before it answered.
         assert!(explain(&thrice, (&[6], &[])).is_ok());
-        // A death of the mgr explains only a repeated creation, not a repeated removal.
+        // A death of the mgr explains only that a creation took effect twice, not that a removal did.
         let removed = [create((1, Some(2)), ok(7)), remove((3, Some(9)), Said::Missing)];
         assert!(explain(&removed, (&[5], &[])).is_err());
     }
@@ -427,30 +431,30 @@ mod tests {
         let explained = |history: &[Operation], cuts: &[Moment]| explain(history, (&[], cuts)).is_ok();
         let gone = [found(3, ok(7)), found(8, Said::Missing)];
         assert!(explained(&[&[soon(None)], &gone[..]].concat(), &[6]));
-        // One power loss may lose two files.
+        // One power loss may lose two files that were created without waiting for durability.
         let two = op(Ask::Create { name: 2, exclusive: false }, (2, Some(3)), ok(8));
         let second = Operation { unsynced: true, ..two };
         let neither = op(Ask::List, (8, Some(9)), Said::Names(BTreeMap::new()));
         assert!(explained(&[soon(None), second, neither], &[6]));
-        // The checker must reject a loss without a power loss, and a loss before the power loss. It must also reject
-        // the loss of a file that was synced, or whose creation waited for durability.
+        // The checker must reject the loss of a file without a power loss, and a loss before the power loss. It must
+        // also reject the loss of a file that was synced, or whose creation waited for durability.
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[]));
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[20]));
         assert!(!explained(&[&[soon(Some(5))], &gone[..]].concat(), &[6]));
         assert!(!explained(&[&[soon(Some(7))], &gone[..]].concat(), &[6]));
         assert!(!explained(&[&[create((1, Some(2)), ok(7))], &gone[..]].concat(), &[6]));
-        // A lost file cannot reappear. A file cannot be lost before the power loss.
+        // A file that a power loss has lost cannot reappear. A file cannot be lost before the power loss.
         assert!(!explained(&[soon(None), found(8, Said::Missing), found(10, ok(7))], &[6]));
         assert!(!explained(&[soon(None), found(4, Said::Missing)], &[6]));
-        // A later durable creation in the directory makes the file durable too. A renamed file is durable, too.
+        // A later durable creation in the directory makes the file durable, too. A renamed file is durable, too.
         let other = op(Ask::Mkdir { name: 2 }, (3, Some(4)), ok(8));
         assert!(!explained(&[soon(None), other, found(8, Said::Missing)], &[6]));
         let renamed = op(Ask::Rename { from: 1, to: 3, how: Renaming::Replace }, (3, Some(4)), Said::Ok(None));
         let there = op(Ask::Lookup { name: 3 }, (8, Some(9)), Said::Missing);
         assert!(!explained(&[soon(None), renamed, there], &[6]));
-        // The power loss may precede the answer to the creation.
+        // The power loss may happen before the creation is answered, and still lose the created file.
         assert!(explained(&[Operation { ended: Some(9), ..soon(None) }, found(10, Said::Missing)], &[6]));
-        // Another operation may create the file again after the loss.
+        // After the power loss, another operation may create the lost file again.
         let again = Operation { began: 10, ended: Some(11), ..create((10, Some(11)), ok(9)) };
         assert!(explained(&[soon(None), again.clone()], &[6]));
         assert!(!explained(&[soon(None), again], &[]));

@@ -1,9 +1,9 @@
 //! The simulated network of a cluster: hosts, connections with delays, partitions, resets, and silent losses.
 //!
-//! Clients and daemons send each message in one or several pieces. A connection delivers its pieces in order, each
-//! after a random delay. Connections are independent: a later piece on another connection may arrive earlier. While two
-//! hosts are partitioned, the pieces between them wait. They arrive when the partition ends, as with TCP
-//! retransmission, or the connection times out.
+//! Clients and daemons send each message in one or several pieces, as TCP sends segments. A connection delivers its
+//! pieces in order, each after a random delay. Connections are independent: a later piece on another connection may
+//! arrive earlier. While two hosts are partitioned, the pieces between them wait. They arrive when the partition ends,
+//! as with TCP retransmission, or the connection times out.
 
 mod pipe;
 mod port;
@@ -25,17 +25,17 @@ use tokio::sync::Notify;
 /// Number of a host, which is also the number of the task group that runs on the host.
 pub type Host = u64;
 
-/// Time after which a connection is reset if its other end sends nothing.
+/// Time after which a connection is reset if the host at its other end sends nothing.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
-/// Delays and window of the network while no fault changes them.
+/// Delays and window (bytes in flight) of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Weather {
-    /// Maximum usual delay of a piece in milliseconds.
+    /// Maximum delay in milliseconds of a piece without an additional delay.
     pub delay_ms: u64,
     /// Percentage of pieces that have an additional delay.
     pub late_percent: u64,
-    /// Maximum additional delay of a late piece in milliseconds.
+    /// Maximum additional delay in milliseconds of a piece that has one.
     pub late_ms: u64,
     /// Maximum number of bytes in flight in one direction of a connection.
     pub window: usize,
@@ -48,7 +48,7 @@ pub struct Net(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Notified when the set of partitions, running hosts or listening ports changes.
+    /// Notified when two hosts are partitioned or joined, a host starts or stops, or a port opens or closes.
     changed: Notify,
 }
 
@@ -63,7 +63,8 @@ struct State {
     gates: BTreeMap<(Host, u16), Arc<Gate>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
-    /// By host: the number of further pieces until the notification, and the notification.
+    /// For each host with a requested notification: the number of pieces that the host still sends before the
+    /// notification, and the notification.
     alarms: BTreeMap<Host, (u64, Arc<Notify>)>,
 }
 
@@ -92,7 +93,7 @@ impl Net {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets delays and window of the network from now on.
+    /// Sets the delays and the window of the network from now on.
     pub fn set_weather(&self, weather: Weather) {
         self.state().weather = weather;
     }
@@ -102,8 +103,8 @@ impl Net {
         state.connections.values().filter(|c| c.hosts.contains(&host)).cloned().collect()
     }
 
-    /// Handles the death of the process on a host. Its ports close and its connections end, a random half of them with
-    /// a reset.
+    /// Handles the death of the process on a host: closes its ports, and ends its connections. A random half of the
+    /// connections end with a reset.
     pub fn process_died(&self, host: Host) {
         self.close_ports(host);
         for connection in self.of_host(host) {
@@ -113,7 +114,8 @@ impl Net {
         self.0.changed.notify_waiters();
     }
 
-    /// Handles the power loss of a host. The host sends nothing more, and its peers detect this only by timeouts.
+    /// Handles the power loss of a host. The host sends nothing more, so its peers detect the power loss only by
+    /// timeouts.
     pub fn lights_out(&self, host: Host) {
         self.close_ports(host);
         self.state().dark.insert(host);
@@ -123,7 +125,8 @@ impl Net {
         self.0.changed.notify_waiters();
     }
 
-    /// Powers a host on. The host does not know the connections from before the power loss.
+    /// Powers a host on. The host does not know the connections that it had before the power loss, so a peer that sends
+    /// on them receives a reset.
     pub fn lights_on(&self, host: Host) {
         self.state().dark.remove(&host);
         for connection in self.of_host(host) {
@@ -143,14 +146,14 @@ impl Net {
         self.state().cuts.insert(pair(a, b));
     }
 
-    /// Ends the partition of two hosts and delivers the waiting pieces.
+    /// Ends the partition of two hosts and delivers the pieces that waited for its end.
     pub fn heal(&self, a: Host, b: Host) {
         self.state().cuts.remove(&pair(a, b));
         self.between(a, b).iter().for_each(|c| c.wake());
         self.0.changed.notify_waiters();
     }
 
-    /// Resets the connections between two hosts that have been partitioned for longer than [`SILENCE`].
+    /// Resets the connections between two hosts if their partition has lasted longer than [`SILENCE`].
     pub fn give_up(&self, a: Host, b: Host) {
         self.between(a, b).iter().for_each(|c| c.reset());
     }
@@ -169,7 +172,7 @@ impl Net {
         }
     }
 
-    /// Lets a random connection of a host lose all pieces from now on, without notice to either end.
+    /// Lets a random connection of a host lose all pieces from now on. Neither end is notified.
     pub fn lose_one(&self, host: Host) {
         let mine = self.of_host(host);
         if !mine.is_empty() {
@@ -178,7 +181,7 @@ impl Net {
         }
     }
 
-    /// Returns a notification, which is sent when the host has sent `pieces` further pieces.
+    /// Returns a notification that is sent after the host has sent `pieces` more pieces.
     pub fn after_pieces(&self, host: Host, pieces: u64) -> Arc<Notify> {
         let told = Arc::new(Notify::new());
         self.state().alarms.insert(host, (pieces, told.clone()));
@@ -190,7 +193,7 @@ impl Net {
         self.state().cuts.contains(&pair(a, b))
     }
 
-    /// Counts a piece that the host `from` sends. Returns the delay of the piece.
+    /// Counts a piece that the host `from` sends. Returns the random delay of the piece.
     fn departs(&self, from: Host) -> Duration {
         let mut state = self.state();
         let state = &mut *state;
@@ -217,7 +220,7 @@ impl Net {
         self.state().weather.window
     }
 
-    /// Opens the port `port` on `host`, for servers that do not use [`net::Listener`].
+    /// Opens the port `port` on `host`, for a server that does not use [`net::Listener`].
     pub fn listen(&self, host: Host, port: u16) -> io::Result<Arc<dyn Port>> {
         let mut state = self.state();
         if state.gates.contains_key(&(host, port)) {

@@ -1,5 +1,5 @@
-//! Older disk images, which the simulator uses in place of the current disks. No daemon may serve data from an older
-//! image.
+//! Older disk images, which the simulator uses in place of the current disks. The daemons must detect an older image,
+//! and must not serve data from it.
 
 use crate::cluster::Cluster;
 use crate::hosts::{IOD, IOD_PORT, address};
@@ -7,16 +7,17 @@ use crate::storage::Image;
 use iod::{Disk, Memory};
 use wire::admin::{Group, Value};
 
-/// The file on an iod that contains the mark of the mgr. By this mark, the mgr detects an older copy of the iod's disk.
+/// The file on an iod that contains the mark of the mgr, which changes at every start of the mgr. By the mark, the mgr
+/// detects an older copy of the iod's disk.
 const STORE: &str = "STORE";
 
-/// Images of all disks, saved at the last death of the mgr. If the mgr has started again since, the iods have newer
-/// marks.
+/// Images of all disks, saved at the last death of the mgr. If the mgr has started after that death, the iods have
+/// newer marks than the images.
 #[derive(Default)]
 pub struct Older {
     mgr: Option<Image>,
     iods: Vec<Memory>,
-    /// The current disk of the mgr while an older copy replaces it; `None` while the current disk is in use.
+    /// The mgr's current disk while the mgr uses an older copy of it; `None` while the mgr uses the current disk.
     right: Option<Image>,
 }
 
@@ -28,7 +29,7 @@ fn mark(disk: &Memory) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns whether the mgr reports the iod as up. Such an iod has the newest mark.
+/// Returns whether the mgr reports the iod as up. The mgr has then stored its newest mark on the iod.
 fn is_used(cluster: &Cluster, iod: usize) -> bool {
     let address = Value::Text(format!("{}:{IOD_PORT}", address(IOD + iod as u64)));
     let up = Value::Text("up".into());
@@ -52,7 +53,7 @@ impl Older {
         }
     }
 
-    /// Returns the older copy of an iod's disk, if the mgr uses the iod and the mark on the iod has changed since the
+    /// Returns the older copy of an iod's disk, if the mgr uses the iod and the iod's mark differs from the mark in the
     /// copy.
     pub fn of_iod(&self, cluster: &Cluster, iod: usize) -> Option<Memory> {
         let (older, now) = (self.iods.get(iod)?, &cluster.iods[iod]);
@@ -63,7 +64,8 @@ impl Older {
         (marks.0 != marks.1).then(|| copy(older))
     }
 
-    /// Returns the older copy of the mgr's disk, if the marks on all iods have changed since the copy.
+    /// Returns the older copy of the mgr's disk, if the mark on every iod differs from the mark in the iod's older
+    /// copy.
     pub fn of_mgr(&self, cluster: &Cluster) -> Option<Image> {
         let knows = |iod: usize| cluster.iods[iod].is_up() && self.of_iod(cluster, iod).is_some();
         let older = self.mgr.as_ref().filter(|_| self.right.is_none())?;
@@ -76,7 +78,7 @@ impl Older {
         cluster.mgr.disk().load(older);
     }
 
-    /// Restores the mgr's current disk. Returns whether an older copy was in use. The caller ensures that the mgr is
+    /// Restores the mgr's current disk. Returns whether the mgr used an older copy. The caller ensures that the mgr is
     /// down.
     pub fn put_back_mgr(&mut self, cluster: &Cluster) -> bool {
         let right = self.right.take();
@@ -84,7 +86,7 @@ impl Older {
         right.is_some()
     }
 
-    /// Returns whether an older copy of the mgr's disk is in use.
+    /// Returns whether the mgr uses an older copy of its disk.
     pub fn is_mgr_older(&self) -> bool {
         self.right.is_some()
     }

@@ -19,28 +19,29 @@ pub enum Level {
     /// No faults; no operation may fail.
     Calm,
     /// Only faults that the protocols hide: lost connections, late bytes, and daemons that restart soon. An operation
-    /// may fail only if the death of the mgr leaves its outcome in doubt.
+    /// may fail only if the mgr died during it, so that its outcome is in doubt.
     Mild,
-    /// All kinds of faults, also those that make operations fail.
+    /// All kinds of faults, including faults that make operations fail.
     Rough,
 }
 
-/// A fault of a run. Fields that end in `ms` are in milliseconds; hosts, iods and clients are given by their numbers.
+/// A fault of a run. Fields whose names end in `ms` contain milliseconds. Hosts, iods and clients are given by their
+/// numbers.
 #[allow(missing_docs)] // each variant's text says what its numbers are
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The mgr dies and restarts after `down_ms`.
     Mgr { power: bool, down_ms: u64 },
-    /// The mgr dies when it has sent `pieces` further pieces, and restarts after `down_ms`.
+    /// The mgr dies after it has sent `pieces` more pieces, and restarts after `down_ms`.
     MgrAfter { pieces: u64, down_ms: u64 },
-    /// The mgr's disk fails after `changes` further changes, and its host loses power. The mgr restarts after
+    /// The mgr's disk fails after `changes` more writes and syncs, and its host loses power. The mgr restarts after
     /// `down_ms`.
     MgrDisk { changes: u64, down_ms: u64 },
     /// An iod dies and restarts after `down_ms`.
     Iod { iod: usize, power: bool, down_ms: u64 },
-    /// An iod dies when it has sent `pieces` further pieces, and restarts after `down_ms`.
+    /// An iod dies after it has sent `pieces` more pieces, and restarts after `down_ms`.
     IodAfter { iod: usize, pieces: u64, power: bool, down_ms: u64 },
-    /// The disk of an iod fails after `changes` further changes, and its host loses power. The iod restarts after
+    /// The disk of an iod fails after `changes` more changes, and its host loses power. The iod restarts after
     /// `down_ms`.
     IodDisk { iod: usize, changes: u64, down_ms: u64 },
     /// An iod loses power and restarts with an older copy of its disk. After `ms`, the current disk is restored.
@@ -51,30 +52,29 @@ pub enum Fault {
     Client { client: u64 },
     /// A random connection of the host is reset.
     Reset { host: Host },
-    /// A random connection of the host is reset, `times` times. Each reset follows when the host has sent `pieces`
-    /// further pieces.
+    /// A random connection of the host is reset, `times` times. Before each reset, the host sends `pieces` more pieces.
     Flaky { host: Host, pieces: u64, times: u64 },
-    /// A random connection of the host loses all bytes from now on, without notice to either end.
+    /// A random connection of the host loses all bytes from now on. Neither end is notified.
     Lose { host: Host },
     /// Two hosts are partitioned for `ms`.
     Cut { a: Host, b: Host, ms: u64 },
     /// The network has the delays and the window `weather` for `ms`.
     Storm { weather: Weather, ms: u64 },
-    /// A part of the operations on the disk of an iod fails for `ms`.
+    /// A percentage of the operations on the disk of an iod fails for `ms`.
     IodErrors { iod: usize, percent: u64, ms: u64 },
-    /// Requests to the disk of an iod take up to `slow_ms` longer for `ms`.
+    /// For `ms`, each request to the disk of an iod takes up to `slow_ms` longer.
     IodSlow { iod: usize, slow_ms: u64, ms: u64 },
     /// The disk of an iod is full for `ms`.
     IodFull { iod: usize, ms: u64 },
-    /// A part of the writes and syncs of the mgr's disk fails for `ms`.
+    /// A percentage of the writes and syncs of the mgr's disk fails for `ms`.
     MgrErrors { percent: u64, ms: u64 },
     /// The mgr's disk is full for `ms`.
     MgrFull { ms: u64 },
-    /// A flush of the mgr's disk takes up to `flush_ms` for `ms`.
+    /// For `ms`, each flush of the mgr's disk takes up to `flush_ms`.
     MgrSlow { flush_ms: u64, ms: u64 },
 }
 
-/// Policy settings that clients use; a client sets one part at a time.
+/// Values of policy settings. Each time a client changes its policy, it picks one entry of this list.
 pub const POLICIES: &[(&str, &str)] = &[
     ("access", "direct"),
     ("access", "direct"),
@@ -103,13 +103,13 @@ pub const POLICIES: &[(&str, &str)] = &[
 pub struct ClientPlan {
     /// Whether the client uses the direct path to the iods.
     pub direct: bool,
-    /// The policy of the client's mount at the start.
+    /// The policy of the client's mount at the start of the run.
     pub policy: Settings,
     /// Percentage of operations before which the client changes the policy of its mount.
     pub policy_percent: u64,
     /// Whether file data on the network have checksums.
     pub checksums: bool,
-    /// For each process of the client, the number of operations. The processes run at the same time.
+    /// The number of operations of each process of the client. All processes run at the same time.
     pub processes: Vec<u64>,
     /// Maximum pause between two operations of a process, in milliseconds.
     pub think_ms: u64,
@@ -144,7 +144,7 @@ pub struct Plan {
     pub lease_secs: u32,
     /// Lifetime of a capability in seconds.
     pub capability_secs: u32,
-    /// How long clients retry a request before they report a failure.
+    /// How long clients retry a request before the operation fails.
     pub retry: Duration,
     /// Delays and window of the network while no fault changes them.
     pub weather: Weather,
@@ -152,18 +152,18 @@ pub struct Plan {
     pub flush_ms: u64,
     /// Number of permanent files: all clients use these files, and no client renames or removes them.
     pub files: u64,
-    /// Percentage of file creations after which the client does not wait for durability.
+    /// Percentage of file creations that return before the file is durable.
     pub unsynced_percent: u64,
-    /// Percentage of clients whose changes become durable only by fsync (`durable=fsync`). Plans in which the mgr's
-    /// host may lose power do not use this percentage.
+    /// Percentage of clients whose changes become durable only by fsync (`durable=fsync`). If the mgr's host may lose
+    /// power in the plan, all clients make changes durable at close instead.
     pub soon_percent: u64,
     /// Percentage of operations that lock or unlock a file.
     pub lock_percent: u64,
-    /// The faults, each with its time in milliseconds after the start.
+    /// The faults, each with its time in milliseconds after the start of the run.
     pub faults: Vec<(u64, Fault)>,
-    /// The moves of files to new objects, each with its time in milliseconds after the start.
+    /// The moves of files to new objects, each with its time in milliseconds after the start of the run.
     pub moves: Vec<(u64, Move)>,
-    /// When the last fault has ended, in milliseconds after the start.
+    /// When the last fault has ended, in milliseconds after the start of the run.
     pub quiet_ms: u64,
 }
 
@@ -171,8 +171,8 @@ pub struct Plan {
 const MILD_MS: u64 = 1500;
 
 impl Plan {
-    /// Returns a plan that often creates the conditions in which the bug `on` has an effect. The plan does not enable
-    /// the bug.
+    /// Returns a plan that often creates the conditions in which the bug `on` has an effect. The caller enables the
+    /// bug.
     pub fn focused(seed: u64, on: Planted) -> Self {
         let mut plan = Plan::new(seed);
         let mut rng = Rng::new(seed, "focus");
@@ -242,7 +242,7 @@ impl Plan {
         let (mut policies, mut gathering) = (Rng::new(seed, "policies"), Rng::new(seed, "gathering"));
         for client in &mut clients {
             let (name, value) = *policies.pick(POLICIES);
-            // A write threshold drawn here replaces the threshold that this function drew for the client before.
+            // If the drawn setting is a write threshold, it replaces the write threshold that the client already has.
             let _ = client.policy.set(Origin::Mount, name.as_bytes(), value.as_bytes());
             client.policy_percent = *policies.pick(&[0, 0, 5, 30]);
         }
@@ -283,7 +283,7 @@ impl Plan {
 
     /// Adds an older disk copy as a fault to some plans with severe faults. The fault follows a restart of the mgr,
     /// because the restart gives the iods a new mark. A plan with an older copy of the mgr's disk has no further
-    /// faults: the mgr detects the copy only when it reaches an iod.
+    /// faults: the mgr detects that its disk is an older copy only when it reaches an iod.
     fn draw_older(&mut self) {
         let mut rng = Rng::new(self.seed, "older disks");
         if self.level != Level::Rough || !rng.percent(20) {
@@ -316,7 +316,7 @@ impl Plan {
 
     /// Returns when the client's changes become durable. In plans in which the mgr's host may lose power, this is
     /// always [`Durable::Close`]. The model does not cover what a power loss may lose with [`Durable::Fsync`];
-    /// `crates/meta/tests/crash.rs` does.
+    /// `crates/meta/tests/crash.rs` tests it.
     pub fn durable(&self, client: Host) -> Durable {
         let dark = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
         let soon =
@@ -359,7 +359,7 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// Returns approximately how long the clients work if no fault delays them, in milliseconds.
+    /// Returns how long the clients of the run work approximately, in milliseconds, if no fault delays them.
     fn busy_ms(&self) -> u64 {
         let each = 6 * self.weather.delay_ms + self.flush_ms + self.weather.late_percent * self.weather.late_ms / 50;
         let of_client = |c: &ClientPlan| c.processes.iter().max().map_or(0, |n| n * (c.think_ms / 2 + each));

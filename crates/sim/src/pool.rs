@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::time::{Duration, Instant};
 
-/// A process that runs a seed.
+/// A child process that runs one seed.
 struct Child {
     seed: u64,
     pid: Pid,
@@ -18,7 +18,7 @@ struct Child {
     begun: Instant,
 }
 
-/// The settings of a pool of processes.
+/// The settings of a pool of processes that run seeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
     /// Maximum number of processes that run at the same time.
@@ -27,7 +27,7 @@ pub struct Pool {
     pub limit: Duration,
     /// The deliberate bug for which the runs use special plans, if any.
     pub focus: Option<Focus>,
-    /// Whether the processes print every event.
+    /// Whether the child processes print every event of their runs.
     pub print: bool,
 }
 
@@ -84,14 +84,15 @@ impl Pool {
         unsafe { libc::_exit(code) }
     }
 
-    /// Reads the output of a process. Returns its verdict if the process has ended or exceeded its time limit.
+    /// Reads the output of a child process. Returns the verdict of its run if the child has ended or exceeded its time
+    /// limit.
     fn look(&self, child: &mut Child) -> io::Result<Option<Verdict>> {
         let mut events = [PollFd::new(&child.answer, PollFlags::IN)];
         if poll(&mut events, Some(&rustix::event::Timespec::default()))? == 0 {
             if child.begun.elapsed() < self.limit {
                 return Ok(None);
             }
-            // Ignore the error: the process may have ended by itself meanwhile.
+            // Ignore the error: the child may have ended by itself after it exceeded the time limit.
             let _ = kill_process(child.pid, Signal::KILL);
             waitpid(Some(child.pid), WaitOptions::empty())?;
             return Ok(Some(run::broken(child.seed, format!("took longer than {:?}", self.limit))));
@@ -108,7 +109,7 @@ impl Pool {
     }
 }
 
-/// Waits until a process has output, at most one second, so that the caller can check the time limits.
+/// Waits until a child process has output, or for one second. The caller then checks the time limits of all children.
 fn wait_for_some(children: &[Child]) -> io::Result<()> {
     let mut events: Vec<PollFd<'_>> = children.iter().map(|c| PollFd::new(&c.answer, PollFlags::IN)).collect();
     let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };

@@ -12,7 +12,8 @@ use std::cell::Cell;
 pub struct Rng(u64);
 
 impl Rng {
-    /// Returns the stream of a seed for one purpose. The streams of a seed for different purposes are independent.
+    /// Returns the random number stream of a seed for one purpose. The streams of a seed for different purposes are
+    /// independent.
     pub fn new(seed: u64, purpose: &str) -> Self {
         let mut rng = Rng(seed ^ 0x5eed_5eed);
         for byte in purpose.bytes() {
@@ -45,7 +46,7 @@ impl Rng {
         self.below(100) < chance
     }
 
-    /// Returns a random item of `of`, which must not be empty.
+    /// Returns a random item of the list `of`, which must not be empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len() as u64) as usize]
     }
@@ -55,8 +56,8 @@ thread_local! {
     static SYSTEM: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Makes the system's random bytes in this thread follow from `seed` from now on. Hash maps that the thread has already
-/// made keep their keys.
+/// Makes the system's random bytes in this thread follow from `seed` from now on. Hash maps that the thread made
+/// earlier keep their keys.
 pub fn seed_thread(seed: u64) {
     SYSTEM.set(Some(Rng::new(seed, "system").draw()));
 }

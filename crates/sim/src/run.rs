@@ -1,4 +1,4 @@
-//! The driver of one simulated run, from the start of the cluster to the last check.
+//! The driver of one simulated run, from the start of the cluster to the last final check.
 
 use crate::checks;
 use crate::cluster::{self, Cluster};
@@ -31,7 +31,7 @@ pub struct Verdict {
     pub failures: Vec<String>,
     /// Hash of all events. Two runs with the same hash had the same events.
     pub hash: u64,
-    /// Number of events in the run.
+    /// Number of events that the run has recorded.
     pub events: u64,
     /// Duration of the run in simulated milliseconds.
     pub simulated_ms: u64,
@@ -62,17 +62,18 @@ pub struct Focus {
     pub planted: bool,
 }
 
-/// Prepares the state that all runs share.
+/// Prepares the state that all runs of this process share: logging, and the image of an empty file system.
 pub(crate) fn prepare(print: bool) {
     if print {
-        // Set up logging before the first run. Inside a run, this would change the keys of the run's hash maps.
+        // Set up logging before the first run. Set up during a run, logging takes random bytes, and so changes the keys
+        // of the run's hash maps.
         watch::show_logs();
     }
-    // Ignore the error: each run that needs the formatted file system will report it.
+    // Ignore the error: each run calls `empty` again, and then reports the error.
     let _ = cluster::empty();
 }
 
-/// Returns the verdict of a run that failed for the reason `why` and has no results.
+/// Returns the verdict of a run that ended without results, because of the failure `why`.
 pub(crate) fn broken(seed: u64, why: String) -> Verdict {
     let failures = vec![why];
     Verdict { seed, failures, hash: 0, events: 0, simulated_ms: 0, done: 0, failed: 0, reads: 0, unsearched: 0 }
@@ -171,7 +172,7 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
         return Ok(());
     }
     let rest = checks::all(&world, &cluster);
-    // Let the injector begin and end the remaining faults while the checks wait for this.
+    // Execute the remaining faults of the plan while the checks wait for the end of the last fault.
     let running = std::pin::pin!(faults.run());
     tokio::select! {
         biased;

@@ -1,4 +1,5 @@
-//! The simulated disk of the mgr: two files in memory. A power loss reverts a random part of the unsynced sectors.
+//! The simulated disk of the mgr: two files in memory. A power loss reverts a random part of the unsynced sectors to
+//! their last synced content.
 
 use crate::random::Rng;
 use crate::trace;
@@ -12,7 +13,7 @@ const SECTOR: usize = 512;
 /// Size in bytes of a page, the unit in which this module allocates memory.
 const PAGE: usize = 4096;
 
-/// One of the two files on the disk.
+/// One of the two files on the simulated disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// The file with the database.
@@ -30,21 +31,22 @@ struct State {
     rng: Rng,
     files: [File; 2],
     capacity: u64,
-    /// Number of deaths of the process that uses the disk. A file handle from before the last death fails.
+    /// Number of deaths of the process that uses the disk. Operations on a file fail if the file was opened before the
+    /// last death.
     life: u64,
-    /// Number of further writes and syncs that succeed before the disk fails; `None` if the disk does not fail.
+    /// Number of writes and syncs that still succeed before the disk fails; `None` if no failure is planned.
     dies_after: Option<u64>,
     /// Percentage of writes and syncs that fail.
     failing_percent: u64,
     changes: u64,
-    /// Number of power losses so far.
+    /// Number of power losses of the disk's host.
     boots: u64,
 }
 
 /// A page of a file; `None` if all bytes are zero.
 type Page = Option<Arc<[u8; PAGE]>>;
 
-/// The contents of both files, which another disk can load.
+/// The contents of the database file and the log file, which another disk can load.
 #[derive(Clone, Debug)]
 pub struct Image([(Vec<Page>, usize); 2]);
 
@@ -62,15 +64,15 @@ fn bytes(page: &Page) -> &[u8; PAGE] {
 }
 
 impl File {
-    /// Returns a page for a change, and saves its content from the last sync.
+    /// Returns a page for the caller to change. First saves the page's content at the last sync.
     fn page(&mut self, index: usize) -> &mut [u8; PAGE] {
         let page = &mut self.pages[index];
         self.before.entry(index).or_insert_with(|| page.clone());
         Arc::make_mut(page.get_or_insert_with(|| Arc::new([0; PAGE])))
     }
 
-    /// Splits a range at page borders. Returns for each part the page index, the range in the page, and the range
-    /// relative to `offset`.
+    /// Splits a range of a file at page borders. Returns for each part the page index, the range within the page, and
+    /// the range relative to `offset`.
     fn pieces(
         offset: usize,
         len: usize,
@@ -110,7 +112,8 @@ impl File {
         self.durable_len = self.len;
     }
 
-    /// Reverts a random part of the unsynced sectors, and in half of the cases the length, to the last sync.
+    /// Reverts a random part of the unsynced sectors to the last sync. In half of the cases, also reverts the length of
+    /// the file.
     fn forget(&mut self, rng: &mut Rng) {
         let len = if rng.percent(50) { self.durable_len } else { self.len };
         let before = std::mem::take(&mut self.before);
@@ -130,8 +133,8 @@ impl File {
 }
 
 impl State {
-    /// Counts a write or sync. Returns an error if the disk has failed or this operation is one of the failing
-    /// percentage.
+    /// Counts a write or sync. Returns an error if the disk has failed, or if this operation is among the percentage
+    /// that fails.
     fn spend(&mut self) -> io::Result<()> {
         self.changes += 1;
         let broken = || Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
@@ -164,12 +167,12 @@ impl MetaDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a copy of the contents of both files.
+    /// Returns a copy of the contents of the database file and the log file.
     pub fn image(&self) -> Image {
         Image(self.state().files.clone().map(|file| (file.pages, file.len)))
     }
 
-    /// Replaces the contents of both files. The new contents are durable.
+    /// Replaces the contents of the database file and the log file. The new contents are durable.
     pub fn load(&self, image: &Image) {
         let file = |(pages, len): &(Vec<Page>, usize)| {
             let (pages, len) = (pages.clone(), *len);
@@ -178,12 +181,13 @@ impl MetaDisk {
         self.state().files = image.0.each_ref().map(file);
     }
 
-    /// Opens a file for the process that runs now. The handle fails after the death of the process.
+    /// Opens a file for the process that uses the disk now. Operations on the opened file fail after the death of this
+    /// process.
     pub fn open(&self, part: Part) -> Handle {
         Handle { disk: self.clone(), part, life: self.state().life }
     }
 
-    /// Handles the death of the process that uses the disk. Its writes survive.
+    /// Handles the death of the process that uses the disk. The files keep everything that the process wrote.
     pub fn process_died(&self) {
         let mut state = self.state();
         state.life += 1;
@@ -198,17 +202,18 @@ impl MetaDisk {
         state.files.iter_mut().for_each(|file| file.forget(&mut state.rng));
     }
 
-    /// Returns the number of power losses so far.
+    /// Returns the number of power losses of the disk's host.
     pub fn boots(&self) -> u64 {
         self.state().boots
     }
 
-    /// Lets `changes` further writes and syncs succeed. All later writes and syncs fail until the process has died.
+    /// Lets `changes` more writes and syncs succeed. All later writes and syncs fail until the process that uses the
+    /// disk has died.
     pub fn die_after(&self, changes: u64) {
         self.state().dies_after = Some(changes);
     }
 
-    /// Returns whether the disk has failed or is due to fail after further writes.
+    /// Returns whether the disk has failed, or will fail after a planned number of writes and syncs.
     pub fn is_dying(&self) -> bool {
         self.state().dies_after.is_some()
     }
@@ -295,7 +300,7 @@ impl Handle {
             let spent = state.spend();
             let file = &mut state.files[self.part as usize];
             let from = offset as usize;
-            // A failing write stores a random first part of its data, as a real disk may do.
+            // A write that fails stores a random first part of its data, as a real disk may do.
             let len = if spent.is_ok() { data.len() } else { state.rng.below(data.len() as u64 + 1) as usize };
             if from + len > file.len {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -349,7 +354,8 @@ impl LogDisk for Handle {
         self.set_len(len)
     }
 
-    /// Returns a small size of the log in bytes, so that the log fills up and wraps around while one process uses it.
+    /// Returns a small size of the batch log in bytes. So the log fills up and wraps around even in a short life of the
+    /// process.
     fn room(&self) -> u64 {
         64 << 10
     }

@@ -26,7 +26,7 @@ pub fn end() -> (u64, u64) {
     TRACE.take().map_or((0, 0), |trace| (trace.hash, trace.events))
 }
 
-/// Returns the simulated time since the start of recording.
+/// Returns the simulated time that has passed in this thread's recording.
 pub fn elapsed() -> Duration {
     TRACE.with_borrow(|trace| trace.as_ref().map_or(Duration::ZERO, |trace| trace.start.elapsed()))
 }
@@ -36,13 +36,13 @@ pub fn prints() -> bool {
     TRACE.with_borrow(|trace| trace.as_ref().is_some_and(|trace| trace.print))
 }
 
-/// Combines a hash with a further number.
+/// Adds a number to a hash, and returns the new hash.
 pub fn mix(hash: u64, more: u64) -> u64 {
     let product = u128::from(hash ^ more ^ 0x2545_f491_4f6c_dd1d) * u128::from(0x9fb2_1c65_1e98_df25_u64);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Returns a hash of `bytes`.
+/// Returns a 64-bit hash of `bytes`.
 pub fn digest(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];

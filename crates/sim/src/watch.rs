@@ -1,5 +1,5 @@
-//! Capture of panics and log lines of the simulated daemons: a panic is a failure, and log lines appear among the
-//! events.
+//! Capture of panics and log lines of the simulated daemons. A panic makes the run fail, and log lines appear among the
+//! printed events.
 
 use crate::trace;
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ thread_local! {
 static HOOK: Once = Once::new();
 static LOG: Once = Once::new();
 
-/// From now on, collects the panics of this thread instead of printing them.
+/// From now on, collects the messages of this thread's panics instead of printing them.
 pub fn begin() {
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -28,7 +28,7 @@ pub fn begin() {
     PANICS.set(Some(Vec::new()));
 }
 
-/// Returns the panics of this thread since [`begin`].
+/// Returns the messages of this thread's panics after the call of [`begin`].
 pub fn end() -> Vec<String> {
     PANICS.take().unwrap_or_default()
 }
@@ -47,7 +47,7 @@ pub fn show_logs() {
         let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "debug,client=trace".into());
         let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_timer(Simulated).with_ansi(false);
         let log = log.with_env_filter(tracing_subscriber::EnvFilter::new(filter));
-        // Ignore the error: a program that has already set up logging keeps its own.
+        // Ignore the error: if the program has already set up logging, its own logging stays in use.
         let _ = log.try_init();
     });
 }

@@ -29,20 +29,21 @@ pub struct Book {
     /// Number of directories whose names the checker did not verify, because the search for a valid order took too
     /// long.
     pub unsearched: u64,
-    /// Number of operations that succeeded or returned an expected error; [`Book::failed`] counts all others.
+    /// Number of operations that succeeded or returned an expected error. [`Book::failed`] counts all other operations.
     pub done: u64,
     /// Number of operations that failed; see [`Book::done`].
     pub failed: u64,
     next_handle: HandleId,
-    /// Holders of an exclusive lock on each file, according to the answers that clients have received.
+    /// For each file: the lock owners that hold an exclusive lock on it, according to the replies that clients have
+    /// received.
     locked: BTreeMap<FileId, Vec<Holder>>,
 }
 
-/// The holder of a lock in a client.
+/// A lock owner of a client that holds a lock.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     client: u64,
-    /// The number of the lock owner in the client.
+    /// The number of the lock owner within the client.
     owner: u64,
     handle: HandleId,
 }
@@ -51,7 +52,7 @@ impl Book {
     /// Records that a client has received a lock.
     fn lock(&mut self, plan: &Plan, file: FileId, holder: Holder) {
         let holders = self.locked.entry(file).or_default();
-        // The new lock of an owner replaces the old lock of the same owner.
+        // A new lock of a lock owner replaces the old lock of this owner on the file.
         holders.retain(|other| (other.client, other.owner) != (holder.client, holder.owner));
         let wrong = (!holders.is_empty()).then(|| format!("file {} is locked by {holder:?} and {holders:?}", file.0));
         holders.push(holder);
@@ -60,33 +61,34 @@ impl Book {
         }
     }
 
-    /// Records that an owner has unlocked a file, through any of its open files.
+    /// Records that a lock owner has unlocked a file. The request may come through any open file of this owner.
     fn unlock(&mut self, file: FileId, client: u64, owner: u64) {
         if let Some(holders) = self.locked.get_mut(&file) {
             holders.retain(|holder| (holder.client, holder.owner) != (client, owner));
         }
     }
 
-    /// Records that an open file was closed. Removes the locks that were requested through this open file.
+    /// Records that an open file was closed. Removes the locks that the client requested through this open file.
     fn close(&mut self, file: FileId, handle: HandleId) {
         if let Some(holders) = self.locked.get_mut(&file) {
             holders.retain(|holder| holder.handle != handle);
         }
     }
 
-    /// Records the death of the mgr, which loses the answers that it has not sent yet.
+    /// Records the death of the mgr. Replies that the mgr had not sent are lost.
     pub fn mgr_died(&mut self) {
         let now = self.model.tick();
         self.mgr_deaths.push(now);
     }
 
-    /// Records a power loss of the mgr's host, which loses data that were not synced.
+    /// Records a power loss of the mgr's host. The host's disk may lose data that were not synced.
     pub fn mgr_lost_power(&mut self) {
         let now = self.model.tick();
         self.power_cuts.push(now);
     }
 
-    /// Records that the file created by an operation is durable. `made` is the directory and index of the operation.
+    /// Records that the file which an operation created is durable. `made` contains the index of the directory and the
+    /// index of the operation.
     fn kept(&mut self, made: Option<(usize, usize)>) {
         let now = self.model.tick();
         if let Some((dir, index)) = made {
@@ -94,7 +96,7 @@ impl Book {
         }
     }
 
-    /// Records the death of a client. Other clients may then get its locks.
+    /// Records the death of a client. From now on, other clients may get the locks of this client.
     pub fn client_died(&mut self, client: u64) {
         self.model.client_died(client);
         self.locked.values_mut().for_each(|holders| holders.retain(|holder| holder.client != client));
@@ -115,25 +117,24 @@ pub struct World {
 }
 
 impl World {
-    /// Locks the record of the run. The caller must release the lock before it waits.
+    /// Locks the record of the run's operations. The caller must unlock it before it waits.
     pub fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the record of the run.
+    /// Changes the record of the run's operations.
     pub fn note<T>(&self, write: impl FnOnce(&mut Book) -> T) -> T {
         write(&mut self.book())
     }
 
-    /// Counts a failed operation. If the plan does not allow this error, records a violation.
+    /// Counts a failed operation. Records a violation if the faults of the plan cannot cause this error.
     fn tolerate(&self, who: u64, what: &str, error: &Error) {
         self.book().failed += 1;
         crate::trace::say(format!("{} {what}: {error}", crate::hosts::name(who)));
         let fine = match self.plan.level {
             Level::Rough => error.kind() != ErrorKind::Protocol,
-            // A running mgr knows the changes that it has executed. So an operation in doubt can fail only if another
-            // client has undone the operation. A power loss may also lose a file that was created without waiting for
-            // durability.
+            // An operation in doubt may fail if another client has undone its change, or if the mgr has died and
+            // forgotten the request. A power loss may also lose a file that was created without waiting for durability.
             Level::Mild if error.is(Status::Stale) && !self.book().power_cuts.is_empty() => true,
             Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.book().mgr_deaths.is_empty()),
             Level::Calm => false,
@@ -153,7 +154,7 @@ struct Handle {
     writable: bool,
     /// The point at which the process locked the file; `None` while it holds no lock.
     locked: Option<Moment>,
-    /// The operation that created the file, as the index of the directory and of the operation.
+    /// The operation that created the file, as the index of the directory and the index of the operation.
     made: Option<(usize, usize)>,
 }
 
@@ -170,10 +171,10 @@ struct Process {
     world: World,
     mount: Mount,
     client: u64,
-    /// The lock owner of the process.
+    /// The number of the process's lock owner.
     owner: u64,
     rng: Rng,
-    /// The random numbers for changes of the policy.
+    /// The stream of random numbers from which the process draws policy changes.
     policies: Rng,
     open: Vec<Handle>,
 }
@@ -207,7 +208,8 @@ pub async fn client(world: World, index: usize) {
         }
     }
     match mount.disconnect().await {
-        // A client that cannot reach a server now cannot release its state; the state ends with the lease.
+        // A client that cannot reach a server cannot return its opens and locks. The mgr removes them when the lease
+        // expires, so ignore this error.
         Err(error) if plan.level == Level::Calm || error.kind() != ErrorKind::Connection => {
             world.tolerate(host, "unmounting", &error);
         }
@@ -231,7 +233,7 @@ impl Process {
         }
     }
 
-    /// With a random probability, changes the policy of the mount before an operation of the process.
+    /// Changes the policy of the mount before an operation of the process, with the probability that the plan sets.
     fn change_policy(&mut self, index: usize) {
         if self.policies.percent(self.world.plan.clients[index].policy_percent) {
             let (name, value) = *self.policies.pick(POLICIES);

@@ -1,4 +1,4 @@
-//! Client of the admin RPC program of the mgr; its calls carry the credentials of the user who runs the command.
+//! Client of the admin RPC program of the mgr. Its calls carry the RPC credentials of the user who runs the command.
 
 use crate::failure::{Exit, Failure, UNREACHABLE};
 use crate::session::Connect;
@@ -21,13 +21,13 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Connects to the mgr at `address`. `timeout` limits the connection attempt and every later answer.
+    /// Connects to the mgr at `address`. `timeout` limits the connection attempt and the wait for each later reply.
     pub async fn connect(address: Address, timeout: Duration) -> Result<Admin, Failure> {
         let connection = connect(&address, timeout).await.map_err(unreachable)?;
         Ok(Admin { address, connection, timeout, auth: auth() })
     }
 
-    /// Returns this connection with `timeout` as the time limit of every later answer.
+    /// Returns this connection with `timeout` as the time limit for each later reply.
     pub fn patient(self, timeout: Duration) -> Admin {
         Admin { timeout, ..self }
     }
@@ -58,8 +58,8 @@ pub fn mgr_of(target: &Target) -> Address {
     Address::Tcp { host: target.host().to_owned(), port: target.port() }
 }
 
-/// Fails unless the directory that `target` names exists. Commands that concern a whole file system accept any
-/// directory in it, because `WEIR_URL` may name a directory.
+/// Fails unless the directory that `target` names exists. Administration commands accept any directory of a file system
+/// as the name of the file system, because `WEIR_URL` may name a directory.
 pub async fn must_exist(connect: &Connect, target: &Target) -> Result<(), Failure> {
     if target.path().is_empty() {
         // Do not look up the root: an administrator may check a file system that no export lets this machine mount.
@@ -80,13 +80,14 @@ pub fn auth() -> Auth {
     Auth::Sys(AuthSys::new(&client::Options::default().cred, "weir"))
 }
 
-/// Returns the failure for a refused RPC. The server at `address` is no mgr, or an mgr of another version of Weir.
+/// Returns the failure for an RPC that the server at `address` refused. The server is not an mgr, or is an mgr of
+/// another version of Weir.
 pub fn no_mgr(address: &Address, refusal: impl std::fmt::Display) -> Failure {
     Failure::new(format!("{address} is not an mgr of this version of Weir: {refusal}"))
 }
 
-/// Connects to an mgr. If the mgr runs on this machine, the connection uses its Unix socket, over which the mgr can
-/// check the identity of the calling user.
+/// Connects to an mgr. If the mgr runs on this machine, uses the mgr's Unix socket, because the kernel tells the mgr
+/// which user calls over this socket.
 pub async fn connect(address: &Address, timeout: Duration) -> Result<Connection, net::Error> {
     let connection = reach(address, timeout).await?;
     let connection = nearer(&connection, timeout).await.unwrap_or(connection);
@@ -108,8 +109,8 @@ async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection
     }
     let address = Address::parse(&local.path, None).ok().filter(|address| matches!(address, Address::Unix(_)))?;
     let (service, limits, counters) = (Arc::new(NoService), Limits::default(), net::Counters::default());
-    // Another process could listen on the socket at this path and relay the mgr's messages. `connect_sent` requires
-    // that the socket belongs to root or to the user of this process.
+    // Another process may listen on the socket at this path and relay the mgr's messages. So `connect_sent` checks that
+    // the socket belongs to root or to the user of this process.
     let nearer = Connection::connect_sent(&address, service, limits, counters, timeout).await;
     let nearer =
         nearer.inspect_err(|e| tracing::debug!(error = %e, "cannot use the mgr's Unix socket: using TCP")).ok()?;

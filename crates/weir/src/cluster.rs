@@ -1,7 +1,7 @@
 //! A cluster in one process, as `weir up` runs it: its directory, and how it is created, started and stopped.
 //!
-//! The directory of a cluster holds one folder, `cluster`. The first start creates this folder under another name and
-//! renames it when it is complete. So a folder named `cluster` always holds a whole file system.
+//! The directory of a cluster holds one folder, `cluster`. The first start creates this folder under another name, and
+//! renames the folder when its stores are complete. So a folder named `cluster` always holds a whole file system.
 
 use crate::daemon::{load, write_whole};
 use crate::failure::Failure;
@@ -22,7 +22,7 @@ const FORMING: &str = ".forming";
 const STATE: &str = "up.toml";
 const FORMAT: u32 = 1;
 
-/// The content of `up.toml`: what a cluster remembers from one start to the next.
+/// The content of `up.toml`: the settings that a cluster keeps from one start to the next.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
@@ -30,7 +30,8 @@ struct State {
     format: u32,
     /// Number of iods of the cluster.
     iods: u16,
-    /// Addresses at which the iods listened last. Clients that wait for a restarted cluster try these addresses.
+    /// Addresses at which the iods listened during the last start. The cluster reuses them, because waiting clients try
+    /// these addresses after a restart.
     #[serde(default)]
     addresses: Vec<SocketAddr>,
 }
@@ -44,10 +45,10 @@ pub struct Cluster {
     new: bool,
 }
 
-/// Traffic of all iods since their start.
+/// Network traffic of all iods of the cluster since their start.
 #[derive(Clone, Copy, Default)]
 pub struct Traffic {
-    /// Number of connections that are open now.
+    /// Number of connections to the iods that are open now.
     pub connections: u64,
     /// Payload bytes that clients and the mgr have written to the iods.
     pub written: u64,
@@ -73,7 +74,7 @@ impl Cluster {
                 .await
                 .map_err(|e| e.about(format!("cannot make a cluster in {}", dir.display())))?;
         }
-        // Other users need search permission on the directory to reach the mgr's Unix socket.
+        // Other users need search permission on the cluster's directory to reach the mgr's Unix socket in it.
         narrow(&home, &[("", WAY), (STATE, FILE)]);
         let mut state: State = load(&home.join(STATE))?;
         if state.format != FORMAT {
@@ -90,7 +91,7 @@ impl Cluster {
         }
         let cluster_file = home.join("cluster.toml");
         let secret = ClusterFile::load(&cluster_file)?;
-        // Bind the mgr's address first. The iods take free ports of the same host, and an iod could otherwise get the
+        // Bind the address of the mgr before the iods take free ports of the same host. Otherwise an iod could take the
         // mgr's port.
         let listener = Listener::bind(&listen.into()).await.map_err(|e| explain(e, listen))?;
         let (mut iods, mut data_servers) = (Vec::new(), Vec::new());
@@ -134,12 +135,12 @@ impl Cluster {
         &self.mgr
     }
 
-    /// Returns whether this start created the cluster.
+    /// Returns whether the last call of [`Cluster::start`] created the cluster.
     pub fn is_new(&self) -> bool {
         self.new
     }
 
-    /// Returns the traffic of all iods since their start.
+    /// Returns the network traffic of all iods since their start.
     pub fn traffic(&self) -> Traffic {
         let counters = self.iods.iter().flat_map(|iod| iod.counters());
         counters.fold(Traffic::default(), |mut sum, counter| {
@@ -163,7 +164,7 @@ impl Cluster {
     }
 }
 
-/// Returns the path of the folder with the stores of the cluster whose directory is `dir`.
+/// Returns the path of the folder `cluster`, which holds the stores of the cluster whose directory is `dir`.
 pub fn home(dir: &Path) -> PathBuf {
     dir.join(READY)
 }
@@ -186,7 +187,7 @@ async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Fail
         }
     }
     let forming = dir.join(FORMING);
-    // An earlier start that did not complete has left this folder. No client has stored a file in it.
+    // An interrupted first start has left this folder. No client has stored a file in it, so remove it.
     if exists(&forming)? {
         fs::remove_dir_all(&forming)?;
     }
@@ -240,7 +241,8 @@ fn start_iod(
     Iod::start(config(free)).map_err(explain)
 }
 
-/// Converts the error of a failed start of the mgr. The usual cause is that another process uses the mgr's port.
+/// Converts the error of a failed start of the mgr into a failure with advice. The usual cause is that another process
+/// uses the mgr's port.
 fn explain(error: net::Error, listen: SocketAddr) -> Failure {
     match error {
         net::Error::Listen { reason, .. } => {

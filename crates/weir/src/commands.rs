@@ -103,12 +103,13 @@ pub enum Command {
 }
 
 impl Command {
-    /// Returns whether the command runs as a daemon, until a signal stops it. Daemons log their start and stop.
+    /// Returns whether the subcommand runs as a daemon, which works until a signal stops it. Daemons log their start
+    /// and stop.
     pub fn is_daemon(&self) -> bool {
         matches!(self, Command::Mgr(_) | Command::Iod(_) | Command::Mount(_))
     }
 
-    /// Runs the command. `verbose` is the number of `-v` options, which sets the log level.
+    /// Runs the subcommand. `verbose` is the number of `-v` options, which sets the log level.
     pub fn run(self, verbose: u8) -> Outcome {
         match self {
             Command::Up(args) => up::run(args),

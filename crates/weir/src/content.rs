@@ -1,4 +1,4 @@
-//! Output of a file's content to standard output, with several reads in flight.
+//! Output of a file's content on standard output. Several reads are in flight at the same time.
 
 use crate::failure::Failure;
 use crate::show;
@@ -7,12 +7,12 @@ use futures_util::StreamExt;
 use types::limits::PAYLOAD_MAX;
 use types::{ByteRange, FileKind};
 
-/// Length of one read in bytes. [`AHEAD`] is the maximum number of reads in flight.
+/// Length of one read in bytes. At most [`AHEAD`] reads are in flight at the same time.
 const READ: u64 = 4 * PAYLOAD_MAX as u64;
 const AHEAD: usize = 3;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Writes the bytes of `range` that are within the file to standard output.
+/// Writes the bytes of `range` to standard output. Omits the part of `range` beyond the end of the file.
 pub async fn print(mount: &Mount, target: &Target, range: ByteRange) -> Result<(), Failure> {
     let (node, attrs) = mount.resolve(target.path(), true).await?;
     if attrs.kind != FileKind::Regular {

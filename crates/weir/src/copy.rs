@@ -1,4 +1,5 @@
-//! Parallel copying of trees: a queue of tasks, the threads that run the tasks, and one report.
+//! Parallel copying of directory trees: a queue of tasks, the threads that run the tasks, and one report of the whole
+//! copy.
 //!
 //! The copy writes every file under a temporary name in its directory. It renames the file when the file is complete
 //! and durable, so a final name at the destination always names a whole file. See [`TEMPORARY`].
@@ -32,8 +33,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use types::{FileId, FileKind};
 
-/// Prefix of temporary names; random hexadecimal digits follow it. A killed copy leaves files with such names behind.
-/// Users can remove these files when no copy into their directory is running.
+/// Prefix of temporary names, which random hexadecimal digits follow. A killed copy leaves files with such names. Users
+/// can remove these files when no copy into their directory is running.
 pub const TEMPORARY: &str = ".weir-cp-";
 
 /// Returns a new temporary name: [`TEMPORARY`] and random digits.
@@ -43,12 +44,12 @@ pub fn temporary_name() -> Result<Vec<u8>, Failure> {
     Ok(format!("{TEMPORARY}{}", crate::show::hex(&random)).into_bytes())
 }
 
-/// Returns the path of `name` in a directory of the destination, formatted for messages.
+/// Returns the path of the entry `name` in a directory of the destination, formatted for messages.
 pub fn named(dir: &Spot, name: &[u8]) -> String {
     crate::show::path(&crate::locator::join(&dir.path, name))
 }
 
-/// A copy in progress.
+/// A copy in progress: its source and destination, its queue of tasks, and its report.
 pub struct Copy {
     from: End,
     to: End,
@@ -60,14 +61,14 @@ pub struct Copy {
     queue: Queue<DirJob, FileJob, Arc<Body>>,
     jobs: usize,
     /// Ids of the top directories of the destination. The copy must not read a source directory with one of these ids,
-    /// because it would copy the directory into itself.
+    /// because it would then copy the directory into itself.
     tops: Mutex<HashSet<FileId>>,
-    /// The first failure after which no further file can be copied, such as an unreachable cluster.
+    /// The first failure that makes all further files fail, too, for example an unreachable cluster.
     fatal: Mutex<Option<Failure>>,
     aborted: AtomicBool,
 }
 
-/// The sides, the threads and the report of a copy.
+/// The source, the destination, the threads and the report of a copy.
 pub struct Plan {
     /// The source of the copy.
     pub from: End,
@@ -118,7 +119,7 @@ impl Copy {
     fn thread(&self) {
         while let Some(task) = self.queue.pop() {
             match task {
-                // Complete a file that was begun even after a stop: if the file is incomplete, this removes its
+                // Finish a started file even after the user has asked to stop: finishing an incomplete file removes its
                 // temporary name.
                 Task::Help(body) => self.help(body),
                 _ if self.stopped() => {}
@@ -139,7 +140,7 @@ impl Copy {
 
     fn fail(&self, path: &[u8], failure: &Failure) {
         match failure.code {
-            // Do not report an interruption for each file: the summary reports it once.
+            // Do not report for each file that the user stopped the copy: the summary reports this once.
             Exit::Interrupted => {}
             Exit::Unreachable => {
                 let mut fatal = self.fatal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,16 +175,16 @@ impl Copy {
                 folder
             }
             Into::Name(parent, name) => {
-                // Until the copy sets the final attributes, this user needs access to the directory. Other users never
-                // get access that the final mode denies.
+                // This user needs access to the new directory until the copy sets its final attributes. Other users
+                // never get access that the final mode denies.
                 let mode = job.meta.attrs.mode & 0o777 | 0o700;
                 let made = self.to.mkdir(&parent.spot, &name, mode);
                 let (spot, _) = made.map_err(|e| e.of(named(&parent.spot, &name)))?;
                 if let (None, Some(node)) = (&parent.parent, &spot.node) {
                     self.tops.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id);
                 }
-                // Set the xattrs of a directory before creating its files: a policy in them decides how the files are
-                // laid out.
+                // Set the xattrs of a directory before creating files in it: a policy in the xattrs decides how these
+                // files are laid out.
                 self.copy_xattrs(&job.spot, &spot, None);
                 Arc::new(Folder { spot, attrs: Some(job.meta.attrs), parent: Some(parent) })
             }
@@ -215,8 +216,8 @@ impl Copy {
         self.tops.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
-    /// Drops a reference to a destination directory. Dropping the last reference sets the final attributes of the
-    /// directory, and then drops the reference to its parent.
+    /// Drops a reference to a destination directory. When the last reference is dropped, sets the final attributes of
+    /// the directory, and then drops the reference to its parent.
     fn release(&self, folder: Arc<Folder>) {
         let mut next = Some(folder);
         while let Some(folder) = next.and_then(Arc::into_inner) {
@@ -229,7 +230,7 @@ impl Copy {
         }
     }
 
-    /// Copies the xattrs of a file or directory. Reports a failure, but does not end the copy of the file.
+    /// Copies the xattrs of a file or directory. Reports a failed xattr, but continues the copy of the file.
     fn copy_xattrs(&self, from: &Spot, to: &Spot, open: Option<&end::Open>) {
         let copied = self.from.xattrs(from).and_then(|xattrs| {
             xattrs.iter().try_for_each(|xattr| {
@@ -262,8 +263,8 @@ impl Copy {
         self.release(job.folder);
     }
 
-    /// Makes a symlink, hard link or special file, which needs no data. If its name is taken, makes the file under a
-    /// temporary name and renames it over the old file.
+    /// Makes a symlink, hard link or special file, which needs no data. If another file has the name, makes the new
+    /// file under a temporary name, and renames it over the other file.
     fn make(&self, job: &FileJob, make: impl Fn(&Spot, &[u8]) -> Result<Option<Spot>, Failure>) -> Result<(), Failure> {
         let made = self.make_or_replace(job, make);
         made.map_err(|e| e.of(Self::target(job)))
@@ -284,7 +285,7 @@ impl Copy {
             return Err(Failure::new("the name of the temporary file is taken").next("run the same command again"));
         }
         let renamed = self.to.rename(dir, &temporary, &job.name);
-        // rename(2) does nothing if both names are links to the same file (POSIX). Then the temporary name remains, so
+        // rename(2) does nothing if both names are links to the same file (POSIX). So the temporary name still exists;
         // remove it.
         let removed = self.to.unlink(dir, &temporary);
         renamed.and(removed).map_err(known)
@@ -336,7 +337,7 @@ impl Copy {
 
     fn help(&self, body: Arc<Body>) {
         body.work(&self.means());
-        // The thread that drops the last reference owns the body and completes the file.
+        // The thread that drops the last reference to the started file completes the file.
         if let Some(body) = Arc::into_inner(body) {
             self.complete(body);
         }
@@ -370,7 +371,8 @@ impl Copy {
         self.settle(job, outcome.map(|()| spot));
     }
 
-    /// Reports that a file is complete or has failed, and queues the other source names of this file.
+    /// Reports that the copy of a file is complete or has failed. Then queues the names of this source file that waited
+    /// for the copy.
     fn settle(&self, job: FileJob, outcome: Result<Spot, Failure>) {
         let id = (job.meta.dev, job.meta.attrs.id.0);
         let linked = job.meta.attrs.nlink > 1;

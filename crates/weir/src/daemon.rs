@@ -1,4 +1,4 @@
-//! Code that all daemon commands share: configuration files, the ready message, and the shutdown.
+//! Code that all daemon commands share: configuration files, the ready message, and the stop of the daemon.
 
 use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;
@@ -23,12 +23,12 @@ pub struct Ready {
     json: bool,
 }
 
-/// The message of a daemon that is ready, as one JSON line.
+/// The message of a daemon that is ready to serve, as one JSON line.
 #[derive(Serialize)]
 pub struct ReadyLine {
     /// The kind of daemon: `mgr`, `iod` or `up`.
     pub daemon: &'static str,
-    /// The value to set for `WEIR_URL`, to use the file system of this daemon.
+    /// The value of `WEIR_URL` with which commands use the file system of this daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// The addresses at which the daemon listens.
@@ -42,7 +42,7 @@ pub struct ReadyLine {
 }
 
 impl Ready {
-    /// Returns whether standard output gets only the JSON line.
+    /// Returns whether the daemon prints only the JSON line on standard output.
     pub fn is_json(&self) -> bool {
         self.json
     }
@@ -65,8 +65,8 @@ impl Ready {
     }
 }
 
-/// Waits until the user stops the daemon. If its mgr fails, ends the process at once without another access to the
-/// disk, because the disk may have caused the failure.
+/// Waits until the user stops the daemon. If the mgr in this process fails, ends the process at once. The process then
+/// makes no further access to the disk, which may have caused the failure.
 pub async fn until_stopped(stop: &Stop, mgr: &mgr::Running) {
     tokio::select! {
         () = stop.wait() => {}
@@ -82,8 +82,8 @@ pub fn stopped(daemon: &'static str) {
     tracing::info!(target: LIFE, daemon, "stopped");
 }
 
-/// Writes a file that only its owner can open. The replacement is atomic and durable: readers see the whole old file or
-/// the whole new file, also after a crash.
+/// Writes a file that only its owner can open. The write replaces the old file atomically and durably: readers see the
+/// whole old file or the whole new file, even after a crash.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::from(e).about(path.display());
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -95,7 +95,7 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let temporary = dir.join(name);
     let mut options = std::fs::File::options();
     let mut file = options.write(true).create(true).truncate(true).mode(FILE).open(&temporary).map_err(failed)?;
-    // A temporary file of an interrupted write may still exist with a wider mode, so set the mode here.
+    // An interrupted write may have left a temporary file with a wider mode, so set the mode explicitly.
     file.set_permissions(Permissions::from_mode(FILE)).map_err(failed)?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)?;

@@ -20,8 +20,8 @@ const MOUNT_OPTIONS: [(&str, &str); 2] = [("no_direct", "mgr_path"), ("no_lent",
 /// Deprecated keys of `iod.toml`, each with its new name.
 const IOD_KEYS: [(&str, &str); 1] = [("lend", "short_circuit")];
 
-/// The option that marks the background process of a mount. The background process repeats the command line of the
-/// foreground process, which has already printed the warnings.
+/// The option that marks the background process of a mount. This process gets the same command line as the foreground
+/// process, which has already printed the warnings. So it prints none.
 const BACKGROUND: &str = "--background";
 
 /// Deprecated names about which this process has printed a warning.

@@ -1,4 +1,4 @@
-//! Report of a metadata store dump that the command has written or restored.
+//! Report of a command that has written or restored a dump of a metadata store.
 
 use crate::failure::Failure;
 use crate::show;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::path::Path;
 use types::Timestamp;
 
-/// The report of a dump as one JSON object.
+/// The report of a written or restored dump as one JSON object.
 #[derive(Serialize)]
 struct JsonDump<'a> {
     file: show::JsonPath,
@@ -20,7 +20,7 @@ struct JsonDump<'a> {
     dir: Option<&'a str>,
 }
 
-/// Prints the report of a dump that the command has written or restored.
+/// Prints the report of a dump, which the command has written or restored.
 pub fn tell(what: &str, file: &Path, dumped: &Dumped, dir: Option<&Path>, json: bool) -> Result<(), Failure> {
     let bytes = std::fs::metadata(file).map(|meta| meta.len())?;
     let taken = Timestamp { secs: i64::try_from(dumped.head.created).unwrap_or(i64::MAX), nanos: 0 };

@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Exit {
     /// Success: the command did everything that the user asked for.
     Done = 0,
-    /// Failure: something failed, and the command did everything else that the user asked for.
+    /// Failure: something failed. The command did everything else that the user asked for.
     Failed = 1,
     /// Usage error: the command line or a configuration file is wrong.
     Usage = 2,
@@ -22,15 +22,16 @@ pub enum Exit {
     Interrupted = 130,
 }
 
-/// Advice for a failed command whose cluster does not answer.
+/// Advice for a command that failed because the cluster does not answer.
 pub const UNREACHABLE: &str =
     "is the mgr running there? Check WEIR_URL and the port; \"weir up\" starts a cluster on this machine";
 
-/// Advice for a failed command when the mgr answers and an iod does not.
+/// Advice for a command that failed because an iod does not answer, although the mgr answers.
 const IOD_DOWN: &str =
     "\"weir status\" shows which iods are down; start that iod on its machine, then run the command again";
 
-/// A failure as two lines for the user: the first line says what failed, the second line says what to do next.
+/// A failure of a command, as two lines for the user: the first line says what failed, and the second line says what to
+/// do next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The exit code of the failed command.
@@ -39,11 +40,11 @@ pub struct Failure {
     pub what: String,
     /// The text of the second line: what the user can do next.
     pub next: Option<String>,
-    /// The name that caused the failure, if it differs from the name that the command was processing.
+    /// The name that caused the failure; `None` if it is the name that the command was processing.
     pub subject: Option<String>,
 }
 
-/// The outcome of a command. `Ok` holds an exit code, and the command has already printed its errors.
+/// The outcome of a command. `Ok` holds an exit code; in this case, the command has already printed its errors.
 pub type Outcome = Result<Exit, Failure>;
 
 impl Failure {
@@ -52,7 +53,8 @@ impl Failure {
         Failure { code: Exit::Failed, what: what.to_string(), next: None, subject: None }
     }
 
-    /// Returns a failure from a message. The text after the first semicolon of the message says what to do next.
+    /// Returns a failure from a message. The text after the first semicolon of the message becomes the advice on what
+    /// to do next.
     pub fn told(message: impl fmt::Display) -> Self {
         let text = message.to_string();
         match text.split_once("; ") {
@@ -71,7 +73,7 @@ impl Failure {
         Failure { code: Exit::Interrupted, ..Failure::new("interrupted") }
     }
 
-    /// Sets the line that says what to do next.
+    /// Sets the advice on what to do next, which is the second line.
     pub fn next(self, next: impl fmt::Display) -> Self {
         Failure { next: Some(next.to_string()), ..self }
     }
@@ -109,9 +111,11 @@ impl From<std::io::Error> for Failure {
         use std::io::ErrorKind::*;
         let text = error.to_string();
         let what = match error.raw_os_error() {
-            // Cut off the error number: "No such file or directory (os error 2)" says the same thing twice.
+            // Cut off the error number: "No such file or directory (os error 2)" says the same twice, so the text
+            // suffices.
             Some(_) => text.split(" (os error").next().unwrap_or(&text).to_lowercase(),
-            // Keep upper-case letters, because the text may contain names and commands to type.
+            // Keep the upper-case letters of this text, because it may contain names, and commands that the user can
+            // type.
             None => text,
         };
         let failure = Failure::new(what);
@@ -141,9 +145,9 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let failure = Failure::told(&error);
         match error.kind() {
-            // Add no advice: the message of an operation in doubt already says what to do.
+            // Add no advice: the message about an operation in doubt already says what the user can do.
             client::ErrorKind::Connection if error.is_in_doubt() => Failure { code: Exit::Unreachable, ..failure },
-            // Keep the usual exit code: the mgr answers, and only an iod is unreachable.
+            // Keep the exit code [`Exit::Failed`]: only an iod is unreachable, and the mgr answers.
             client::ErrorKind::Connection if error.is_of_iod() => failure.next(IOD_DOWN),
             client::ErrorKind::Connection => Failure { code: Exit::Unreachable, ..failure }.next(UNREACHABLE),
             client::ErrorKind::Usage => Failure { code: Exit::Usage, ..failure },

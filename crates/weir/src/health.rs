@@ -44,12 +44,12 @@ impl Health {
         !self.problems.is_empty()
     }
 
-    /// Returns the health as one word.
+    /// Returns the health as one word, `healthy` or `degraded`.
     pub fn verdict(&self) -> &'static str {
         if self.is_degraded() { "degraded" } else { "healthy" }
     }
 
-    /// Returns the health as lines of text, the verdict first.
+    /// Returns the health as lines of text. The first line is the word for the health of the cluster.
     pub fn text(&self) -> String {
         let mut out = format!("{:<9} {}\n", "health", self.verdict());
         for problem in &self.problems {
@@ -73,7 +73,7 @@ fn is_up(iod: &Group) -> bool {
     text(iod, "state") == "up"
 }
 
-/// Returns the problem of an iod, if it is down or full.
+/// Describes the problem of an iod. Returns `None` if the iod is neither down nor full.
 fn problem(iod: &Group) -> Option<String> {
     let who = match iod.get("id") {
         Some(Value::Text(id)) => format!("iod {id} at {}", text(iod, "address")),
@@ -110,7 +110,7 @@ fn clients(mgr: &Group) -> String {
     out
 }
 
-/// Returns the work that the mgr has yet to do on files, as text.
+/// Describes the pending work of the mgr on files, as text.
 fn pending(work: &Group) -> String {
     let parts = [
         ("doomed", "removed file whose space is not free yet", "removed files whose space is not free yet"),

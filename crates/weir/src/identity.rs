@@ -19,13 +19,13 @@ use uuid::Uuid;
 
 /// Maximum size of an identity file in bytes. The file holds a URL, a path, and the client owner.
 const FILE_MAX: u64 = 16 * 1024;
-/// How long a mount waits for a client owner that is in use. When a process is killed, its mount ends at once, and its
-/// file lock ends with its last thread.
+/// How long a mount waits for a client owner that another process uses. After a process is killed, its mount ends at
+/// once, but its file lock remains until its last thread has ended.
 const ENDING: Duration = Duration::from_secs(2);
-/// Interval between two checks whether the client owner is still in use.
+/// Interval between two attempts to lock the file of a client owner that another process uses.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A client owner. No other process can use the client owner while this value exists.
+/// A client owner that this process uses. No other process can use the client owner while this value exists.
 pub struct Identity {
     name: [u8; 16],
     path: PathBuf,
@@ -34,8 +34,8 @@ pub struct Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        // Remove the file: a mount that ends cleanly leaves no state at the mgr. A process that already waits for the
-        // lock on the file may still use the client owner. No other process can open the file.
+        // Remove the identity file: a mount that ends cleanly leaves no state at the mgr. A process that already waits
+        // for the lock on the file may still get the client owner. No other process can open the file any more.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -70,8 +70,8 @@ impl Identity {
         let name = match name {
             Some(name) => name,
             None => {
-                // The file has no client owner for this mount: it is new or incomplete, or it belongs to another mount
-                // with the same hash. A file is incomplete if a process was killed while it wrote the file.
+                // The file has no client owner for this mount: it is new or incomplete, or belongs to another mount
+                // with the same hash. It is incomplete if a process was killed while it wrote the file.
                 let name = Uuid::new_v4().into_bytes();
                 file.set_len(0)?;
                 file.rewind()?;
@@ -98,7 +98,7 @@ impl Identity {
         unused.recv_timeout(patience).is_ok()
     }
 
-    /// Returns the client owner, for [`client::Options::identity`].
+    /// Returns the bytes of the client owner, for [`client::Options::identity`].
     pub fn name(&self) -> [u8; 16] {
         self.name
     }
@@ -183,7 +183,7 @@ mod tests {
         let first = get(folder.path(), "weir://a/", "/mnt").unwrap();
         let path = first.path.clone();
         let name = kill(first);
-        // Hold the lock like a killed process whose last thread has not ended yet.
+        // Hold the lock on the identity file, like a killed process whose last thread has not ended yet.
         let ending = File::open(&path).unwrap();
         ending.lock().unwrap();
         let open = || {
@@ -195,7 +195,7 @@ mod tests {
         assert!(next(Duration::ZERO).is_none());
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| next(Duration::MAX).unwrap().name());
-            // Wait until the thread has found the file locked.
+            // Wait until the thread has found that the identity file is locked.
             while open() < 2 && !waits.is_finished() {
                 std::thread::yield_now();
             }

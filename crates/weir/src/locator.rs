@@ -43,8 +43,8 @@ pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator,
         return Err(Failure::usage(format!("{}: the file system is not given", crate::show::path(bytes)))
             .next("write weir://host/path, or export WEIR_URL=weir://host (\"weir up\" prints the line to type)"));
     };
-    // The URL parser of the client splits a path into components. So append the escaped bytes to the URL and call that
-    // parser.
+    // The URL parser of the client splits a path into components. So append the path to the URL, with escaped bytes,
+    // and call this parser.
     let mut text = base.to_string();
     text.push('/');
     for byte in inside {

@@ -16,7 +16,8 @@ const SYSTEM_LOG: &str = "/dev/log";
 /// The syslog facility "daemon" (RFC 5424 §6.2.1).
 const FACILITY: u8 = 3;
 
-/// The socket of the system's log. It is set once this process logs to the system's log instead of to standard error.
+/// The socket of the system's log. Set once this process sends its log lines to the system's log instead of to standard
+/// error.
 static SYSTEM: OnceLock<UnixDatagram> = OnceLock::new();
 
 /// Starts logging. `RUST_LOG` sets the filter; without `RUST_LOG`, the number of `-v` options sets the filter.
@@ -47,9 +48,10 @@ pub fn start(verbose: u8, daemon: bool) {
 pub fn to_system() -> io::Result<()> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(SYSTEM_LOG)?;
-    // Make the socket non-blocking, so that a daemon never waits for its log.
+    // Make the socket non-blocking, so that a busy log service never blocks a daemon.
     socket.set_nonblocking(true)?;
-    // Ignore the error of a second call: the first socket stays in use, and both sockets lead to the same log.
+    // Ignore the error of a second call: the socket of the first call stays in use, and both sockets lead to the same
+    // log.
     let _ = SYSTEM.set(socket);
     Ok(())
 }
@@ -57,7 +59,7 @@ pub fn to_system() -> io::Result<()> {
 /// A writer for the tracing subscriber, which sends each line to the current log output.
 struct Sinks;
 
-/// The output of one log line.
+/// The destination of one log line.
 enum Sink {
     Stderr(io::Stderr),
     System(&'static UnixDatagram, Level),
@@ -104,7 +106,7 @@ impl Write for Sink {
     }
 }
 
-/// Formats a log line for syslog (RFC 3164 §4.1), without its time, which syslog adds.
+/// Formats a log line for syslog (RFC 3164 §4.1). Omits the time, because syslog adds it.
 fn message(level: Level, process: u32, line: &[u8]) -> Vec<u8> {
     let severity = match level {
         Level::ERROR => 3,
@@ -113,7 +115,7 @@ fn message(level: Level, process: u32, line: &[u8]) -> Vec<u8> {
         _ => 7,
     };
     let text = line.trim_ascii();
-    // Drop the first word of the line, which is the time.
+    // Drop the first word of the line, which is the time, because syslog adds the time itself.
     let text = text.iter().position(u8::is_ascii_whitespace).map_or(text, |end| text[end..].trim_ascii_start());
     let mut out = format!("<{}>weir[{process}]: ", FACILITY * 8 + severity).into_bytes();
     out.extend_from_slice(text);

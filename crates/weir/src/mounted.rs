@@ -1,4 +1,4 @@
-//! A FUSE mount that this process serves, from its start until this process or another one unmounts it.
+//! A FUSE mount that this process serves until the process itself or another one unmounts it.
 
 use crate::commands;
 use crate::deprecated;
@@ -82,7 +82,7 @@ pub fn policy(text: &str) -> Result<Settings, String> {
     Settings::parse(Origin::Mount, text).map_err(|e| e.to_string())
 }
 
-/// Parses the value of one part of a policy.
+/// Parses the value of one policy setting.
 fn part(part: Part, text: &str) -> Result<Settings, String> {
     let mut settings = Settings::default();
     settings.set(Origin::Mount, part.name().as_bytes(), text.as_bytes()).map_err(|e| e.to_string())?;
@@ -135,7 +135,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl How {
-    /// Sets a part of the policy from an option of mount(8). Returns `false` if the policy has no part called `name`.
+    /// Makes a policy setting from an option of mount(8). Returns `false` if the policy has no setting called `name`.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
         if Part::named(name.as_bytes()).is_err() {
             return Ok(false);
@@ -144,11 +144,12 @@ impl How {
         Ok(true)
     }
 
-    /// Returns the client options `options`, changed by the options of this mount.
+    /// Returns the client options `options` with the changes that the options of this mount make.
     pub fn options(&self, options: Options) -> Options {
         let mut settings = Settings::default();
         if self.writeback {
-            // Set this first, so that other settings of the access method override it.
+            // Write-back caching needs the page cache. Set this access method before all other settings, so that an
+            // explicit `access` overrides it.
             let _ = settings.set(Origin::Mount, Part::Access.name().as_bytes(), b"page");
         }
         let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();
@@ -201,7 +202,7 @@ pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     match fuse::source_at(dir) {
         Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is already mounted there", dir.display()))
             .next(format!("\"weir umount {}\" unmounts it; --over (or -o over) mounts over it", dir.display()))),
-        // Ignore other errors, such as a missing directory: the mount itself will report them.
+        // Ignore other errors, such as a missing directory, because the attempt to mount will report them.
         _ => Ok(()),
     }
 }
@@ -254,7 +255,7 @@ impl Mounting {
 
     /// Waits until the mount ends: another process unmounts it, or `stop` completes and this process unmounts it. If
     /// files are open, this process detaches the mount lazily, and the mount ends when the last file is closed. If
-    /// `tell` is set, the user then receives a message.
+    /// `tell` is set, prints a message in this case.
     pub async fn until(mut self, stop: impl Future<Output = ()>, tell: bool) -> Outcome {
         let ended = tokio::select! {
             ended = self.mounted.unmounted() => Some(ended),
@@ -264,7 +265,8 @@ impl Mounting {
             Some(ended) => ended,
             None => {
                 self.unmount(tell).await?;
-                // Do not wait for other mount namespaces that have a copy of the mount without using it.
+                // Another mount namespace may have a copy of this mount. If no process there uses the copy, do not wait
+                // for its end.
                 self.mounted.unmounted_or_unused().await
             }
         };
@@ -288,7 +290,7 @@ impl Mounting {
             outcome => outcome,
         });
         match unmounted.await.map_err(Failure::new)? {
-            // The error `NotFound` means that another process has unmounted the file system meanwhile.
+            // The error `NotFound` means that another process has unmounted the file system first.
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }

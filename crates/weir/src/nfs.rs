@@ -4,20 +4,20 @@ use crate::failure::Failure;
 use net::Listener;
 use std::net::SocketAddr;
 
-/// Difference between the NFS port of an iod and its main port. It is large, so that the ports of iods that listen on
-/// neighbouring ports of one machine do not collide.
+/// Difference between the port of an iod's NFS service and the iod's main port. It is large, so that iods that listen
+/// on neighbouring ports of one machine do not collide.
 const OFFSET: u16 = 1000;
 
 /// The addresses at which an iod serves NFS.
 pub enum Nfs {
-    /// Exactly these addresses.
+    /// Exactly the given addresses.
     At(Vec<SocketAddr>),
-    /// Ports [`OFFSET`] above the ports of these addresses, or free ports if other processes use those ports.
+    /// For each given address, the port [`OFFSET`] above its port, or a free port if another process uses that port.
     Near(Vec<SocketAddr>),
 }
 
 impl Nfs {
-    /// Binds the sockets. Returns the sockets, and the addresses that NFS clients receive.
+    /// Binds the listening sockets of the NFS service. Returns the sockets, and the addresses that NFS clients receive.
     pub async fn bind(self, advertised: Vec<SocketAddr>) -> Result<(Vec<Listener>, Vec<String>), Failure> {
         let mut listeners = Vec::new();
         match self {

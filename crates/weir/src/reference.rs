@@ -1,4 +1,4 @@
-//! Tests that the reference documentation in `docs/` names every command, configuration key and policy part.
+//! Tests that the reference documentation in `docs/` names every command, configuration key and policy setting.
 
 use clap::CommandFactory;
 use std::collections::BTreeSet;

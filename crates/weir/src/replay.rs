@@ -23,7 +23,7 @@ use store::Room;
 use trace::written::Written;
 use trace::{Action, Trace};
 
-/// A replay to run: the trace, where to replay it, and how.
+/// A replay to run: the trace, the directory for its files, and the options.
 pub struct Job {
     /// The trace with the operations of each client.
     pub trace: Arc<Trace>,
@@ -31,11 +31,11 @@ pub struct Job {
     pub copies: usize,
     /// The directory in which the replay makes its files.
     pub place: Place,
-    /// Whether each write has distinct content, which the replay reads back and compares.
+    /// Whether each write has its own content, so that the replay can read all data back and verify them.
     pub verify: bool,
     /// Whether the replay fills the files that the trace reads before it starts the clock.
     pub fill: bool,
-    /// Whether the replay keeps its files at the end.
+    /// Whether the replay keeps its files after the last operation.
     pub keep: bool,
     /// Number of operations at the start of each client that the replay does not time.
     pub warm: usize,
@@ -49,7 +49,7 @@ pub struct Done {
     pub latencies: Latencies,
     /// Payload bytes on each path, and other counters of the clients.
     pub sums: Sums,
-    /// The write threshold of each client at the end, in bytes.
+    /// The write threshold of each client at the end of the replay, in bytes.
     pub thresholds: Vec<u64>,
     /// Number of bytes that the replay has read back and compared; `None` without verification.
     pub verified: Option<u64>,
@@ -66,13 +66,14 @@ struct Shared {
     bar: ProgressBar,
     /// Random bytes, which are the content of all writes if the replay does not verify.
     pool: Bytes,
-    /// For each file, the only client of the trace that uses the file; `None` if several clients use it.
+    /// For each file, the only client that uses the file in the trace; `None` if several clients use the file.
     users: HashMap<u32, Option<usize>>,
     /// Length in bytes of each file that the replay fills before the first operation.
     filled: HashMap<u32, u64>,
 }
 
-/// Models of the file contents, by copy of the trace and file number. Each model holds the bytes that one client wrote.
+/// Models of the file contents, by number of the trace's copy and number of the file. Each model holds the bytes that
+/// one client wrote.
 type Models = HashMap<(usize, u32), Vec<Written>>;
 
 /// Runs a replay and blocks until it ends. `bar` shows the number of completed operations.
@@ -163,7 +164,7 @@ fn users(trace: &Trace) -> HashMap<u32, Option<usize>> {
     users
 }
 
-/// Returns, for each file that the trace reads, the end offset of the furthest read.
+/// Returns, for each file that the trace reads, the end offset up to which the trace reads the file.
 fn read_to(trace: &Trace) -> HashMap<u32, u64> {
     let mut ends = HashMap::new();
     for op in trace.ops().filter(|op| op.action == Action::Read) {

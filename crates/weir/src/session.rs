@@ -1,4 +1,5 @@
-//! Session of a command with a cluster: shared options, the tokio runtime, and one mount for each server.
+//! Session of a command with a cluster: the common options of commands, the tokio runtime, and one mount for each
+//! server.
 
 use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
@@ -8,15 +9,16 @@ use std::ffi::OsString;
 use std::time::Duration;
 use types::{FileKind, Status};
 
-/// How long a command waits at its end for the server to end the session. After this time, the session ends with its
-/// lease.
+/// How long a command waits at its end for the server's reply to the end of the session. Without a reply, the session
+/// ends with its lease.
 const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Options of all commands that communicate with a cluster.
 #[derive(clap::Args, Clone)]
 pub struct Connect {
     /// The default file system for names without a host, `weir://host[:port][/directory]` [env: WEIR_URL]
-    // Read the environment variable in the code: with clap's `env`, usage lines would show the option as required.
+    // Read the environment variable in the code, because with clap's `env` the usage lines show this option as
+    // required.
     #[arg(long, value_name = "URL")]
     url: Option<OsString>,
     /// Send all file data on the mgr path, not on the direct path to the iods
@@ -57,7 +59,7 @@ impl Connect {
         locator::parse_remote(name, self.base()?.as_ref())
     }
 
-    /// Returns the target of `name`. Without a name, returns the target of `WEIR_URL`.
+    /// Returns the target that `name` names. Without a name, returns the target that `WEIR_URL` names.
     pub fn target_or_base(&self, name: Option<&OsString>) -> Result<Target, Failure> {
         let empty = OsString::new();
         self.target(name.unwrap_or(&empty))
@@ -73,27 +75,27 @@ impl Connect {
         if self.hard { options::FOR_EVER } else { Duration::from_secs(self.retry_timeout) }
     }
 
-    /// Sets that requests wait for an unreachable server without a time limit.
+    /// Lets requests wait for an unreachable server without a time limit.
     pub fn wait_for_ever(&mut self) {
         self.hard = true;
     }
 
-    /// Sets that requests wait at most `time` for an unreachable server.
+    /// Lets requests wait at most `time` for an unreachable server.
     pub fn wait_for(&mut self, time: Duration) {
         (self.hard, self.retry_timeout) = (false, time.as_secs());
     }
 
-    /// Sets that connection attempts take at most `time`.
+    /// Limits connection attempts to `time`.
     pub fn try_for(&mut self, time: Duration) {
         self.connect_timeout = time.as_secs();
     }
 
-    /// Sets that file data have no checksums on the network.
+    /// Disables the checksums of file data on the network.
     pub fn skip_checksums(&mut self) {
         self.no_checksums = true;
     }
 
-    /// Sets that all file data take the mgr path.
+    /// Sends all file data on the mgr path.
     pub fn take_mgr_path(&mut self) {
         self.mgr_path = true;
     }
@@ -140,7 +142,7 @@ impl Mounts {
         Ok(mount)
     }
 
-    /// Ends the sessions of all mounts, so that the mgr need not wait until their leases expire.
+    /// Ends the sessions of all mounts. Otherwise, the mgr keeps the state of this client until its lease expires.
     pub async fn disconnect(self) {
         for (address, mount) in self.made {
             match tokio::time::timeout(DISCONNECT_PATIENCE, mount.disconnect()).await {
@@ -160,7 +162,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|e| Failure::from(e).about("cannot start threads"))
 }
 
-/// Runs `body`, the asynchronous part of a command, and then ends the sessions of all its mounts.
+/// Runs `body`, the asynchronous part of a command. Then ends the sessions of all mounts that `body` has used.
 pub fn run(connect: &Connect, body: impl AsyncFnOnce(&mut Mounts) -> Outcome) -> Outcome {
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {

@@ -4,8 +4,8 @@ use serde::{Serialize, Serializer};
 use std::fmt::Write as _;
 use types::{Attrs, FileKind, Timestamp};
 
-/// Formats a path for a terminal. Quotes a path with control characters or invalid UTF-8 with C escapes, so that no
-/// name can break a line or control the terminal.
+/// Formats a path for a terminal. If the path has control characters or invalid UTF-8, quotes it with C escapes, so
+/// that no name can break a line or control the terminal.
 pub fn path(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.is_empty() && !text.chars().any(char::is_control) => text.to_owned(),

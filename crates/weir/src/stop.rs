@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a flag that threads can check and tasks can await; also the handling of SIGHUP.
+//! The stop flag, which SIGINT and SIGTERM set. Threads can check it and tasks can await it. Also handles SIGHUP.
 
 use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;
@@ -65,11 +65,12 @@ impl Stop {
         if self.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
     }
 
-    /// Waits until the flag is set.
+    /// Waits until the user has asked the process to stop.
     pub async fn wait(&self) {
         let mut get = self.0.clone();
         if get.wait_for(|set| *set).await.is_err() {
-            // The task that sets the flag has ended with its runtime, so the flag can no longer change. Wait forever.
+            // The task that sets the flag has ended with its runtime, so the flag stays unset. Wait forever, as the
+            // caller expects without a stop.
             std::future::pending::<()>().await;
         }
     }

@@ -4,7 +4,7 @@ use layout::policy::format_size;
 use layout::threshold::ALWAYS_MGR;
 use serde::Serialize;
 
-/// The measured times of requests of one length.
+/// The measured times of requests of one length on both paths.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
     /// The length of the requests in bytes.
@@ -35,10 +35,10 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns the threshold in bytes with the smallest loss. The loss adds up, over all lengths, the logarithm of how much
-/// slower the chosen path is than the faster path.
+/// Returns the threshold in bytes with the smallest loss. The loss is the sum, over all lengths, of the logarithm of
+/// how much slower the chosen path is than the faster path.
 pub fn best(points: &[Point]) -> u64 {
-    // Returns the loss if the `n` shortest lengths take the mgr path, and the others the direct path.
+    // Returns the loss if the `n` shortest lengths take the mgr path, and all longer lengths take the direct path.
     let lost = |n: usize| {
         let of = |(at, point): (usize, &Point)| if at < n { point.slower() } else { -point.slower() };
         points.iter().enumerate().map(of).filter(|lost| *lost > 0.0).sum::<f64>()
@@ -51,8 +51,8 @@ pub fn best(points: &[Point]) -> u64 {
     }
 }
 
-/// Returns the length at which the curves of both paths cross near `threshold`, interpolated on logarithmic axes.
-/// Returns `None` if they do not cross there.
+/// Returns the length at which the time curves of both paths cross near `threshold`, interpolated on logarithmic axes.
+/// Returns `None` if the curves do not cross there.
 pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     let at = points.iter().position(|point| point.size == threshold).filter(|at| *at > 0)?;
     let (before, behind) = (&points[at - 1], &points[at]);
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(best(&points(&[0.5, 0.7, 1.5, 3.0])), 4096);
         assert_eq!(best(&points(&[2.0, 1.1, 1.5])), 0);
         assert_eq!(best(&points(&[0.2, 0.9])), ALWAYS_MGR);
-        // One length with a small deviation does not move the threshold.
+        // One length at which the other path is slightly faster does not change the threshold.
         assert_eq!(best(&points(&[0.5, 1.02, 0.5, 2.0, 0.99, 3.0])), 8192);
         assert_eq!(best(&[]), 0);
     }

@@ -31,7 +31,7 @@ pub struct IodHost {
     host: Host,
     net: Net,
     disk: Memory,
-    /// The current disk while an older copy replaces it; `None` while the current disk is in use.
+    /// The iod's current disk while the iod uses an older copy of it; `None` while the iod uses the current disk.
     right: Option<Memory>,
     fsid: Fsid,
     key: Key,
@@ -44,7 +44,7 @@ struct Shared {
     rng: Mutex<Rng>,
     trouble: Mutex<DiskTrouble>,
     dying: Mutex<bool>,
-    /// Whether the disk may have returned errors since the iod process started.
+    /// Whether the simulator let disk operations fail at any time after the start of the iod process.
     erred: Mutex<bool>,
 }
 
@@ -77,7 +77,7 @@ impl IodHost {
         self.host
     }
 
-    /// Returns the disk that is in use now.
+    /// Returns the disk that the iod uses now: the current disk or an older copy.
     pub fn disk(&self) -> &Memory {
         &self.disk
     }
@@ -87,7 +87,8 @@ impl IodHost {
         self.right = Some(std::mem::replace(&mut self.disk, older));
     }
 
-    /// Restores the current disk. Returns whether an older copy was in use. The iod process must not be running.
+    /// Restores the iod's current disk. Returns whether the iod used an older copy. The iod process must not be
+    /// running.
     pub fn put_back(&mut self) -> bool {
         let right = self.right.take();
         let was_older = right.is_some();
@@ -95,7 +96,7 @@ impl IodHost {
         was_older
     }
 
-    /// Returns whether an older copy of the disk is in use.
+    /// Returns whether the iod uses an older copy of its disk.
     pub fn is_older(&self) -> bool {
         self.right.is_some()
     }
@@ -105,19 +106,19 @@ impl IodHost {
         self.process.is_some()
     }
 
-    /// Returns whether the disk has failed, or is due to fail at a later write or sync.
+    /// Returns whether the disk has failed, or will fail after a planned number of changes.
     pub fn is_dying(&self) -> bool {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the disk fail after `changes` further changes.
+    /// Lets `changes` more changes of the disk succeed. After them, every disk operation fails until a power loss.
     pub fn die_after(&self, changes: u64) {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.disk.die_after(changes);
     }
 
-    /// Sets the errors and delays of the disk from now on. Returns whether the disk may have returned errors since the
-    /// iod process started.
+    /// Sets the errors and delays of the disk from now on. Returns whether the simulator let disk operations fail at
+    /// any time after the start of the iod process.
     pub fn trouble(&self, trouble: DiskTrouble) -> bool {
         let before = {
             let mut now = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,7 +184,7 @@ async fn accept(port: Arc<dyn Port>, daemon: Arc<Daemon>, shared: Arc<Shared>, g
     }
 }
 
-/// Serves the requests of one connection in order, like a connection thread of a real iod.
+/// Serves the requests of one connection in order, as a connection thread of a real iod does.
 async fn serve(pipe: Arc<dyn Pipe>, mut peer: Peer, shared: Arc<Shared>) {
     let mut inbox = BytesMut::new();
     while let Some(record) = receive(&*pipe, &mut inbox).await {

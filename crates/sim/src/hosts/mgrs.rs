@@ -1,5 +1,5 @@
-//! The mgr of the simulated cluster: the real mgr with a disk in memory. A task executes the steps of its metadata
-//! store.
+//! The mgr of the simulated cluster: the real mgr with a disk in memory. A simulated task, not a thread, executes the
+//! steps of the mgr's metadata store.
 
 use super::{Death, MGR, MGR_PORT};
 use crate::network::Net;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// The running mgr; `None` until it serves requests.
+/// The mgr while it serves requests; `None` before and after.
 type Slot = Arc<Mutex<Option<Up>>>;
 
 /// An mgr that serves requests.
@@ -34,7 +34,7 @@ pub struct MgrHost {
     /// Maximum duration of a flush of the disk in milliseconds.
     flush_ms: Arc<Mutex<u64>>,
     process: Option<(Group, Slot)>,
-    /// The notification that the mgr process has ended by itself.
+    /// The notification that is sent when the mgr process ends by itself.
     ended: Arc<Notify>,
 }
 
@@ -51,8 +51,8 @@ impl MgrHost {
         &self.disk
     }
 
-    /// Returns the notification that the mgr process has ended by itself, because it could not start or its store has
-    /// failed.
+    /// Returns the notification that is sent when the mgr process ends by itself, because it could not start or its
+    /// store has failed.
     pub fn ended(&self) -> Arc<Notify> {
         self.ended.clone()
     }
@@ -67,7 +67,7 @@ impl MgrHost {
         self.with(|_| ()).is_some()
     }
 
-    /// Sets the maximum duration of a flush of the disk from now on, in milliseconds.
+    /// Sets the maximum duration in milliseconds of each later flush of the disk.
     pub fn set_flush_ms(&self, longest: u64) {
         *self.flush_ms.lock().unwrap_or_else(PoisonError::into_inner) = longest;
     }
@@ -87,8 +87,8 @@ impl MgrHost {
         self.with(|up| up.namespace.clone())
     }
 
-    /// Starts to move the bytes of a file to new objects on `iods`. Tries again while an iod or a client prevents the
-    /// move. Does nothing if the mgr does not serve requests.
+    /// Starts a task that moves the bytes of a file to new objects on `iods`. The task tries again while an iod or a
+    /// client prevents the move. Does nothing if the mgr does not serve requests.
     pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) {
         let Some((group, slot)) = &self.process else { return };
         let slot = slot.clone();
@@ -153,7 +153,7 @@ impl MgrHost {
     }
 }
 
-/// Moves the bytes of a file to new objects on `iods`. Returns `Delay` if the mgr does not serve requests.
+/// Moves the bytes of a file to new objects on `iods`. Returns the error `Delay` if the mgr does not serve requests.
 async fn attempt(slot: &Slot, file: FileId, iods: &[u16]) -> Result<(), Status> {
     let swap = {
         let up = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +162,7 @@ async fn attempt(slot: &Slot, file: FileId, iods: &[u16]) -> Result<(), Status> 
     swap.await
 }
 
-/// The parts of an mgr process before its start.
+/// Everything that an mgr process needs for its start.
 struct Run {
     disk: MetaDisk,
     config: Config,
@@ -173,7 +173,7 @@ struct Run {
 }
 
 impl Run {
-    /// Runs the mgr until its store fails. Returns the reason for the end.
+    /// Runs the mgr until its metadata store fails. Returns the reason of the failure.
     async fn serve(mut self) -> String {
         let (store, log) = (self.disk.open(Part::Store), self.disk.open(Part::Log));
         let disk = self.disk.clone();
@@ -207,7 +207,8 @@ impl Run {
     }
 }
 
-/// Waits until the store has work to do. Returns `true` if only a timeout of the store ended the wait.
+/// Waits until the metadata store has work to do. Returns `true` if a timeout of the store has expired, and no request
+/// has given it work.
 pub(crate) async fn wait(stepper: &Stepper) -> bool {
     match stepper.due() {
         None => stepper.ready().await,
@@ -219,7 +220,8 @@ pub(crate) async fn wait(stepper: &Stepper) -> bool {
     false
 }
 
-/// Executes the steps of the store, each after a random duration of a flush. Returns when the store has failed.
+/// Executes the steps of the metadata store, each after a random delay that simulates a flush. Returns when the store
+/// has failed.
 pub(crate) async fn step(
     mut stepper: Stepper,
     mut rng: Rng,

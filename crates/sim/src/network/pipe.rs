@@ -13,14 +13,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// How a connection ends when one of its hosts or processes is gone.
+/// How a connection ends when one of its hosts or processes has died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// The other end receives all bytes sent before, and then the end of the stream.
+    /// The other end receives all bytes that were sent earlier, and then the end of the stream.
     Closed,
-    /// The other end receives a reset at once.
+    /// The other end receives a reset immediately.
     Reset,
-    /// The other end receives a reset when it next sends something.
+    /// The other end receives a reset only when it sends its next bytes.
     Forgotten,
 }
 
@@ -35,14 +35,16 @@ pub(super) struct Connection {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The two directions, indexed by the sending end.
+    /// The two directions of the connection, indexed by the sending end.
     ways: [Way; 2],
     reset: bool,
-    /// When the connection times out, because nothing arrives any more; `None` while it delivers pieces.
+    /// When the connection times out, because it delivers no more pieces; `None` while it delivers pieces.
     silent_until: Option<Instant>,
-    /// By end: whether the host of this end has restarted and does not know the connection.
+    /// For each end of the connection: whether the host at this end has restarted, so that it does not know the
+    /// connection.
     forgotten: [bool; 2],
-    /// For each end of the connection: whether this end retransmits bytes that the other end did not receive.
+    /// For each end of the connection: whether this end retransmits lost bytes. After the other host has restarted, it
+    /// replies to these bytes with a reset.
     repeats: [bool; 2],
 }
 
@@ -51,11 +53,11 @@ struct State {
 struct Way {
     under_way: VecDeque<(Instant, Bytes)>,
     bytes: usize,
-    /// When the last piece sent will arrive. A later piece must not arrive earlier.
+    /// When the last piece sent will arrive. The next piece must not arrive earlier.
     latest: Option<Instant>,
-    /// When the end of the stream will arrive; `None` until the sender has ended the stream.
+    /// When the end of the stream will arrive at the receiver; `None` until the sender has closed the stream.
     ended: Option<Instant>,
-    /// Whether the receiver has ended and accepts no further bytes.
+    /// Whether the receiving end has closed the connection and accepts no further bytes.
     refused: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -85,7 +87,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Stops all delivery on this connection from now on.
+    /// Stops the delivery of pieces in both directions of this connection from now on.
     pub(super) fn silence(&self) {
         trace::event(&[3, self.id], || format!("silence #{}", self.id));
         {
@@ -96,7 +98,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Ends the connection for the end at `host`, in the way that `fate` says.
+    /// Ends the connection at the end on `host`. `fate` determines what the other end receives.
     pub(super) fn end_of(&self, host: Host, fate: Fate) {
         let end = usize::from(self.hosts[1] == host);
         match fate {
@@ -125,7 +127,7 @@ impl Connection {
 pub(super) struct End {
     net: Net,
     connection: Arc<Connection>,
-    /// Which end this is: 0 connected, 1 accepted.
+    /// The number of this end: 0 for the host that connected, 1 for the host that accepted.
     me: usize,
     peer: Address,
     timer: Mutex<Option<Pin<Box<Sleep>>>>,
@@ -141,7 +143,7 @@ impl End {
         self.net.is_cut(a, b)
     }
 
-    /// Waits until the time `at`. Other events may wake the task earlier.
+    /// Waits until the time `at`. Other events may wake the task before this time.
     fn wait_until(&self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
         let sleep = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
@@ -233,7 +235,7 @@ impl Pipe for End {
             format!("send #{} {arrow} {len} bytes, {} ms", self.connection.id, delay.as_millis())
         });
         if way.refused || silent {
-            // The piece is lost, but the sender cannot know this, so report success.
+            // The network loses the piece. A real sender cannot detect this loss when it sends, so return success.
             state.repeats[self.me] = true;
             return Ok(len);
         }

@@ -12,7 +12,7 @@ pub struct Move {
     pub iods: Vec<u16>,
 }
 
-/// Maximum number of attempts at one move, if an iod or a client prevents the move.
+/// Maximum number of attempts at one move. An attempt fails if an iod or a client prevents the move.
 pub const TRIES: u32 = 6;
 
 impl Plan {
@@ -45,7 +45,8 @@ impl Plan {
         self.quiet_ms = 2500;
     }
 
-    /// Adds moves to a cluster of one or two iods, so that some moves keep an iod of the file.
+    /// Limits the cluster to one or two iods and adds moves. So some moves put a new object on an iod that the file
+    /// already uses.
     pub(super) fn focus_on_streams(&mut self, rng: &mut Rng) {
         (self.iods, self.stripe_count, self.inline_max) = (1 + self.iods % 2, 1, 0);
         for round in 0..5 {

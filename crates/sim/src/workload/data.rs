@@ -18,7 +18,7 @@ impl Process {
         book.next_handle
     }
 
-    /// Adds an open file to the process. If it has too many open files, closes the oldest.
+    /// Adds an open file to the process. If the process has too many open files, closes the oldest.
     pub(super) async fn keep(&mut self, handle: Handle) {
         self.world.book().done += 1;
         self.open.push(handle);
@@ -218,8 +218,8 @@ impl Process {
         }
     }
 
-    /// Handles a failed operation on an open file: marks all changes that were not durable as doubtful, and closes the
-    /// file.
+    /// Handles a failed operation on an open file: marks the client's changes of the file that were not durable as
+    /// doubtful, and closes the file.
     async fn failed(&mut self, at: usize, what: &str, error: &client::Error) {
         self.tolerate(what, error);
         let handle = self.open.remove(at);

@@ -34,7 +34,8 @@ impl Process {
         match made {
             Ok(file) => {
                 let id = file.node().id;
-                // If the file already existed, this operation has not created it, so a power loss cannot lose it.
+                // `is_unsynced` is false if the file already existed: the operation has not created the file, so a
+                // power loss cannot lose it.
                 self.world.book().names[dir][index].unsynced = file.is_unsynced();
                 self.said(dir, index, "create", Ok(Said::Ok(Some(id.0))));
                 let (handle, made) = (self.new_handle(), Some((dir, index)));
@@ -75,7 +76,7 @@ impl Process {
         let Some(index) = self.ask(dir, Ask::Link { file: node.id.0, to }) else { return };
         let linked = self.mount.link(&node, &self.world.dirs[dir], &text(to)).await;
         let linked = match linked {
-            // The file no longer exists, because another client has removed its last name.
+            // `Stale` means that the file no longer exists, because another client has removed its last name.
             Err(error) if error.is(Status::Stale) && !error.is_in_doubt() => Ok(Said::Missing),
             other => other.map(|_| Said::Ok(None)),
         };
@@ -89,7 +90,7 @@ impl Process {
         self.said(dir, index, "lookup", found.map(|(node, _)| Said::Ok(Some(node.id.0))));
     }
 
-    /// Opens one of the permanent files, or a file by its name in the directory.
+    /// Opens one of the permanent files, or a file in the directory by its name.
     pub(super) async fn open_some(&mut self, dir: usize) {
         let node = if self.rng.percent(70) {
             self.rng.pick(&self.world.files.clone()).clone()
@@ -122,7 +123,8 @@ impl Process {
                 let (id, writable) = (node.id, flags.write);
                 self.keep(Handle { file, id, handle, opened, writable, locked: None, made: None }).await
             }
-            // Another client has removed the file between the lookup and the open.
+            // Another client may have removed the file between this client's lookup and open. So this error is no
+            // failure.
             Err(error) if error.is(Status::Stale) || error.is(Status::NoEnt) => {}
             Err(error) => self.tolerate("open", &error),
         }

@@ -139,7 +139,7 @@ enum Destination {
     Inside(Arc<Folder>),
     /// A directory, and the new name in it under which the only source is copied.
     As(Arc<Folder>, Vec<u8>),
-    /// The root of the destination file system, which receives the entries of the source directory.
+    /// The root of the destination file system. The copy puts the entries of the source directory into this root.
     Root(Arc<Folder>),
 }
 
@@ -188,8 +188,8 @@ impl Destination {
     }
 }
 
-/// Returns the location of a path on this machine that the user named as the destination, or of its parent directory.
-/// Follows symlinks. The location of a directory contains an open descriptor of the directory.
+/// Returns the location of the destination that the user named on this machine, or of its parent directory. Follows
+/// symlinks. The location of a directory contains an open descriptor of the directory.
 fn target_spot(path: Vec<u8>) -> Result<(Spot, Meta), Failure> {
     let meta = stat(&path, true)?;
     let spot = if meta.attrs.kind == FileKind::Directory { Spot::target(path)? } else { Spot::local(path) };
@@ -201,8 +201,8 @@ fn stat_spot(path: Vec<u8>, follow: bool) -> Result<(Spot, Meta), Failure> {
     Ok((Spot::local(path), meta))
 }
 
-/// Refuses to copy a directory into itself, because such a copy would never end. Compares every directory on the path
-/// of the destination with the source.
+/// Refuses to copy a directory into itself, because such a copy never ends. Compares every directory on the path of the
+/// destination with the source directory.
 fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Locator) -> Result<(), Failure> {
     let (End::Weir(weir), Locator::Remote(source), Locator::Remote(destination)) = (from, source, destination) else {
         return Ok(());
@@ -220,7 +220,7 @@ fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Loca
                 return Err(Failure::new("a directory cannot be copied into itself").next("choose another destination"));
             }
             Ok(_) => {}
-            // The remaining components of the destination path do not exist, so they cannot be the source directory.
+            // The rest of the destination path does not exist, so none of its components can be the source directory.
             Err(_) => return Ok(()),
         }
     }
@@ -262,8 +262,8 @@ fn add(
     Ok(())
 }
 
-/// Returns the name under which a source is copied. Returns `None` for a root, and for `.` and `dir/.`, which mean the
-/// entries of the directory.
+/// Returns the name under which a source is copied. Returns `None` for a root, `.` and `dir/.`, because these sources
+/// stand for the entries of the directory.
 fn own_name(typed: &OsString, source: &Locator) -> Option<Vec<u8>> {
     let typed = typed.as_bytes();
     if typed == b"." || typed.ends_with(b"/.") {

@@ -59,7 +59,7 @@ struct JsonSum {
     files: u64,
 }
 
-/// A directory whose used space is being summed.
+/// A directory of which the command is adding up the used space.
 struct Level {
     path: Vec<u8>,
     sum: u64,

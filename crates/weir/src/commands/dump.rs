@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wire::admin::{DUMP, DumpArgs, DumpReply};
 
-/// Time limit for one page of the dump. Before it sends the first page, the mgr queries all iods.
+/// Time limit for one page of the dump. It is long, because the mgr queries all iods before it sends the first page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Back up the metadata store: names, attributes, the placement of files, and the content of small files
@@ -65,11 +65,11 @@ pub fn run(args: Args) -> Outcome {
         .to_owned();
     name.push(".new");
     let new = args.file.with_file_name(name);
-    // A dump that was interrupted may have left a file under this temporary name.
+    // An interrupted dump may have left a file under this temporary name, so remove the file.
     let _ = std::fs::remove_file(&new);
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
     let written = write(&args, &mut file).and_then(|()| file.sync_all().map_err(failed));
-    // Read the dump back and verify its checksums, because a restore uses the bytes that are on the disk.
+    // Read the dump file back and verify its checksums, because a restore will use the bytes that are on the disk.
     let dumped = written.and_then(|()| mgr::check_dump(&new).map_err(Failure::from));
     let dumped = dumped.inspect_err(|_| drop(std::fs::remove_file(&new)))?;
     std::fs::rename(&new, &args.file).map_err(failed)?;
@@ -98,7 +98,7 @@ fn write(args: &Args, file: &mut File) -> Result<(), Failure> {
     written
 }
 
-/// Requests the dump from the mgr page by page and writes each page to `file`.
+/// Requests the dump from the mgr page by page, and writes each page to `file`.
 async fn receive(address: Address, args: &Args, file: &mut File) -> Result<(), Failure> {
     let name = address.to_string();
     let admin = Admin::connect(address, args.connect.timeout()).await?.patient(PAGE_TIMEOUT);

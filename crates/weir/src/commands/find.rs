@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use types::{Attrs, FileKind, Timestamp};
 
-/// Options that users may write with one dash, as in find(1).
+/// Options of `weir find` that users may write with one dash, as in find(1).
 const SINGLE_DASH: [&str; 9] = ["name", "path", "type", "size", "mtime", "maxdepth", "mindepth", "empty", "print0"];
 
 /// Search trees and print the files that match all conditions
@@ -59,7 +59,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// A lower limit, an upper limit or an exact value, for sizes and ages.
+/// A condition on a size or an age: a lower limit, an upper limit or an exact value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Bound {
     Above(u64),
@@ -71,8 +71,8 @@ enum Bound {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Kinds(Vec<char>);
 
-/// Replaces options with one dash, as in find(1), by the same options with two dashes. Changes only the command lines
-/// of `weir find`.
+/// Replaces options with one dash, as in find(1), by the same options with two dashes. Leaves the command lines of all
+/// other commands than `weir find` unchanged.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut out: Vec<OsString> = args.into_iter().collect();
     let Some(command) = out.iter().skip(1).position(|arg| !arg.as_bytes().starts_with(b"-")) else { return out };
@@ -153,7 +153,7 @@ pub fn run(args: Args) -> Outcome {
     })
 }
 
-/// A file that the walk through the tree has reached.
+/// A file or directory that the walk through the tree has reached.
 struct Met {
     path: Vec<u8>,
     name: Vec<u8>,

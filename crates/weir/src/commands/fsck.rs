@@ -1,4 +1,4 @@
-//! `weir fsck`: asks the mgr to look for damage in a running file system.
+//! `weir fsck`: makes the mgr check a running file system for damage, and prints the findings.
 
 use crate::admin;
 use crate::failure::{Exit, Failure, Outcome, UNREACHABLE};
@@ -15,12 +15,12 @@ use tokio::time::Instant;
 use wire::admin::{CHECK, CheckArgs, CheckReply, Finding, Mended, PROGRAM, Severity, VERSION};
 use xdr::Xdr;
 
-/// Maximum number of rounds of a check with repairs. Each round looks for damage that the previous round did not
-/// repair.
+/// Maximum number of rounds of a check with repairs. Each round looks for the damage that the previous round has left.
 const ROUNDS_MAX: usize = 5;
-/// Time limit for one page of findings. The mgr looks up the paths of all findings of a page before it sends the page.
+/// Time limit for one page of findings. It is long, because the mgr looks up the path of each finding before it sends
+/// the page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Pause before the command connects to the mgr again.
+/// Pause before the command connects to the mgr again after a failed attempt.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Check a running file system for damage, and repair it
@@ -85,7 +85,7 @@ struct JsonSummary<'a> {
     counts: BTreeMap<&'a str, u64>,
 }
 
-/// Totals over all pages of findings of one round.
+/// Totals over all pages of findings that one round of the check has received.
 #[derive(Default)]
 struct Sum {
     repaired: u64,
@@ -119,12 +119,13 @@ pub fn run(args: Args) -> Outcome {
     })
 }
 
-/// Runs a check. While a round has repaired something, runs another round, at most [`ROUNDS_MAX`] rounds in total.
+/// Runs a check. As long as a round has repaired damage, runs another round, at most [`ROUNDS_MAX`] rounds in total.
 async fn check(address: &Address, args: &Args) -> Result<Sum, Failure> {
     let mut sum = Sum::default();
     for _ in 0..ROUNDS_MAX {
         let before = sum.repaired;
-        // Add up only the number of repairs over the rounds: the next round reports unrepaired damage again.
+        // Add up only the number of repairs over all rounds. Each round reports the unrepaired damage again, so adding
+        // the findings would count this damage twice.
         sum = Sum { repaired: before, ..Sum::default() };
         round(address, args, &mut sum).await?;
         if sum.repaired == before || sum.broken_off.is_some() {
@@ -158,7 +159,8 @@ async fn round(address: &Address, args: &Args, sum: &mut Sum) -> Result<(), Fail
     }
 }
 
-/// The connection over which the command requests pages of findings. It reconnects when the connection breaks.
+/// The connection over which the command requests pages of findings. After a connection failure, the command connects
+/// again.
 struct Asker<'a> {
     address: &'a Address,
     args: &'a Args,
@@ -182,8 +184,8 @@ impl Asker<'_> {
                         Err(e) => e,
                     }
                 }
-                // Before the first page the mgr runs no check for this command. So report a failed connection at once
-                // instead of retrying.
+                // Until the first page arrives, the command has no running check to continue. So report a failed
+                // connection at once instead of retrying.
                 Err(e) if ask.run == 0 => return Err(Failure::new(e).next(UNREACHABLE)),
                 Err(e) => e,
             };
@@ -289,7 +291,7 @@ fn summary(sum: &Sum, args: &Args) -> Result<(), Failure> {
     show::line(&format!("checked {records} records, {files} files, {objects} objects: {verdict}"))
 }
 
-/// The progress line on the terminal.
+/// The line on the terminal that shows the progress of the check.
 struct Progress {
     on: bool,
     drawn: bool,
@@ -306,7 +308,7 @@ impl Progress {
         }
         let phase = show::path(page.phase.as_bytes());
         let of = if page.total > 0 { format!(" of about {}", page.total) } else { String::new() };
-        // Ignore write errors: the user has closed the terminal and needs no progress line.
+        // Ignore write errors: if the user has closed the terminal, the progress line is not needed any more.
         let _ = write!(std::io::stderr(), "\r\x1b[Kchecking {phase}: {}{of}", page.done);
         self.drawn = true;
     }

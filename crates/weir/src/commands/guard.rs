@@ -12,10 +12,11 @@ pub struct Args {
     thread: i32,
 }
 
-/// Returns the command line of a guard process. The mount appends the ids of the process and the thread that the guard
-/// watches.
+/// Returns the command line of a guard process. The mount appends the ids of its process and its thread, which the
+/// guard watches.
 pub fn command() -> Vec<OsString> {
-    // Start the executable of this process, even if an administrator has moved or replaced its file.
+    // Start the executable file of this process through `/proc`. So the guard starts even if an administrator has moved
+    // or replaced this file.
     vec!["/proc/self/exe".into(), "guard".into()]
 }
 

@@ -121,7 +121,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 impl Settings {
-    /// Returns these settings. A setting that is not set here has its value in `other`.
+    /// Returns the settings `self`. For each setting that is not set in `self`, takes the value from `other`.
     fn over(self, other: Settings) -> Settings {
         Settings {
             dir: self.dir.or(other.dir),
@@ -137,7 +137,7 @@ impl Settings {
         }
     }
 
-    /// Returns the addresses of the NFS service, and the addresses that NFS clients receive instead of them.
+    /// Returns the addresses at which the iod serves NFS, and the addresses that NFS clients receive for the iod.
     fn nfs(&self) -> Result<(Option<Nfs>, Vec<SocketAddr>), Failure> {
         let resolved =
             |name, texts: &[String]| texts.iter().map(|text| resolve(name, text)).collect::<Result<Vec<_>, _>>();
@@ -186,8 +186,8 @@ fn known_congestion(name: &str) -> Result<String, Failure> {
             let known = known.map(|names| format!("choose one of: {}", names.trim())).unwrap_or_default();
             Err(Failure::usage(format!("congestion: this kernel has no {name:?}")).next(known))
         }
-        // Any other error means that the kernel has this congestion control. For example, the kernel returns EPERM for
-        // a congestion control that only root may choose.
+        // Any other error means that the kernel has this congestion control. For example, EPERM means that only root
+        // may choose it.
         _ => Ok(name.to_owned()),
     }
 }

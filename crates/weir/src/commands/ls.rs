@@ -46,7 +46,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// One line of the listing: a name and the file or directory that has the name.
+/// One line of the listing: a name, and the file or directory of this name.
 struct Item {
     name: Vec<u8>,
     node: Node,
@@ -114,7 +114,8 @@ async fn list_target(mount: &Mount, target: &Target, args: &Args, titled: bool) 
     Ok(())
 }
 
-/// Returns the file size as text. A directory shows none, because its size attribute is the number of names in it.
+/// Returns the file size as text. Returns no size for a directory, because the size attribute of a directory is its
+/// number of names.
 fn size(attrs: &Attrs) -> String {
     if attrs.kind == FileKind::Directory { "-".to_owned() } else { show::size(attrs.size) }
 }

@@ -30,7 +30,8 @@ pub struct Args {
 /// Runs `weir mkdir`.
 pub fn run(args: Args) -> Outcome {
     let targets = args.connect.targets(&args.paths)?;
-    // Read the umask before this process starts threads: the only way to read the umask changes it for a moment.
+    // Read the umask before this process starts threads. The only way to read the umask changes it for a moment, which
+    // affects the files that other threads create.
     let plain = modes::without_umask(0o777);
     with_mounts(&args.connect, async |mounts| {
         for_each(&targets, async |target| {
@@ -69,8 +70,8 @@ async fn ensure(mount: &Mount, dir: &Node, name: &[u8], path: &[Vec<u8>], mode: 
             }
         }
         Err(made) => match mount.resolve(path, true).await {
-            // mkdir failed. If the directory exists, the command succeeds, even if the user may not create names in
-            // `dir`.
+            // The request to make the directory failed. If the directory exists, the command succeeds, even if the user
+            // has no write permission in `dir`.
             Ok((node, attrs)) if attrs.kind == FileKind::Directory => Ok(node),
             _ => Err(made.into()),
         },

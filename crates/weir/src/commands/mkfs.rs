@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Outcome {
                 other => return Err(second(&place.cluster_file, &other?)),
             };
             let made = runtime()?.block_on(mgr::format(&place.dir, &cluster));
-            // If the store could not be made, remove the cluster file, which would make the next attempt fail.
+            // The store could not be made. Remove the cluster file, because the next attempt fails if the file exists.
             let store = made.inspect_err(|_| drop(std::fs::remove_file(&place.cluster_file)))?;
             cluster.name_store(&place.cluster_file, store)?;
             done("metadata store", &place.dir, cluster.fsid)
@@ -93,8 +93,8 @@ pub fn run(args: Args) -> Outcome {
     }
 }
 
-/// Returns the failure for a second metadata store of one file system. A second mgr would assign the inode numbers of
-/// the first mgr again.
+/// Returns the failure for an attempt to make a second metadata store of a file system. Two mgrs with separate stores
+/// would assign the same inode numbers.
 fn second(path: &Path, cluster: &ClusterFile) -> Failure {
     let has = match cluster.store {
         Some(store) => format!("its file system already has the metadata store {store}"),

@@ -82,7 +82,7 @@ pub struct Args {
 pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
     let named = HELPERS.iter().any(|helper| called == Some(OsStr::new(helper)));
-    // A URL as the first argument can only come from libfuse: no command of `weir` has such a name.
+    // A URL as the first argument can only come from libfuse, because no subcommand of `weir` has a URL as its name.
     let by_libfuse = || args.get(1).is_some_and(|first| first.as_bytes().starts_with(b"weir://"));
     if !named && !by_libfuse() {
         return args;
@@ -96,7 +96,8 @@ pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     while let Some(arg) = rest.next() {
         match arg.to_str() {
             Some("-o") => out.extend([arg].into_iter().chain(rest.next())),
-            // The flags of mount(8) for sloppy, fake, no mtab and verbose have no effect here.
+            // Drop the flags of mount(8) for sloppy, fake, no mtab and verbose, because they have no effect on a Weir
+            // mount.
             Some("-s" | "-f" | "-n" | "-v") => {}
             // `-t` with the type of another file system is an argument for another program, so keep it.
             Some("-t") if rest.next_if(is_ours).is_some() => {}
@@ -158,15 +159,16 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "suid" | "nosuid" => args.how.powers.suid = key == "suid",
             "dev" | "nodev" => args.how.powers.devices = key == "dev",
             "exec" | "noexec" => args.how.powers.exec = key == "exec",
-            // mount(8) itself uses some of these options, and the others describe what every Weir mount does.
+            // Ignore these options: mount(8) handles some of them itself, and the others state what every Weir mount
+            // does.
             "" | "defaults" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "users" | "nouser" | "owner" => {}
             "group" | "async" | "silent" | "loud" | "default_permissions" => {}
-            // Accept these options without effect: reads in Weir never update access times.
+            // Ignore these options: reads in Weir never update access times.
             "atime" | "noatime" | "diratime" | "nodiratime" | "relatime" | "lazytime" | "nolazytime" => {}
             key if args.how.set(key, value).map_err(bad)? => {}
             key if key.starts_with("x-") || key.starts_with("comment") => {}
-            // For a remount, mount(8) also passes the options of the existing mount from `/proc/mounts`. Ignore unknown
-            // ones.
+            // For a remount, mount(8) also passes the options of the existing mount from `/proc/mounts`. So ignore
+            // unknown options of a remount.
             _ if again => {}
             _ => return Err(bad("no such mount option".into()).next("\"weir mount --help\" lists them")),
         }
@@ -210,15 +212,15 @@ fn serve(args: &Args) -> Outcome {
     if args.background
         && let Err(failure) = &outcome
     {
-        // The parent process has ended and no longer reads standard output, so log the failure.
+        // The parent process has ended and no longer reads this process's output, so log the failure.
         tracing::error!("{}", failure.what);
     }
     runtime.shutdown_background();
     outcome
 }
 
-/// Reports to the waiting parent process that the file system is mounted, and releases the terminal. Later log lines go
-/// to the file `log`, or to the system's log.
+/// Reports to the waiting parent process that the file system is mounted, and detaches from the terminal. Later log
+/// lines go to the file `log`, or to the system's log.
 fn detach(log: Option<&Path>) -> Result<(), Failure> {
     if log.is_none()
         && let Err(error) = logging::to_system()
@@ -245,7 +247,8 @@ fn daemonize(args: &Args) -> Outcome {
     }
     let own = std::env::current_exe()?;
     let mut command = Command::new(own);
-    // Pass the options as the user gave them. Skip the program name, which may be the name of a mount helper.
+    // Pass the options to the background process as the user gave them. Skip the first argument, the program name,
+    // which may be that of a mount helper.
     command.args(called().into_iter().skip(1)).arg("--background");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
@@ -255,7 +258,7 @@ fn daemonize(args: &Args) -> Outcome {
     if line.trim_end() == READY {
         return Ok(Exit::Done);
     }
-    // The background process has printed why it failed.
+    // The background process has already printed why it failed, so print nothing.
     Ok(match child.wait()?.code() {
         Some(code) if code == Exit::Usage as i32 => Exit::Usage,
         Some(code) if code == Exit::Unreachable as i32 => Exit::Unreachable,

@@ -108,16 +108,16 @@ pub fn run(args: Args) -> Outcome {
 
 /// Name of the extended attribute from which a mount returns the effective policy of a file or directory.
 const EFFECTIVE: &str = "user.weir.effective";
-/// Prefix of the extended attributes that set options of the mount.
+/// Prefix of the extended attributes through which programs set policy settings of the mount.
 const OPTION: &str = "user.weir.mount.";
 /// Size of the buffer for the value of [`EFFECTIVE`], in bytes.
 const ROOM: usize = 64 << 10;
 
-/// The value of one part of the effective policy.
+/// The value of one policy setting that is in effect.
 #[derive(Serialize)]
 struct Row {
     value: String,
-    /// Where the part is set, for example on a directory or by an option of the mount.
+    /// Where the policy setting was made, for example on a directory or by an option of the mount.
     origin: String,
 }
 
@@ -140,11 +140,11 @@ fn show_remote(args: &Show) -> Outcome {
     let target = args.connect.target_or_base(args.path.as_ref())?;
     let connect = &args.connect;
     crate::session::runtime()?.block_on(async {
-        // Show the policy that a mount without policy options would use.
+        // The path is below a URL, not on a mount. So show the policy that a mount without policy options uses.
         let options = Options { driver: fuse::driver(), ..connect.options()? };
         let mount = Mount::connect(&target, options).await?;
         let rows = of_remote(&mount, &target).await.map_err(|e| e.about(&target));
-        // Ignore an error of the disconnect, because the command already has the policy to print.
+        // Ignore an error when the session ends, because the command has already received the policy.
         let _ = mount.disconnect().await;
         print(rows?, args.json)
     })
@@ -162,7 +162,7 @@ async fn of_remote(mount: &Mount, target: &Target) -> Result<Rows, Failure> {
     Ok(shown.map(|(part, value, origin)| (part.name().into(), Row { value, origin: origin.name().into() })).collect())
 }
 
-/// Returns the effective policy of `path`, as the process that serves the mount reports it.
+/// Returns the effective policy of `path`. The process that serves the mount reports it in an extended attribute.
 fn of_mounted(path: &Path) -> Result<Rows, Failure> {
     let mut room = vec![0; ROOM];
     let len = rustix::fs::getxattr(path, EFFECTIVE, &mut room).map_err(|e| not_mounted(path, e))?;
@@ -200,8 +200,8 @@ async fn find(mount: &Mount, target: &Target) -> Result<(Node, FileKind), Failur
     }
 }
 
-/// Returns the parts that the command line sets or unsets, each with its value. Checks the values as far as this is
-/// possible without the target.
+/// Returns the policy settings that the command line sets or unsets, each with its value. Checks each value as far as
+/// possible without the directory, file or mount.
 fn parts(args: &Set, give: bool) -> Result<Vec<(Part, Option<&str>)>, Failure> {
     let mut parts = Vec::new();
     for text in &args.parts {
@@ -234,10 +234,11 @@ fn check(part: Part, value: Option<&str>, origin: Origin) -> Result<(), Failure>
     checked.map(drop).map_err(Failure::usage)
 }
 
-/// Sets or removes policy options of the mount at a path.
+/// Sets or removes policy settings of the mount at a path.
 fn set_mount(args: &Set, give: bool) -> Outcome {
     let path = Path::new(OsStr::new(&args.path));
-    // Read the policy first, so that a path outside a mount has its own error message.
+    // Read the policy of the path first. This fails for a path outside a mount, so that such a path gets its own error
+    // message.
     of_mounted(path)?;
     for (part, value) in parts(args, give)? {
         let name = format!("{OPTION}{}", part.name());

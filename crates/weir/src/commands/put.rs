@@ -14,7 +14,7 @@ use std::io::Read;
 use tokio::sync::mpsc;
 use types::{FileKind, SetAttrs, Status};
 
-/// Maximum number of full buffers that wait to be written to Weir.
+/// Maximum number of buffers with input that wait to be written to Weir.
 const AHEAD: usize = 4;
 
 /// Store standard input as a file
@@ -81,8 +81,8 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
 /// Writes all of standard input to the file. Returns the number of bytes written.
 async fn fill(file: &File, stop: &Stop) -> Result<u64, Failure> {
     let (send, mut receive) = mpsc::channel(AHEAD);
-    // Read in a separate thread, so that a read of standard input that blocks does not delay a stop by the user. The
-    // thread ends with the process.
+    // Read standard input in a separate thread, so that a blocked read does not delay a stop by the user. The thread
+    // ends with the process.
     std::thread::spawn(move || read_all(&send));
     let mut at = 0;
     loop {
@@ -115,7 +115,8 @@ fn read_all(send: &mpsc::Sender<std::io::Result<Bytes>>) {
     }
 }
 
-/// Fills the buffer from the input. Returns fewer bytes than the buffer holds only at the end of the input.
+/// Fills the buffer from the input. Returns the number of bytes read, which is less than the buffer holds only at the
+/// end of the input.
 fn read_full(input: &mut impl Read, buffer: &mut Buffer) -> std::io::Result<usize> {
     let space = buffer.space();
     let mut done = 0;

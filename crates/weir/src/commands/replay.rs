@@ -190,7 +190,7 @@ fn bar(json: bool) -> ProgressBar {
 }
 
 impl Making {
-    /// Generates a trace. Returns the trace, and the number of copies of it to replay at the same time.
+    /// Generates a trace. Returns the trace, and the number of copies of the trace to replay at the same time.
     fn make(&self, kind: Kind, clients: Option<u32>) -> Result<(Trace, u32), Failure> {
         let (request, read) = (u32::try_from(self.request).unwrap_or(u32::MAX), self.read);
         let (size, count, fsync) = (self.size, self.count, !self.no_fsync);
@@ -229,7 +229,7 @@ impl Args {
     }
 }
 
-/// The summary that `weir replay` prints at the end.
+/// The results that `weir replay` prints after the replay.
 #[derive(Serialize)]
 struct Summary {
     clients: usize,
@@ -310,7 +310,7 @@ impl Summary {
     }
 }
 
-/// Formats a time in microseconds with a unit that suits its size.
+/// Formats a time in microseconds as text, in the unit that fits its size.
 fn short(micros: f64) -> String {
     format!("{:.1?}", Duration::from_nanos((micros * 1000.0) as u64))
 }

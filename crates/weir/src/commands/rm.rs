@@ -64,7 +64,7 @@ async fn remove(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failu
     gone(in_doubt::remove(mount, node.id, &dir, name).await)
 }
 
-/// Treats a removal as done if another client has removed the name first.
+/// Treats the removal of a name as successful if another client has removed the name first.
 fn gone(removed: client::Result<()>) -> Result<(), Failure> {
     match removed {
         Err(e) if e.is(Status::NoEnt) => Ok(()),
@@ -72,8 +72,8 @@ fn gone(removed: client::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Removes everything in a directory, level by level: first the files from the top down, then the directories from the
-/// bottom up.
+/// Removes everything in a directory, level by level: first the files, from the top level down, and then the
+/// directories, from the lowest level up.
 async fn empty(mount: &Mount, top: Node) -> Result<(), Failure> {
     let mut levels: Vec<Vec<Below>> = Vec::new();
     let mut dirs = vec![top];
@@ -92,7 +92,7 @@ async fn empty(mount: &Mount, top: Node) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A directory to remove after its content, with its parent directory.
+/// A directory that is removed after its content, and its parent directory.
 struct Below {
     parent: Node,
     name: Vec<u8>,

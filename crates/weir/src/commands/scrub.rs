@@ -15,7 +15,7 @@ use types::Timestamp;
 use wire::admin::{SCRUB, SCRUB_FINDINGS_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState};
 use wire::native::Damage;
 
-/// Interval between two requests for the progress of a scrub.
+/// Interval between two requests for the progress of the running scrub.
 const EVERY: Duration = Duration::from_millis(300);
 /// Maximum number of damaged byte ranges that one output line shows.
 const RANGES_SHOWN: usize = 4;
@@ -94,7 +94,7 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Starts a scrub, waits for its end and reports the result.
+/// Starts a scrub, waits until the scrub ends, and prints its result.
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target_or_base(args.system.as_ref())?;
     let address = admin::mgr_of(&target);
@@ -129,7 +129,7 @@ pub fn run(args: Args) -> Outcome {
         } else {
             show::raw(text(&reply, &findings).as_bytes())?;
         }
-        // Report no failure for a scrub that was cancelled on request, or that still runs.
+        // A scrub that was cancelled on request, or that still runs, is not a failure of this command.
         let ended = match reply.state {
             ScrubState::Done | ScrubState::Never => true,
             ScrubState::Running => args.status,
@@ -153,7 +153,7 @@ async fn ask(admin: &Admin, action: ScrubAction, rate: u64, from: Option<u32>) -
     }
 }
 
-/// Polls the mgr until the scrub ends, and shows the progress.
+/// Requests the state of the scrub from the mgr repeatedly until the scrub ends, and shows its progress.
 async fn wait(admin: &Admin, quiet: bool) -> Result<ScrubReply, Failure> {
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let style =
@@ -178,7 +178,7 @@ async fn wait(admin: &Admin, quiet: bool) -> Result<ScrubReply, Failure> {
     }
 }
 
-/// Returns all findings of the last scrub that the mgr has stored.
+/// Requests from the mgr all stored findings of the last scrub.
 async fn findings(admin: &Admin, kept: u32) -> Result<Vec<ScrubFinding>, Failure> {
     let mut all = Vec::new();
     while (all.len() as u32) < kept {

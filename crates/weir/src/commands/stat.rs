@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use types::{Attrs, ByteRange, FileKind, Status};
 use wire::admin::{Group, PLACEMENT, PlacementArgs, Value};
 
-/// Maximum number of byte ranges that the output shows for each object.
+/// Maximum number of byte ranges of the file that the output shows for each object.
 const RANGES_SHOWN: usize = 3;
 
 /// Show all attributes of a file, and which of its bytes are on which iod
@@ -44,7 +44,7 @@ struct JsonStat {
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     placement: Option<JsonPlacement>,
-    /// The objects of all copies, for a file that clients read and write only on the mgr path.
+    /// The objects of all copies of the file. Filled only for a file that clients read and write on the mgr path alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     copies: Vec<JsonCopy>,
 }
@@ -62,9 +62,9 @@ struct JsonCopy {
 struct JsonPlacement {
     distribution: &'static str,
     stripe_unit: u64,
-    /// The inode number in the names of the objects.
+    /// The inode number, which the names of the file's objects contain.
     object: u64,
-    /// The stream number in the names of the objects.
+    /// The stream number, which the names of the file's objects contain.
     stream: u32,
     objects: Vec<JsonObject>,
 }
@@ -77,7 +77,7 @@ struct JsonObject {
     allocated: u64,
     /// The first byte ranges of the file that are in this object, as (offset, length).
     ranges: Vec<(u64, u64)>,
-    /// Whether the object holds further ranges of the file, which follow at the same distance.
+    /// Whether the object holds more ranges of the file than `ranges` lists; they repeat at the same distance.
     more: bool,
 }
 
@@ -129,10 +129,10 @@ async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure
     show::raw(out.as_bytes())
 }
 
-/// Output for a file of which clients get no layout, for example a file with two copies.
+/// Output for a file of which the mgr grants no layout, for example a file with two copies.
 const THROUGH_MGR: &str = "layout   none: clients read and write through the mgr\n";
 
-/// Returns the placement of a file, or `None` if the mgr gives clients no layout of the file.
+/// Returns the placement of a file's bytes on iods. Returns `None` if the mgr grants no layout of the file.
 fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>, client::Error> {
     match placement {
         Err(e) if e.is(Status::NoLayout) => Ok(None),
@@ -140,7 +140,8 @@ fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>
     }
 }
 
-/// Requests from the mgr the objects of a file of which clients get no layout. Returns nothing if the request fails.
+/// Requests the objects of a file from the mgr, because the mgr grants no layout of this file. Returns an empty list if
+/// the request fails.
 async fn copies(target: &Target, attrs: &Attrs, args: &Args) -> Vec<Group> {
     let asked = async {
         let admin = Admin::connect(admin::mgr_of(target), args.connect.timeout()).await?;
@@ -206,12 +207,13 @@ born     {}
     )
 }
 
-/// Returns, for each object, the first ranges of the file that are in the object, and whether more ranges follow.
+/// Returns, for each object, the first ranges of the file that are in this object, and whether the object holds more
+/// ranges.
 fn ranges(placement: &Placement) -> Vec<(Vec<ByteRange>, bool)> {
     let count = placement.objects.len();
     let mut found: Vec<(Vec<ByteRange>, bool)> = vec![(Vec::new(), false); count];
     let whole = ByteRange { offset: 0, len: placement.file_size };
-    // Take as many pieces as show the first ranges of every object, and whether the object holds more ranges.
+    // Examine enough ranges of the file to find, for each object, the ranges to show and one further range.
     for piece in placement.pieces(whole).take(count * (RANGES_SHOWN + 1)) {
         let Some((ranges, more)) = found.get_mut(piece.index) else { continue };
         match ranges.len() < RANGES_SHOWN {

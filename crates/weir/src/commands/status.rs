@@ -1,4 +1,4 @@
-//! `weir status`: prints the health of a cluster, computed from the status that the mgr reports.
+//! `weir status`: prints the health of a cluster, which the command computes from the mgr's status report.
 
 use crate::admin::{self, Admin};
 use crate::failure::{Exit, Failure, Outcome};
@@ -74,7 +74,7 @@ pub fn run(args: Args, details: bool) -> Outcome {
     Ok(if health.is_degraded() { Exit::Failed } else { Exit::Done })
 }
 
-/// Returns the health in the form of a status group of the mgr.
+/// Returns the health of the cluster as a status group, in the same form as the groups that the mgr sends.
 fn judged(health: &Health) -> Group {
     let mut group = Group::new("health");
     group.text("verdict", health.verdict());
@@ -103,7 +103,7 @@ fn text(status: &Status) -> String {
         let width = group.values.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, value) in &group.values {
             let value = match value {
-                // Show sizes also with a unit, because a large number of bytes is hard to read.
+                // Print each size also with a unit, because a large number of bytes is hard to read.
                 Value::Number(n) if name.contains("bytes") => format!("{n} ({})", show::size(*n)),
                 Value::Number(n) => n.to_string(),
                 Value::Text(text) => show::path(text.as_bytes()),

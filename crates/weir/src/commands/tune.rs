@@ -80,9 +80,9 @@ struct Threshold {
     connect: Connect,
 }
 
-/// Minimum length in bytes of the file that the requests read or write.
+/// Minimum length in bytes of the file that the measurement reads or writes.
 const FILE: u64 = 32 << 20;
-/// Number of requests at the start of each client that are not timed. These requests also establish the connections.
+/// Number of requests at the start of each client that are not timed, because they also establish the connections.
 const WARM: u32 = 8;
 
 fn size(text: &str) -> Result<u32, String> {
@@ -132,7 +132,7 @@ impl Threshold {
             let mut point = Point { size: size.into(), mgr_us: Vec::new(), direct_us: Vec::new() };
             let trace = Arc::new(self.trace(size)?);
             for round in 0..self.rounds {
-                // Alternate the order of the paths, so that neither path is always measured second.
+                // Alternate which path is measured first, so that neither path has an advantage by its position.
                 let ways = [round % 2 == 0, round % 2 != 0];
                 for mgr in ways {
                     let job = self.job(trace.clone(), target, runtime, if mgr { ALWAYS_MGR } else { 0 })?;
@@ -155,7 +155,7 @@ impl Threshold {
         Ok(points)
     }
 
-    /// Returns the number of timed requests of length `request` that each client sends.
+    /// Returns the number of timed requests of `request` bytes that each client sends.
     fn count(&self, request: u32) -> u32 {
         const MOST: u32 = 16 << 20;
         self.count.min((MOST / request).max(8))
@@ -173,7 +173,7 @@ impl Threshold {
         };
         let mut trace = generator.generate(u64::from(request)).map_err(Failure::usage)?;
         if !read {
-            // This fsync makes the untimed writes durable before the timed requests start.
+            // This fsync makes the writes of the untimed requests durable before the timed requests start.
             trace.clients.iter_mut().for_each(|ops| ops.insert(WARM as usize + 1, Op::of(Action::Fsync, 0)));
         }
         Ok(trace)
@@ -189,7 +189,8 @@ impl Threshold {
         let (write_threshold, read_threshold) =
             if self.read { (Some(Rule::Fixed(0)), Some(threshold)) } else { (Some(Rule::Fixed(threshold)), Some(0)) };
         let policy = Settings { write_threshold, read_threshold, ..Settings::default() };
-        // Ignore the policy of the environment, so that only the measured threshold applies.
+        // Ignore the policy settings of the environment, so that only the measured threshold decides the path of a
+        // request.
         let options = Options { policy, environment: Settings::default(), ..self.connect.options()? };
         let place =
             Place::Weir { target: target.clone(), options: Box::new(options), each: true, runtime: runtime.clone() };
@@ -198,7 +199,7 @@ impl Threshold {
     }
 }
 
-/// The result of the measurement of one threshold.
+/// The result of measuring the write threshold or the read threshold.
 #[derive(Serialize)]
 struct Found {
     what: &'static str,

@@ -6,7 +6,7 @@ use crate::show;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the command waits until the mount has ended its sessions.
+/// How long the command waits until the process that serves the mount has ended its sessions.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount a file system that "weir mount" mounted

@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Outcome {
         }
         let stopped = async {
             tokio::select! {
-                // This future completes only when the user stops the cluster.
+                // Completes only when the user stops the cluster: a failure of the mgr ends the process.
                 () = daemon::until_stopped(&stop, cluster.mgr()) => {}
                 () = show_status(&cluster, quiet) => {}
             }
@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Outcome {
                 Ok(Exit::Done)
             }
         };
-        // If another process has unmounted the file system, the cluster still runs until the user stops it.
+        // Another process has unmounted the file system. The cluster keeps running until the user stops it.
         stop.wait().await;
         cluster.stop().await;
         unmounted?;
@@ -120,7 +120,7 @@ pub fn run(args: Args) -> Outcome {
     outcome
 }
 
-/// Fails if a mount at `mount` would hide some of the data that the cluster in `dir` stores.
+/// Fails if a mount at `mount` hides some of the data that the cluster in `dir` stores.
 fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
     let (at, stores) = (whole(mount), cluster::home(&whole(dir)));
     if !stores.starts_with(&at) && !at.starts_with(&stores) {
@@ -131,7 +131,7 @@ fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
         .next("mount at another directory, or keep the data elsewhere with --dir"))
 }
 
-/// Returns the absolute path, with symlinks resolved in the part of the path that exists.
+/// Returns the absolute path. Resolves the symlinks in the part of the path that exists.
 fn whole(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for above in path.ancestors() {
@@ -155,8 +155,8 @@ async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &How) -> Result<Mo
         environment: environment()?,
         identity: identity.as_ref().map(Identity::name),
         door: cluster.mgr().door(),
-        // The mgr runs in this process, on the same machine. So a power loss that loses unflushed changes also ends all
-        // programs on the mount, as with a local file system.
+        // The mgr runs in this process on the same machine. A power loss that loses unflushed changes also ends all
+        // programs on the mount, so the guarantees of a local file system suffice.
         durable: client::Durable::Fsync,
         ..client::Options::default()
     };
@@ -188,8 +188,8 @@ fn welcome(cluster: &Cluster, dir: &Path, url: &str, mounted: Option<&Path>) -> 
     )
 }
 
-/// Returns a shell line that adds the directory of `weir` to PATH. Returns an empty string if the shell already finds
-/// this `weir`.
+/// Returns a shell line that adds the directory of the `weir` binary to PATH. Returns an empty string if the shell
+/// finds this binary already.
 fn path_line() -> String {
     let Ok(own) = std::env::current_exe().and_then(std::fs::canonicalize) else { return String::new() };
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -200,7 +200,7 @@ fn path_line() -> String {
     }
 }
 
-/// Prints the state of the cluster at regular intervals until the caller drops the future.
+/// Prints the state of the cluster at regular intervals. Never returns, so the caller must drop the future.
 async fn show_status(cluster: &Cluster, quiet: bool) {
     if quiet || !std::io::stdout().is_terminal() {
         return std::future::pending().await;

@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use types::ByteRange;
 
-/// Number of bytes that one thread copies at a time; a multiple of every usual stripe unit.
+/// Number of bytes of a chunk, which one thread copies at a time; a multiple of every usual stripe unit.
 pub const CHUNK: u64 = 16 << 20;
 /// Length of one read from Weir in bytes. It is large enough that several iods work at the same time.
 const READ: usize = 4 * PIECE;
-/// Minimum length of a range that the iods copy between themselves if both sides are one file system. For a shorter
-/// range, the additional requests to the iods cost more time than they save.
+/// Minimum length of a range that iods copy from one to another if source and destination are one file system. For a
+/// shorter range, the additional requests to the iods cost more time than they save.
 const BY_IODS_FROM: u64 = 2 << 20;
-/// Minimum size of a file in Weir whose holes the copy looks up before it reads. For a smaller file, the answers to the
-/// reads report the holes.
+/// Minimum size of a file in Weir whose holes the copy looks up before it reads the file. For a smaller file, the
+/// replies to the reads report the holes.
 const PROBE_HOLES_FROM: u64 = 64 << 20;
 
-/// A file whose bytes are being copied to a file with a temporary name.
+/// A source file whose bytes are being copied to a new file, which has a temporary name until it is complete.
 pub struct Body {
-    /// The source file, and the directory and name of its copy.
+    /// The task with the source file, and the directory and name of its copy.
     pub job: FileJob,
     /// The source file, open for reading.
     pub source: Open,
@@ -45,7 +45,7 @@ pub struct Body {
     failure: Mutex<Option<Failure>>,
 }
 
-/// The resources of a copy that the transfer of every file uses.
+/// The parts of a copy that every transfer of a file uses.
 pub struct Means<'a> {
     /// The source of the copy.
     pub from: &'a End,
@@ -60,7 +60,7 @@ pub struct Means<'a> {
 }
 
 impl Body {
-    /// Returns the transfer of a file of which no byte has been copied yet.
+    /// Returns a transfer that has not copied any byte of the file yet.
     pub fn new(job: FileJob, source: Open, sink: Open, spot: Spot, temporary: Vec<u8>) -> Self {
         let (cursor, failure, by_iods) = (Mutex::new(0), Mutex::new(None), AtomicBool::new(true));
         Body { job, source, sink, spot, temporary, cursor, by_iods, written: AtomicU64::new(0), failure }
@@ -71,22 +71,23 @@ impl Body {
         if let Err(failure) = self.move_chunks(means) {
             let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(failure);
-            // Move the cursor to the end of the file, so that the other threads find no chunk left.
+            // A chunk has failed. Move the position of the next chunk to the end of the file, so that the other threads
+            // find no chunk left.
             *self.cursor.lock().unwrap_or_else(PoisonError::into_inner) = self.size();
         }
     }
 
-    /// Returns the first failure of any thread, if there is one.
+    /// Returns the first failure of any thread that copies the file; `None` if no thread has failed.
     pub fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the end offset of the last byte that the threads have written.
+    /// Returns the highest end offset of all bytes that the threads have written to the new file.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Sets the destination file as the subject of a write failure.
+    /// Names the final path of the destination file in a write failure.
     fn at_target(&self, failure: Failure) -> Failure {
         failure.of(super::named(&self.job.folder.spot, &self.job.name))
     }
@@ -155,8 +156,8 @@ impl Body {
         Ok(())
     }
 
-    /// Asks the iods to copy a chunk. Returns `false` if they did not copy it. The caller then copies the chunk through
-    /// this machine, and reports the error if that fails too.
+    /// Requests the iods to copy a chunk. Returns `false` if the iods did not copy it. The caller then copies the chunk
+    /// through this machine, and reports an error only if this fails, too.
     fn copy_by_iods(
         &self,
         means: &Means,

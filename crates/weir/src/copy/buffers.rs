@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub const PIECE: usize = types::limits::PAYLOAD_MAX;
 const PAGE: usize = 4096;
 
-/// The pool: the buffers that are free.
+/// The pool of the buffers that are free now.
 #[derive(Clone, Default)]
 pub struct Pool(Arc<Mutex<Vec<Box<[u8]>>>>);
 
@@ -21,7 +21,8 @@ pub struct Buffer {
 }
 
 impl Pool {
-    /// Takes a free buffer of [`PIECE`] bytes, or allocates one. A reused buffer still has its old content.
+    /// Takes a free buffer of [`PIECE`] bytes from the pool, or allocates a new one. A buffer from the pool still has
+    /// its old content.
     pub fn take(&self) -> Buffer {
         let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let memory = free.unwrap_or_else(|| vec![0; PIECE + PAGE].into_boxed_slice());

@@ -1,4 +1,5 @@
-//! One side of a copy, the source or the destination, with the same operations on local files and on files in Weir.
+//! One side of a copy: the source or the destination. Both kinds of sides, local files and files in Weir, have the same
+//! operations.
 
 use super::entry::{Entry, Spot, Xattr};
 use super::local;
@@ -80,7 +81,7 @@ impl End {
         }
     }
 
-    /// Removes a name; a missing name is not an error.
+    /// Removes a name. Succeeds if the name does not exist.
     pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
         match self {
             End::Local => target::unlink(dir, name),
@@ -88,7 +89,7 @@ impl End {
         }
     }
 
-    /// Sets the mode and times of a directory, symlink or special file and, for root, its owner.
+    /// Sets the mode and the times of a directory, symlink or special file. As root, also sets its owner.
     pub fn apply(&self, spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
         match self {
             End::Local => target::apply(spot, attrs),
@@ -121,8 +122,8 @@ impl End {
         }
     }
 
-    /// Creates the file `name` in `dir`. Only its owner can access the file until [`Self::finish`] sets the final
-    /// attributes.
+    /// Creates the file `name` in `dir`. Until [`Self::finish`] sets the final attributes, only the file's owner can
+    /// access it.
     pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(Open, Spot), Failure> {
         match self {
             End::Local => target::create(dir, name).map(|(file, spot)| (Open::Local(file), spot)),
@@ -147,8 +148,8 @@ impl End {
         }
     }
 
-    /// Completes a file that is written up to `written`: sets its length and attributes, and atomically renames it from
-    /// its temporary to its final name.
+    /// Completes a new file whose last written byte ends at `written`: sets its length and attributes, and atomically
+    /// renames it from its temporary to its final name.
     pub fn finish(
         &self,
         file: Open,

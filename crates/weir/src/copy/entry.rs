@@ -11,14 +11,14 @@ use types::{Attrs, FileKind};
 pub struct Spot {
     /// The path of the file, for messages and for reads of local files.
     pub path: Vec<u8>,
-    /// The node of a file in a Weir file system; `None` for a local file.
+    /// The node of the file in a Weir file system; `None` for a local file.
     pub node: Option<Node>,
-    /// The open top directory of a local destination tree and the path below it; `None` for a local source and for
-    /// Weir.
+    /// The open top directory of a local destination tree, and the path of the file below it; `None` for a local source
+    /// and for Weir.
     pub place: Option<Place>,
 }
 
-/// The device number and the attributes of a file.
+/// The metadata of a file: its device number and its attributes.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
     /// The device number, which tells apart the file systems of one machine; 0 in Weir.
@@ -46,14 +46,14 @@ pub struct Xattr {
 }
 
 impl Meta {
-    /// Returns the maximum number of bytes that a copy of the file reads.
+    /// Returns an upper limit for the number of bytes that the copy reads from the file.
     pub fn bytes(&self) -> u64 {
         if self.attrs.kind == FileKind::Regular { self.attrs.size } else { 0 }
     }
 }
 
 impl Spot {
-    /// Returns the location of a source file on this machine.
+    /// Returns the location of a local source file.
     pub fn local(path: Vec<u8>) -> Self {
         Spot { path, node: None, place: None }
     }
@@ -69,7 +69,7 @@ impl Spot {
         Spot { path: join(&self.path, name), node: None, place: Some(place) }
     }
 
-    /// Returns the location of the same file under another name in the directory `dir`.
+    /// Returns the location of this file after it is renamed to another name in the directory `dir`.
     pub fn renamed(self, dir: &Spot, name: &[u8]) -> Self {
         let place = dir.place.as_ref().map(|place| place.child(name));
         Spot { path: join(&dir.path, name), place, ..self }

@@ -6,12 +6,13 @@ use types::Attrs;
 
 /// A directory of the destination into which tasks still copy names.
 ///
-/// Every task that will make a name in the directory holds a reference to this value. The task that drops the last
+/// Every task that will make a name in the directory holds a reference to this directory. The task that drops the last
 /// reference sets the final attributes of the directory, because every new name changes the directory's times.
 pub struct Folder {
     /// The location of the destination directory.
     pub spot: Spot,
-    /// The attributes to set at the end; `None` for a directory that existed before the copy and keeps its attributes.
+    /// The attributes that the directory gets at the end of its copy; `None` for a directory that existed before the
+    /// copy and keeps its attributes.
     pub attrs: Option<Attrs>,
     /// The parent of the destination directory, if this copy also creates the parent.
     pub parent: Option<Arc<Folder>>,
@@ -23,15 +24,15 @@ pub struct DirJob {
     pub spot: Spot,
     /// The metadata of the source directory.
     pub meta: Meta,
-    /// The destination of the directory.
+    /// Where the task copies the directory to.
     pub into: Into,
 }
 
-/// The destination of a copied directory.
+/// Where a directory is copied to.
 pub enum Into {
-    /// A new directory of this name, to make in the destination directory.
+    /// A new directory of this name, which the task makes in the given directory of the destination.
     Name(Arc<Folder>, Vec<u8>),
-    /// An existing directory, into which the entries are copied.
+    /// An existing directory of the destination, into which the task copies the entries of the source directory.
     Existing(Arc<Folder>),
 }
 
@@ -41,7 +42,7 @@ pub struct FileJob {
     pub spot: Spot,
     /// The metadata of the source file.
     pub meta: Meta,
-    /// The destination directory.
+    /// The destination directory in which the copy of the file gets its name.
     pub folder: Arc<Folder>,
     /// The name of the copy in the destination directory.
     pub name: Vec<u8>,

@@ -6,24 +6,26 @@ use std::sync::{Mutex, PoisonError};
 /// Device number and inode number of a source file with more than one name.
 pub type Identity = (u64, u64);
 
-/// The table of one copy. `W` is a source name that waits until its file is copied; `T` is a file at the destination.
+/// The table of one copy. `W` is a source name that waits until another task has copied its file; `T` is a file at the
+/// destination.
 pub struct Links<W, T>(Mutex<HashMap<Identity, State<W, T>>>);
 
 enum State<W, T> {
-    /// A thread copies the bytes of the file. The names in the list wait for the result.
+    /// A thread is copying the bytes of the file. The names in the list wait until the copy is complete or has failed.
     Copying(Vec<W>),
     /// The file at the destination, complete with all its bytes.
     Done(T),
 }
 
-/// The action of the caller for one name of a file with several names.
+/// What the caller does for one name of a file with several names.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Turn<W, T> {
     /// Copy the bytes, because this is the first name of the file. Then call [`Links::done`] or [`Links::failed`].
     Copy(W),
-    /// Make a hard link to the given file of the destination, which has the bytes already.
+    /// Make a hard link to the given file of the destination, which already has all its bytes.
     Link(W, T),
-    /// Do nothing with this name now. [`Links::done`] or [`Links::failed`] returns the name later.
+    /// Do nothing with this name for the moment. When the copy of the file ends, [`Links::done`] or [`Links::failed`]
+    /// returns the name.
     Wait,
 }
 
@@ -34,7 +36,7 @@ impl<W, T> Default for Links<W, T> {
 }
 
 impl<W, T: Clone> Links<W, T> {
-    /// Returns the action for the name `who` of the file `id`.
+    /// Returns what the caller does for the name `who` of the file `id`.
     pub fn turn(&self, id: Identity, who: W) -> Turn<W, T> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match table.get_mut(&id) {
@@ -50,8 +52,8 @@ impl<W, T: Clone> Links<W, T> {
         }
     }
 
-    /// Records that the file `id` is complete at `path`. Returns the names that waited; the caller makes each a hard
-    /// link.
+    /// Records that the copy of the file `id` is complete at `path`. Returns the names that waited for it; the caller
+    /// makes a hard link for each.
     pub fn done(&self, id: Identity, path: T) -> Vec<W> {
         match self.put(id, Some(State::Done(path))) {
             Some(State::Copying(waiting)) => waiting,
@@ -59,8 +61,8 @@ impl<W, T: Clone> Links<W, T> {
         }
     }
 
-    /// Records that the copy of the file `id` has failed. Returns the names that waited; the first of them copies the
-    /// bytes again.
+    /// Records that the copy of the file `id` has failed. Returns the names that waited for it; the first of them tries
+    /// to copy the bytes again.
     pub fn failed(&self, id: Identity) -> Vec<W> {
         match self.put(id, None) {
             Some(State::Copying(waiting)) => waiting,

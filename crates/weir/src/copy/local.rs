@@ -1,4 +1,4 @@
-//! The side of a copy on this machine, for reads; [`super::target`] has the operations that change a tree.
+//! The local side of a copy, for reads. [`super::target`] has the operations that change a local tree.
 
 use super::buffers::{Buffer, PIECE};
 use super::entry::{Entry, Meta, Spot, Xattr};
@@ -18,7 +18,8 @@ pub fn os(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
-/// Returns the metadata of a file. If `follow` is set and the file is a symlink, returns the metadata of its target.
+/// Returns the metadata of a file. If `follow` is set and the file is a symlink, returns the metadata of the symlink's
+/// target.
 pub fn stat(path: &[u8], follow: bool) -> Result<Meta, Failure> {
     let found = if follow { std::fs::metadata(os(path)) } else { std::fs::symlink_metadata(os(path)) };
     Ok(meta(&found?))
@@ -26,7 +27,7 @@ pub fn stat(path: &[u8], follow: bool) -> Result<Meta, Failure> {
 
 /// Returns the entries of a directory with their metadata.
 ///
-/// Omits a name that another program removes meanwhile.
+/// Omits a name that another program removes before this function reads its metadata.
 pub fn list(path: &[u8]) -> Result<Vec<Entry>, Failure> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(os(path))? {
@@ -153,8 +154,8 @@ pub fn xattrs(path: &[u8]) -> Result<Vec<Xattr>, Failure> {
     Ok(found)
 }
 
-/// Returns a value of unknown length from the kernel. The first call passes a buffer that usually suffices; if it is
-/// too small, the second call passes one of the kernel's maximum size.
+/// Returns a value of unknown length from the kernel. The first call of `get` has a buffer that usually suffices. If
+/// the buffer is too small, the second call has a buffer of the kernel's maximum size.
 fn sized(ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     for room in [1 << 10, 64 << 10] {
         let mut space = vec![0; room];

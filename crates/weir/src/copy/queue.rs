@@ -1,16 +1,16 @@
-//! Work queue of one copy, which its threads share.
+//! Work queue of one copy. The threads of the copy share it.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// While this many files wait in the queue, threads read no further directory. This bounds the memory of a copy for a
-/// tree of any size.
+/// Number of waiting files from which on threads read no further directory. This limits the memory of a copy for a tree
+/// of any size.
 const FILES_WAITING_MAX: usize = 1 << 16;
 
 /// A queue of tasks that detects when all tasks are done.
 ///
 /// Threads take [`Task::Help`] first, so that a started file is complete soon. Then they take directories, so that the
-/// totals are known early, and files last.
+/// totals of the copy are known early. They take files last.
 pub struct Queue<D, F, H> {
     inner: Mutex<Inner<D, F, H>>,
     change: Condvar,
@@ -61,8 +61,8 @@ impl<D, F, H> Queue<D, F, H> {
         self.change.notify_all();
     }
 
-    /// Takes the next task, or waits for one. Returns `None` when all tasks are done. After each task the caller calls
-    /// [`Queue::done`].
+    /// Takes the next task from the queue, or waits for one. Returns `None` when all tasks are done. The caller must
+    /// call [`Queue::done`] after each task.
     pub fn pop(&self) -> Option<Task<D, F, H>> {
         let mut inner = self.lock();
         loop {
@@ -76,7 +76,7 @@ impl<D, F, H> Queue<D, F, H> {
         }
     }
 
-    /// Records that a task is done. The caller must first push all tasks that result from it.
+    /// Records that a task is done. Before this call, the caller must push all tasks that result from the task.
     pub fn done(&self) {
         let mut inner = self.lock();
         inner.open -= 1;

@@ -1,7 +1,7 @@
 //! The side of a copy that is a Weir file system.
 //!
-//! The threads of a copy are plain threads. Each thread blocks until its own request completes. After the user asks to
-//! stop, requests in flight may continue for a few seconds, so that they leave no incomplete work.
+//! The threads of a copy are plain threads, not tasks. Each thread blocks until its own request completes. After the
+//! user asks to stop, requests in flight may continue for a few seconds, so that they leave no incomplete work.
 
 use super::entry::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;
@@ -24,12 +24,12 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// Returns the side for `mount`. Its requests run in the tokio runtime `runtime`.
+    /// Returns the Weir side of a copy for `mount`. The requests of this side run in the tokio runtime `runtime`.
     pub fn new(mount: Mount, runtime: Handle, stop: Stop) -> Self {
         Weir { mount, runtime, stop }
     }
 
-    /// Returns whether `self` and `other` use the same mount.
+    /// Returns whether the sides `self` and `other` use the same mount.
     pub fn is_same(&self, other: &Weir) -> bool {
         self.mount.is_same(&other.mount)
     }
@@ -68,7 +68,8 @@ impl Weir {
         Ok(entries)
     }
 
-    /// Makes a directory, or returns the existing directory. The returned flag is `false` if the directory existed.
+    /// Makes a directory, or returns the existing directory of this name. The returned flag is `false` if the directory
+    /// existed.
     pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
         let dir_node = dir.node()?;
         let made = self.unless_taken(in_doubt::make(async || self.mount.mkdir(dir_node, name, mode).await))?;
@@ -128,7 +129,7 @@ impl Weir {
         })
     }
 
-    /// Removes a name; a missing name is not an error.
+    /// Removes a name. Succeeds if the name does not exist.
     pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
         self.wait(remove_if_there(&self.mount, dir, name))
@@ -192,8 +193,8 @@ impl Weir {
         self.wait(file.close())
     }
 
-    /// Completes a file that is written up to `written`: makes its data durable, sets its attributes, and renames it
-    /// from its temporary to its final name.
+    /// Completes a new file whose last written byte ends at `written`: makes its data durable, sets its attributes, and
+    /// renames it from its temporary to its final name.
     pub fn finish(
         &self,
         file: File,
@@ -202,14 +203,15 @@ impl Weir {
         dir: &Spot,
         [temporary, name]: [&[u8]; 2],
     ) -> Result<(), Failure> {
-        // Set the size only if the file ends with a hole, because a change of the size sends requests to every iod.
+        // Set the size only if the file ends with a hole: every change of the size sends requests to all iods of the
+        // file.
         let size = (attrs.size != written).then_some(attrs.size);
         let changes = SetAttrs { size, ..kept(attrs) };
         self.wait(in_doubt::finish(&self.mount, file, changes, dir.node()?, [temporary, name])).map(drop)
     }
 }
 
-/// Removes a name; a missing name is not an error.
+/// Removes a name. Succeeds if the name does not exist.
 pub async fn remove_if_there(mount: &Mount, dir: &Node, name: &[u8]) -> client::Result<()> {
     let removed = match mount.lookup(dir, name).await {
         Ok((node, _)) => in_doubt::remove(mount, node.id, dir, name).await,
@@ -226,7 +228,8 @@ pub async fn remove_if_there(mount: &Mount, dir: &Node, name: &[u8]) -> client::
 fn kept(attrs: &Attrs) -> SetAttrs {
     let own = rustix::process::geteuid();
     let link = attrs.kind == FileKind::Symlink;
-    // Clear the setuid and setgid bits if the file gets another owner than the source: only root preserves the owner.
+    // Clear the setuid and setgid bits of the copy if its owner may differ from the source's owner: only root preserves
+    // the owner.
     let mode = if own.is_root() || own.as_raw() == attrs.uid { attrs.mode } else { attrs.mode & 0o1777 };
     SetAttrs {
         mode: (!link).then_some(mode),

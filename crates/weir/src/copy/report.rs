@@ -12,17 +12,18 @@ use std::time::{Duration, Instant};
 /// Maximum number of errors in the JSON summary. The report prints and counts all errors.
 const ERRORS_KEPT: usize = 1000;
 
-/// Weight of a name in the progress bar, in bytes: making a small file takes about as long as copying this many bytes.
+/// Weight of one name in the progress bar, in bytes: making a small file takes about as long as copying this many
+/// bytes.
 const NAME_WEIGHT: u64 = 64 << 10;
 /// Minimum interval between two updates of the text beside the progress bar, in milliseconds.
 const TEXT_EVERY: u64 = 200;
 
-/// What a copy prints.
+/// What a copy prints, as the options of the command determine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Talk {
     /// A progress bar on a terminal, and one summary line at the end.
     Normal,
-    /// Only errors.
+    /// Only errors, on standard error.
     Quiet,
     /// Errors on standard error, and one JSON object on standard output at the end.
     Json,
@@ -35,16 +36,16 @@ pub struct Report {
     start: Instant,
     bar: ProgressBar,
     counts: Counts,
-    /// Number of names and number of bytes that the copy has found so far.
+    /// Number of names and number of bytes that the copy has found in the source.
     found: (AtomicU64, AtomicU64),
-    /// Number of bytes processed so far, including holes.
+    /// Number of bytes that the copy has processed, including holes.
     passed: AtomicU64,
-    /// When the text beside the bar was last updated, in milliseconds after the start of the copy.
+    /// When the text beside the progress bar was last updated, in milliseconds after the start of the copy.
     texted: AtomicU64,
     errors: Mutex<Vec<JsonError>>,
 }
 
-/// Counters of what the copy has done.
+/// Counters of the items and bytes that the copy has completed.
 #[derive(Default)]
 pub struct Counts {
     /// Regular files whose bytes the copy has written.
@@ -53,7 +54,7 @@ pub struct Counts {
     pub directories: AtomicU64,
     /// Symbolic links copied.
     pub symlinks: AtomicU64,
-    /// Hard links made: further names of files that were already copied.
+    /// Hard links made. Each is a further name of a file that the copy has already made.
     pub hard_links: AtomicU64,
     /// Fifos, sockets and device nodes copied.
     pub special: AtomicU64,
@@ -129,7 +130,7 @@ impl Report {
         self.refresh();
     }
 
-    /// Adds 1 to the counter `which` of finished items.
+    /// Adds 1 to the counter `which` of completed items.
     pub fn finished(&self, which: &AtomicU64) {
         which.fetch_add(1, Relaxed);
         if !std::ptr::eq(which, &self.counts.directories) {

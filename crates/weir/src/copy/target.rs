@@ -1,7 +1,7 @@
 //! The destination tree of a copy on this machine. Its operations follow no symlink below the top directory.
 //!
-//! Other users may change the tree while a copy runs. A call that resolved a whole path could follow a symlink that
-//! another user has made meanwhile, and leave the tree. So every operation starts at the open top directory. Only the
+//! Other users may change the tree while a copy runs. If a call resolved a whole path, it could follow a symlink that
+//! another user has just made, and so leave the tree. So every operation starts at the open top directory. Only the
 //! path to the top directory, which the user named, may contain symlinks.
 //!
 //! An operation opens the directory of its name and closes it again. So a copy needs one directory descriptor for each
@@ -22,7 +22,7 @@ use types::{Attrs, FileKind, Timestamp};
 #[derive(Clone)]
 pub struct Place {
     top: Arc<OwnedFd>,
-    /// The path below the top directory. It begins with `.`, which is the top directory.
+    /// The path below the top directory. It begins with `.`, which stands for the top directory.
     below: Vec<u8>,
 }
 
@@ -51,18 +51,20 @@ impl Place {
     }
 
     /// Opens the file at this path without following symlinks. If the last component is a symlink, opens the symlink
-    /// itself, or fails if `flags` ask for a directory.
+    /// itself. Fails instead if `flags` require a directory.
     fn open(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(&self.top, &self.below[..], flags, Mode::empty(), resolve) {
-            // Kernels before 5.6 do not have openat2(2), and some containers forbid it.
+            // Kernels before 5.6 do not have openat2(2), and some containers forbid it, so open one component at a
+            // time.
             Err(Errno::NOSYS | Errno::PERM) => self.walk(flags),
             opened => opened,
         }
     }
 
-    /// Opens the file at this path like [`Place::open`], one component at a time, for kernels without openat2(2).
+    /// Opens the file at this path like [`Place::open`], but one component at a time, because old kernels do not have
+    /// openat2(2).
     fn walk(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut names = self.below.split(|b| *b == b'/').peekable();
@@ -76,14 +78,15 @@ impl Place {
 
     /// Opens the directory at this path, for a call that uses the entry `name` of the directory.
     fn directory(&self, name: &[u8]) -> Result<OwnedFd, Failure> {
-        // The client checks every name that a server sends. Check `name` again here, because an invalid name could
-        // leave the directory.
+        // The client already checks every name that a server sends. Check `name` again here, because an invalid name
+        // could lead out of the directory.
         types::name::check(name).map_err(|_| Failure::new("invalid file name"))?;
         self.open(OFlags::DIRECTORY).map_err(replaced)
     }
 }
 
-/// Converts the error of opening a directory that the copy has found or made earlier.
+/// Converts the error of an attempt to open a directory that the copy has found or made earlier. Another program may
+/// have replaced this directory.
 fn replaced(error: Errno) -> Failure {
     match error {
         Errno::LOOP | Errno::NOTDIR => {
@@ -94,7 +97,8 @@ fn replaced(error: Errno) -> Failure {
     }
 }
 
-/// Returns the path in the destination tree that belongs to a [`Spot`].
+/// Returns the path in the local destination tree from the location `spot`. Fails if the location is not in such a
+/// tree.
 fn place(spot: &Spot) -> Result<&Place, Failure> {
     spot.place.as_ref().ok_or_else(|| Failure::new("the file is not in the target"))
 }
@@ -121,7 +125,7 @@ pub fn mkdir(dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure
     }
 }
 
-/// Runs `make` for `name` in `dir`. Returns the location of the new file, or `None` if the name is taken.
+/// Calls `make` to make the file `name` in `dir`. Returns the location of the new file, or `None` if the name is taken.
 fn unless_taken(
     dir: &Spot,
     name: &[u8],
@@ -164,7 +168,7 @@ pub fn rename(dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
     Ok(rustix::fs::renameat(&dir, from, &dir, to)?)
 }
 
-/// Removes a name; a missing name is not an error.
+/// Removes a name. Succeeds if the name does not exist.
 pub fn unlink(dir: &Spot, name: &[u8]) -> Result<(), Failure> {
     match rustix::fs::unlinkat(place(dir)?.directory(name)?, name, AtFlags::empty()) {
         Err(e) if e != Errno::NOENT => Err(e.into()),
@@ -180,8 +184,8 @@ pub fn create(dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
     Ok((File::from(file), dir.in_target(name, at.child(name))))
 }
 
-/// Sets the length, mode and times of a file and, for root, its owner. Then renames the file from its temporary to its
-/// final name.
+/// Sets the length, the mode and the times of a new file; as root, also its owner. Then renames the file from its
+/// temporary to its final name.
 pub fn finish(file: &File, attrs: &Attrs, dir: &Spot, [temporary, name]: [&[u8]; 2]) -> Result<(), Failure> {
     file.set_len(attrs.size)?;
     if rustix::process::geteuid().is_root() {
@@ -193,13 +197,13 @@ pub fn finish(file: &File, attrs: &Attrs, dir: &Spot, [temporary, name]: [&[u8];
     rename(dir, temporary, name)
 }
 
-/// Sets the mode and times of a directory, symlink or special file and, for root, its owner. Fails if the name has a
-/// file of another type now.
+/// Sets the mode and the times of a directory, symlink or special file; as root, also its owner. Fails if the name now
+/// belongs to a file of another type.
 pub fn apply(spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
     let only = if attrs.kind == FileKind::Directory { OFlags::DIRECTORY } else { OFlags::empty() };
     let file = place(spot)?.open(only).map_err(replaced)?;
-    // The descriptor pins the inode from here on. The check fails if another user has linked a file of another type to
-    // this name.
+    // The open descriptor keeps the inode, whatever happens to its name. Check its type: another user may have replaced
+    // the file by one of another type.
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != file_type(attrs.kind) {
         return Err(Failure::new("another file has the name now"));
     }
@@ -243,13 +247,13 @@ fn file_type(kind: FileKind) -> FileType {
 }
 
 fn owner(attrs: &Attrs) -> (Option<rustix::fs::Uid>, Option<rustix::fs::Gid>) {
-    // Do not pass the id -1 to the kernel, which takes it as "leave the owner unchanged".
+    // Do not pass the id -1 to chown(2), which interprets it as "leave the owner unchanged".
     let known = |id: u32| (id != u32::MAX).then_some(id);
     (known(attrs.uid).map(rustix::fs::Uid::from_raw), known(attrs.gid).map(rustix::fs::Gid::from_raw))
 }
 
-/// Returns the mode to set. Clears the setuid and setgid bits if the file gets another owner than the source: only root
-/// preserves the owner.
+/// Returns the mode that the copy gets. Clears the setuid and setgid bits if its owner may differ from the source's
+/// owner: only root preserves the owner.
 fn kept_mode(attrs: &Attrs) -> u32 {
     let own = rustix::process::geteuid();
     if own.is_root() || own.as_raw() == attrs.uid { attrs.mode } else { attrs.mode & 0o1777 }
@@ -295,13 +299,14 @@ mod tests {
             covered += data.len;
             from = data.end();
         }
-        // The 4 bytes at the end of the written range are data in every file system. A file system that does not
-        // support holes reports the whole file as data.
+        // At least the 4 bytes at the end of the written range are data. At most the whole file is data, in a file
+        // system that does not report holes.
         assert!((4..=3 << 20).contains(&covered), "{covered}");
         assert_eq!(next_data(&file, after.size, after.size).unwrap(), None);
     }
 
-    /// Runs every operation that changes names in `dir` of a destination tree. Returns the result of each operation.
+    /// Calls every operation that changes names, in the directory `dir` of a destination tree. Returns the result of
+    /// each operation.
     fn change(dir: &Spot, attrs: &Attrs) -> Vec<(&'static str, Result<(), Failure>)> {
         let elsewhere = dir.in_target(b"file", place(dir).unwrap().child(b"file"));
         let xattr = Xattr { name: b"user.x".to_vec(), value: b"x".to_vec() };
@@ -326,7 +331,7 @@ mod tests {
             std::fs::create_dir_all(home.path().join(dir)).unwrap();
             std::fs::write(home.path().join(dir).join("file"), b"content").unwrap();
         }
-        // Name the top directory through a symlink, which the path to the top directory may contain.
+        // Name the top directory through a symlink: the path that the user names may contain symlinks.
         std::os::unix::fs::symlink("tree", home.path().join("way")).unwrap();
         let tree = top(&home.path().join("way"));
         let sub = mkdir(&tree, b"sub", 0o700).unwrap();
@@ -354,12 +359,12 @@ mod tests {
         let after = stat(outside.join("sub").as_os_str().as_bytes(), false).unwrap().attrs;
         assert_eq!((after.mode, after.mtime, after.ctime), (before.mode, before.mtime, before.ctime));
         assert_eq!(std::fs::read_dir(outside.join("sub")).unwrap().count(), 1);
-        // The same operations succeed in a directory that no symlink has replaced.
+        // The operations that fail in a replaced directory succeed in a directory that no symlink has replaced.
         let moved = mkdir(&tree, b"moved", 0o700).unwrap().0;
         place(&moved).unwrap().walk(OFlags::PATH | OFlags::DIRECTORY).unwrap();
         for (what, outcome) in change(&moved, &attrs) {
-            // `rename` and `create` fail because `mkdir` has made the name `new`. `set_xattr` fails if the file system
-            // has no xattrs.
+            // `rename` and `create` fail because an earlier `mkdir` has taken the name `new`. `set_xattr` fails if the
+            // file system has no xattrs.
             let taken = matches!(what, "rename" | "create");
             assert!(taken || what == "set_xattr" || outcome.is_ok(), "{what}: {outcome:?}");
         }

@@ -1,4 +1,4 @@
-//! One client of a replay, which runs its operations one after another.
+//! One client of a replay. It runs its operations of the trace one after another.
 
 use super::store::{Buffer, Door, Opened};
 use super::{Latencies, Shared, Sums, aligned, verify};
@@ -24,7 +24,7 @@ pub(super) struct Client {
     buffer: Buffer,
 }
 
-/// The results of one client.
+/// What one client reports at its end.
 pub(super) struct Worked {
     pub(super) copy: usize,
     pub(super) latencies: Latencies,
@@ -34,7 +34,7 @@ pub(super) struct Worked {
     pub(super) failure: Option<Failure>,
 }
 
-/// Returns the name of a file, from the number of the copy of the trace and the number of the file in the trace.
+/// Returns the name of a file, which contains the number of the trace's copy and the number of the file in the trace.
 pub(super) fn name(copy: usize, file: u32) -> String {
     format!("{copy}-{file}")
 }
@@ -45,7 +45,8 @@ impl Client {
         Client { shared, door, copy, number, open, models, writes: 0, buffer: Buffer::default() }
     }
 
-    /// Writes zeros to all files of one copy of the trace that the trace reads, up to the end of the furthest read.
+    /// Fills the files that the trace reads with zeros, for one copy of the trace. Writes each file up to the end of
+    /// its furthest read.
     pub(super) fn fill(&mut self, copy: usize) -> Result<(), Failure> {
         const PIECE: u64 = 1 << 20;
         let zeros = aligned(PIECE as usize, |_| {});
@@ -62,7 +63,7 @@ impl Client {
         Ok(())
     }
 
-    /// Runs all operations of this client in the trace.
+    /// Runs all operations of the trace that belong to this client.
     pub(super) fn work(mut self) -> Worked {
         let shared = self.shared.clone();
         let mut latencies = Latencies::default();
@@ -116,7 +117,8 @@ impl Client {
         if !self.shared.verify {
             return Ok(self.shared.pool.slice(..op.len as usize));
         }
-        // Give each write of a file its own number, from which its content follows.
+        // Give each write its own number. The content of the write follows from this number, so a read shows which
+        // write stored the bytes.
         let number = ((self.number as u64) << 40) + self.writes;
         self.models.entry(op.file).or_default().write(op.offset, u64::from(op.len), number);
         Ok(aligned(op.len as usize, |out| content::fill(op.file, number, op.offset, out)))
@@ -140,7 +142,8 @@ impl Client {
             }
             Action::Read | Action::Write | Action::Fsync => {}
         }
-        // The parser and the generators of traces ensure that every operation uses an open file.
+        // This error indicates a bug, because the parser and the generators of traces ensure that every operation uses
+        // an open file.
         let Some(file) = self.open.get(&op.file) else { return Err(Failure::new("the file is not open")) };
         match op.action {
             Action::Write => self.door.write(file, op.offset, data),

@@ -35,10 +35,10 @@ impl Latencies {
     /// Records the latency of one operation.
     pub(super) fn record(&mut self, op: &Op, took: Duration) {
         let class = if op.len == 0 { 0 } else { op.len.next_power_of_two() };
-        // Record latencies with two significant digits.
+        // Store each latency with a precision of two significant digits.
         let new = || Histogram::new(2).expect("two digits are allowed");
         let histogram = self.by_class.entry((op.action, class)).or_insert_with(new);
-        // Limit the latency to one hour. A histogram that resizes itself can record every value up to this limit.
+        // Record at most one hour. The histogram resizes itself, so it can record every value up to this limit.
         let nanos = took.min(Duration::from_secs(3600)).as_nanos() as u64;
         histogram.record(nanos).unwrap_or_default();
     }
@@ -46,14 +46,14 @@ impl Latencies {
     pub(super) fn add(&mut self, other: &Latencies) {
         for (class, histogram) in &other.by_class {
             match self.by_class.get_mut(class) {
-                // Adding cannot fail, because both histograms resize themselves.
+                // The addition of two histograms cannot fail, because both resize themselves.
                 Some(mine) => mine.add(histogram).unwrap_or_default(),
                 None => drop(self.by_class.insert(*class, histogram.clone())),
             }
         }
     }
 
-    /// Returns one summary for each class.
+    /// Returns one summary for each kind of operation and class of lengths.
     pub fn lines(&self) -> Vec<Line> {
         let line = |((action, up_to), histogram): (&(Action, u32), &Histogram<u64>)| {
             let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;

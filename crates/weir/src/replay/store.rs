@@ -21,7 +21,7 @@ pub enum Place {
         target: Target,
         /// The options of the mount of each client.
         options: Box<Options>,
-        /// Whether a client sends each write as a request and waits for the answer, instead of gathering writes.
+        /// Whether a client sends each write at once and waits for the reply, instead of gathering writes.
         each: bool,
         /// The tokio runtime in which the requests of the clients run.
         runtime: Handle,
@@ -41,7 +41,7 @@ pub(super) enum Room<'a> {
     Local { dir: PathBuf, odirect: bool },
 }
 
-/// The access of one client to the temporary directory.
+/// The connection of one client to the temporary directory: a mount, or a descriptor of the directory.
 pub(super) enum Door {
     Weir { mount: Mount, dir: Node, each: bool, runtime: Handle },
     Local { dir: OwnedFd, odirect: bool },
@@ -91,7 +91,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Removes the temporary directory and everything in it.
+    /// Removes the temporary directory of the replay and everything in it.
     pub(super) fn remove(&self) -> Result<(), Failure> {
         let (target, name) = match self {
             Room::Weir { target, name, .. } => (target, name),
@@ -118,7 +118,7 @@ impl<'a> Room<'a> {
 }
 
 impl Door {
-    /// Returns the counters of this client. They are all zero for a directory of this machine.
+    /// Returns the counters of this client. For a directory of this machine, all counters are zero.
     pub(super) fn sums(&self) -> Sums {
         match self {
             Door::Weir { mount, .. } => Sums::of(mount.counters()),
@@ -208,7 +208,7 @@ impl Door {
         }
     }
 
-    /// Closes a file. For a file in Weir, the result reports failed writes.
+    /// Closes a file. For a file in Weir, the close reports an error if an earlier write has failed.
     pub(super) fn close(&self, file: Opened) -> Result<(), Failure> {
         match (self, file) {
             (Door::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.close())?),

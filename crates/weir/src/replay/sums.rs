@@ -8,9 +8,9 @@ use std::ops::{Add, Sub};
 /// Counters of the clients, added up; all zero if the replay does not use a Weir file system.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Sums {
-    /// Number of RPCs that the clients sent, by name.
+    /// Number of RPCs that the clients sent, by name of the procedure.
     pub rpcs: BTreeMap<String, u64>,
-    /// Number of NFS operations in these RPCs, by name.
+    /// Number of NFS operations in the RPCs that the clients sent, by name of the operation.
     pub operations: BTreeMap<String, u64>,
     /// Payload bytes that the clients read on the direct path.
     pub read_direct: u64,
@@ -24,7 +24,7 @@ pub struct Sums {
     pub written_direct: u64,
     /// Payload bytes that the clients wrote on the mgr path.
     pub written_via_mgr: u64,
-    /// Number of requests that the clients sent again.
+    /// Number of requests that the clients repeated.
     pub retries: u64,
 }
 

@@ -12,9 +12,9 @@ use trace::{Op, content};
 const PIECE: u64 = 1 << 20;
 
 /// Compares the bytes `found` that a read operation returned with the model of the file. No other client may use the
-/// file. `filled` is the length of the file before the first operation.
+/// file. `filled` is the length to which the replay filled the file before its first operation.
 pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) -> Result<(), Failure> {
-    // The replay fills files in whole pieces, so round the initial length up.
+    // The replay fills a file in whole pieces, so the file may be longer than `filled`: round `filled` up to a piece.
     let end = model.map_or(0, Written::end).max(filled.next_multiple_of(PIECE));
     let len = op.end().min(end).saturating_sub(op.offset);
     if found.len() as u64 != len {
@@ -50,8 +50,8 @@ pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> R
     Ok(bytes)
 }
 
-/// Compares the bytes `found` at `offset` with the models of all clients that wrote the file. Where several clients
-/// wrote, the last write of any client is valid, because the order between clients is unknown.
+/// Compares the bytes `found` at `offset` with the models of all clients that wrote the file. If several clients wrote
+/// a byte, accepts the last write of any client, because the order of the clients is unknown.
 fn compare(file: u32, models: &[&Written], offset: u64, found: &[u8]) -> Result<(), Failure> {
     let len = found.len() as u64;
     let runs: Vec<_> = models.iter().map(|model| model.runs(offset, len)).collect();

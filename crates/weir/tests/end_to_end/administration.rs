@@ -17,8 +17,8 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// Runs a command repeatedly until it returns the exit code `code`. Returns the standard output and standard error of
-/// the last run.
+/// Runs a command repeatedly until its exit code is `code`. Returns the standard output and standard error of the last
+/// run.
 fn run_until_exit_code(command: impl Fn() -> Command, code: i32) -> (String, String) {
     loop {
         let output = command().output().unwrap();
@@ -48,7 +48,8 @@ fn status_reports_an_iod_that_is_down() {
     assert_eq!(groups[0]["values"]["verdict"], "degraded");
     lab.iods[1].restart();
     run_until_exit_code(|| lab.weir(["status"]), 0);
-    // The mgr can answer `weir status` before the lines about the iods appear in its log file, so wait for these lines.
+    // The mgr can reply to `weir status` before its log file contains the lines about the iods, so wait for these
+    // lines.
     let said = loop {
         let said = lab.mgr.said();
         if said.matches("iod is up").count() >= 3 {
@@ -120,7 +121,8 @@ fn cp_names_the_failed_path_and_refuses_to_copy_into_itself() {
     fail(&mut cluster.weir(["cp", "-r", "weir:/tree/.", "weir:/tree/below"]), 1);
     assert_eq!(cluster.json(["find", "--json", "/tree"]).len(), 3, "nothing was copied");
     cluster.run(["cp", "-r", "weir:/tree", "weir:/tree2"]);
-    // In the target, a directory has the name of the file to copy. The error message must name this directory.
+    // The destination already has a directory with the name of the file to copy. The error message must name this
+    // directory.
     let target = home.path().join("target");
     std::fs::create_dir_all(target.join("file/in the way")).unwrap();
     let said = fail(&mut cluster.weir(["cp", "weir:/tree/file", target.to_str().unwrap()]), 1);
@@ -180,7 +182,7 @@ fn a_replaced_iod_gets_its_copies_of_mirrored_files_again() {
     assert!(said.contains(&lost), "{said}");
     lab.iods[1].restart();
     let number = |group: &str, name: &str| {
-        // Ignore the exit code of `weir status`, because the cluster is degraded at first.
+        // Ignore the exit code of `weir status`, because the cluster is degraded until the mgr has rebuilt all copies.
         let said = lab.weir(["status", "--json"]).output().unwrap().stdout;
         let groups: Vec<serde_json::Value> = serde_json::from_slice(&said).unwrap();
         let values = groups.iter().find(|found| found["group"] == group).unwrap()["values"].clone();
@@ -191,7 +193,7 @@ fn a_replaced_iod_gets_its_copies_of_mirrored_files_again() {
     let log = lab.mgr.said();
     assert!(log.contains("rebuilt the copy of an object"), "{log}");
 
-    // Stop the other iod. All data now come from the rebuilt copies, so these copies must be complete.
+    // Stop the other iod, so that all data come from the rebuilt copies: these copies must be complete.
     lab.iods[0].kill();
     let back = home.path().join("back");
     lab.run(["cp", "-r", "weir:/tree", back.to_str().unwrap()]);
@@ -225,8 +227,8 @@ fn mkfs_needs_an_empty_directory_and_prints_a_configuration() {
     assert!(said.contains("foo"), "{said}");
 }
 
-/// With the exports of the documentation, the mgr squashes root of other machines. Root of the mgr's own machine may
-/// run administration commands.
+/// With the exports of the documentation, the mgr squashes root of other machines. Root of the mgr's own machine must
+/// still be able to run administration commands.
 #[test]
 fn root_on_the_mgr_machine_may_administer_despite_exports() {
     if !rustix::process::geteuid().is_root() {
@@ -242,7 +244,8 @@ fn root_on_the_mgr_machine_may_administer_despite_exports() {
     lab.run(["mkdir", "/home", "/public"]);
     drop(lab);
     let mut lab = mgr(&exports);
-    // Let these commands connect to the mgr directly. The mgr must refuse administration through the proxy.
+    // Let these commands use the mgr's own address, not the address of its proxy. The mgr must refuse administration
+    // that arrives through the proxy.
     let address = lab.mgr.address();
     let direct = |args: &[&str]| {
         let mut command = weir(args);
@@ -281,8 +284,8 @@ fn verbose_commands_log_connections_and_requests() {
     cluster.put("/file", b"content", &[]);
     let (dump, copy) = (home.path().join("dump"), home.path().join("copy"));
     let (dump, copy) = (dump.to_str().unwrap(), copy.to_str().unwrap());
-    // The test runs each command first with `-v` and then with `-vv`. Each command must find the files that it needs
-    // both times.
+    // The test runs each command first with `-v` and then with `-vv`. So a command must not remove or move a file that
+    // its second run needs.
     let commands: &[&[&str]] = &[
         &["ls", "/"],
         &["stat", "/file"],
@@ -338,7 +341,7 @@ fn a_mount_over_the_stores_or_another_mount_is_refused() {
     assert!(said.contains("is already mounted there") && said.contains("weir umount"), "{said}");
     succeed(cluster.weir(["mount", "/", "-o", "over,hard,connect_timeout=5"]).arg(&at));
     succeed(cluster.weir(["umount"]).arg(&at));
-    // Keep a copy of the mount in the mount namespace of another process.
+    // Start a process whose own mount namespace has a copy of the mount.
     let mut other = Command::new("unshare")
         .args(["--mount", "sh", "-c", "echo; read x"])
         .stdin(std::process::Stdio::piped())

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Returns every file below a directory, with its content.
+/// Returns the path and the content of every file below a directory.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![dir.to_owned()];
@@ -35,7 +35,7 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Runs `weir fsck` until the mgr reaches its iods. Returns the exit code and the findings.
+/// Runs `weir fsck` repeatedly until the mgr has connected to its iods. Returns the exit code and the findings.
 fn fsck(lab: &Lab) -> (i32, Vec<Value>) {
     loop {
         let out = lab.weir(["fsck", "--json"]).output().expect("it runs");
@@ -43,7 +43,7 @@ fn fsck(lab: &Lab) -> (i32, Vec<Value>) {
         let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         lines.pop();
         match out.status.code() {
-            // Exit code 8 means that the mgr has not reconnected to its iods yet. Try again.
+            // Exit code 8 means that the mgr has not yet connected to its iods again. So repeat the command.
             Some(8) => {}
             code => return (code.expect("an exit code"), lines),
         }
@@ -58,7 +58,7 @@ fn inode(lab: &Lab, name: &str) -> u64 {
     lab.json(["stat", "--json", name])[0]["inode"].as_u64().expect("an inode")
 }
 
-/// Waits until the mgr has no pending work. While work is pending, file sizes on the mgr may differ from those on the
+/// Waits until the mgr has no pending work. Until then, the file sizes on the mgr may differ from the sizes on the
 /// iods.
 fn settled(lab: &Lab) {
     let pending = || {
@@ -102,8 +102,8 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
     assert!(!second.exists());
     lab.mgr.stop();
 
-    // Create a second store without mkfs, as an earlier version did. First the cluster file must keep the mgr from
-    // using this store. Without the entry in the cluster file, the iods must refuse the store.
+    // Create a second metadata store without mkfs, as an earlier version did. First, the entry in the cluster file must
+    // keep the mgr from using this store. Without this entry, the iods must refuse the store.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let cluster = ClusterFile { store: None, ..ClusterFile::load(&file).unwrap() };
     let made = runtime.block_on(mgr::format(&second, &cluster)).unwrap();
@@ -120,7 +120,7 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
         for part in ["is used by the metadata store", &store.to_string(), &made.to_string(), "nothing was changed"] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        // `--recover-old-store` must not override this check.
+        // `--recover-old-store` must not make the iods accept the second store.
         let said = fail(other_mgr(&lab, &second, &unnamed, &[]).arg("--recover-old-store"), 1);
         assert!(said.contains("is used by the metadata store"), "{said}");
     }
@@ -132,14 +132,14 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
 
 /// Starts an mgr with an older copy of its store while one iod or both iods are down.
 fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
-    // The recovery must fail while an iod is down. The mgr continues above the object numbers of all iods, so it needs
-    // an answer from every iod.
+    // The recovery must fail while an iod is down: the mgr continues above the object numbers of all iods, so it needs
+    // a reply from every iod.
     lab.iods[1].kill();
     let mut command = other_mgr(lab, &home.join("mgr"), &home.join("cluster.toml"), &[]);
     let said = fail(command.arg("--recover-old-store"), 1);
     assert!(said.contains("needs every iod"), "{said}");
     // While both iods are down, the mgr cannot detect that its store is an older copy, so it must not assign inode
-    // numbers. Once an iod answers, the mgr must exit.
+    // numbers. When an iod replies, the mgr must exit.
     lab.iods[0].kill();
     lab.mgr.restart();
     let made = lab.weir(["mkdir", "/early", "--retry-timeout", "1"]).output().unwrap();
@@ -186,7 +186,8 @@ fn the_mgr_refuses_an_older_store_without_recover_old_store() {
     assert!(lab.run(["cat", "/kept"]) == kept);
     lab.put("/new", &bytes(4, 300_000));
     assert!(inode(&lab, "/new") > unknown, "no object number is allocated twice");
-    // The mgr must not delete objects that the older copy does not know, neither now nor after a normal restart.
+    // The mgr must not delete objects that its older store does not know, neither after the recovery nor after a later
+    // restart.
     for restarted in [false, true] {
         if restarted {
             settled(&lab);
@@ -206,7 +207,8 @@ fn the_mgr_refuses_an_older_store_without_recover_old_store() {
     let object = objects.iter().find(|(path, _)| path.ends_with(&name)).expect("the object of the lost file");
     assert!(object.1[4096..] == late, "the bytes of the object can be read");
 
-    // After the recovery, the mgr must refuse the store that was newest before, because it is now the older one.
+    // After the recovery, the mgr must refuse the store that was the newest one until then, because it has become the
+    // older one.
     lab.mgr.stop();
     fs::rename(&dir, home.path().join("recovered")).unwrap();
     fs::rename(home.path().join("newest"), &dir).unwrap();
@@ -239,7 +241,7 @@ fn an_offline_dump_restored_elsewhere_needs_no_recovery() {
         command
     };
     assert!(fail(&mut restore(&dump, &dir, &file), 1).contains("empty"));
-    // `weir restore` must verify the whole dump before it creates a file.
+    // `weir restore` must verify the checksums of the whole dump before it creates a file.
     let (damaged, elsewhere) = (home.path().join("damaged"), home.path().join("elsewhere"));
     let good = fs::read(&dump).unwrap();
     let middle = good.len() / 2;
@@ -259,7 +261,7 @@ fn an_offline_dump_restored_elsewhere_needs_no_recovery() {
     lab.mgr.restart();
     assert!(lab.run(["cat", "/file"]) == content);
     lab.fsck();
-    // After the restored store has been used, the mgr must refuse the old store directory as an older copy.
+    // An mgr has used the restored store. From now on, the mgr must refuse the old store directory as an older copy.
     lab.mgr.stop();
     fs::rename(&dir, home.path().join("moved")).unwrap();
     fs::rename(home.path().join("old"), &dir).unwrap();
@@ -322,8 +324,8 @@ fn dump_while_changing(lab: &Lab, moving: &Path, dump: &Path) -> u64 {
     told["records"].as_u64().expect("a number")
 }
 
-/// Asserts the findings of `weir fsck` after a restore. After the dump, files were created, whose objects are unknown,
-/// and files were removed, whose objects are missing.
+/// Asserts the findings of `weir fsck` after a restore. The objects of files that were created after the dump are
+/// unknown, and the objects of files that were removed after the dump are missing.
 fn assert_fsck_reports_the_changes(
     lab: &Lab,
     newest: &BTreeMap<u64, (String, u64)>,
@@ -338,8 +340,8 @@ fn assert_fsck_reports_the_changes(
     assert_eq!(code, 4);
     let made = newest.keys().filter(|inode| !restored.contains_key(inode)).copied().collect();
     assert_eq!(named("object-unknown"), made);
-    // A file can be empty in the dump because its copy was in progress. Such a file has lost no data, so fsck does not
-    // report it.
+    // A file can be empty in the dump because its copy was in progress at that moment. Such a file has lost no data, so
+    // fsck does not report it.
     let full = restored.iter().filter(|(_, (_, size))| *size > 0).map(|(inode, _)| *inode);
     assert_eq!(named("object-missing"), full.filter(|inode| !newest.contains_key(inode)).collect());
 }

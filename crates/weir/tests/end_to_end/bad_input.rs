@@ -51,7 +51,7 @@ fn a_server_of_another_protocol_gives_an_error() {
             if matches!(read, Ok(1)) && first == *b"q" {
                 return;
             }
-            // Ignore errors: the client may have closed the connection already.
+            // Ignore errors: the client may already have closed the connection after the invalid reply.
             let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
@@ -73,7 +73,7 @@ fn directories_without_a_usable_store_are_refused() {
     assert_eq!(std::fs::read(occupied.join("letter")).unwrap(), b"dear");
     let said = fail(&mut up(&occupied.join("letter")), 1);
     assert!(said.contains("letter"), "{said}");
-    // No user can create a directory in `/proc`, not even root.
+    // No user can create a directory in `/proc`, not even root, so this start must fail.
     let said = fail(&mut up(Path::new("/proc/weir")), 1);
     assert!(said.contains("/proc/weir"), "{said}");
     for args in [["mgr", "--dir"], ["iod", "--dir"]] {
@@ -229,7 +229,7 @@ fn cp_reports_each_failure_and_copies_the_rest() {
     for i in 0..20 {
         std::fs::write(source.join(format!("f{i}")), format!("{i}")).unwrap();
     }
-    // Two of the files to copy have the names of existing directories in Weir.
+    // Two of the files to copy have the same names as existing directories in Weir.
     for name in ["", "/f3", "/f7"] {
         assert!(weir(&["mkdir", &format!("{url}source{name}")]).status().unwrap().success());
     }

@@ -60,8 +60,8 @@ pub fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("the process is there");
 }
 
-/// Returns a loopback address that no other cluster of these tests uses. So no other cluster can take the port while
-/// this cluster is down.
+/// Returns a loopback address that no other cluster of these tests uses. So no other cluster can take this cluster's
+/// port while this cluster is down.
 pub fn own_address() -> Ipv4Addr {
     static CLUSTERS: AtomicU32 = AtomicU32::new(0);
     let number = (std::process::id() << 8) + CLUSTERS.fetch_add(1, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl Cluster {
         Cluster::start_at(&format!("{}:0", own_address()), dir, options)
     }
 
-    /// Starts a cluster at the address in `url`, where an earlier cluster listened.
+    /// Starts a cluster at the address in `url`, at which an earlier run of the cluster listened.
     pub fn start_again(url: &str, dir: &Path) -> Cluster {
         Cluster::start_at(url.trim_start_matches("weir://").trim_end_matches('/'), dir, &[])
     }
@@ -137,7 +137,8 @@ impl Cluster {
         assert!(child.wait().expect("it ends").success(), "put {name}");
     }
 
-    /// Returns a number from the status of the mgr. The cluster may be degraded.
+    /// Returns a number from the status of the mgr. Ignores the exit code of `weir status`, because the cluster may be
+    /// degraded.
     pub fn counter(&self, group: &str, name: &str) -> u64 {
         let output = self.weir(["status", "--json"]).output().expect("the binary starts");
         let status: Value = serde_json::from_slice(&output.stdout).expect("a status");
@@ -146,7 +147,7 @@ impl Cluster {
         group["values"][name].as_u64().unwrap_or_else(|| panic!("no number {name}: {group}"))
     }
 
-    /// Returns the number of payload bytes on the mgr path since the mgr started.
+    /// Returns the number of payload bytes that have taken the mgr path after the start of the mgr.
     pub fn proxied_bytes(&self) -> u64 {
         self.counter("counters", "proxy_read_bytes") + self.counter("counters", "proxy_write_bytes")
     }
@@ -155,7 +156,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            // Ignore errors: the process may have ended already.
+            // Ignore errors: the process may already have ended.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -178,7 +179,7 @@ pub fn fail(command: &mut Command, code: i32) -> String {
     said
 }
 
-/// Returns the rest of the standard error of a child process.
+/// Returns the part of a child process's standard error that the test has not read yet.
 pub fn stderr_of(child: &mut Child) -> String {
     let mut said = String::new();
     if let Some(stderr) = child.stderr.as_mut() {

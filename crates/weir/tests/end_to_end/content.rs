@@ -1,4 +1,5 @@
-//! Bytes of single files: put, get, cat, ranges, copies, and reads and writes on the direct path and the mgr path.
+//! Tests of the bytes of single files: put, get, cat, ranges, copies, and reads and writes on the direct path and the
+//! mgr path.
 
 use crate::cluster::{Cluster, fail};
 use crate::tree::bytes;
@@ -64,7 +65,7 @@ fn copies_within_the_file_system_are_made_by_the_iods() {
     cluster.run(["cp", "weir:/a", "weir:/narrow/b"]);
     assert!(cluster.run(["cat", "/narrow/b"]) == content);
     assert_eq!((cluster.proxied_bytes(), counted("iod_copied_bytes")), (0, content.len() as u64));
-    // The client copies small files itself, so the counter of bytes that the iods copied must not change.
+    // The client copies small files itself, so the counter of bytes that iods copied must not change.
     cluster.put("/c", &content[..100_000], &[]);
     cluster.run(["cp", "weir:/c", "weir:/narrow/"]);
     assert!(cluster.run(["cat", "/narrow/c"]) == content[..100_000]);

@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 
 const IODS: usize = 3;
-/// Approximate number of bytes on the network for each copied name, without the content of the file.
+/// Approximate number of bytes that the copy of one name sends over the network, without the content of its file.
 const NAME_COST: u64 = 2 << 10;
 
 /// The kind of fault that the test injects during a copy of a tree.
@@ -69,7 +69,7 @@ fn begin<'a>(lab: &'a mut Lab, from: &OsStr, to: &OsStr) -> Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Injects the faults of `drill`, each after a random number of transferred bytes.
+    /// Injects faults of the kind `drill` during the copy, each after a random number of transferred bytes.
     fn inject_faults(&mut self, drill: Drill, expected: u64, dice: &mut Dice) {
         let begun = self.lab.meter.passed();
         if drill == Drill::Cuts {
@@ -96,7 +96,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Waits for the end of the copy, which must succeed. Returns the log of the faults.
+    /// Waits until the copy ends, which must succeed. Returns the log of the injected faults.
     fn end(mut self, started: Instant) -> Vec<String> {
         let cuts: u64 = self.lab.daemons().map(|daemon| daemon.proxy.calm()).sum();
         if cuts > 0 {
@@ -112,7 +112,8 @@ impl Copy<'_> {
     }
 }
 
-/// Kills all `victims` at the same time, waits until their proxies have refused some connections, and restarts them.
+/// Kills all daemons in `victims` at the same time, waits until their proxies have refused some connections, and
+/// restarts these daemons.
 fn kill(mut victims: Vec<&mut Daemon>, point: u64, dice: &mut Dice, mut over: impl FnMut() -> bool) -> String {
     victims.iter_mut().for_each(|victim| victim.kill());
     let mut names = Vec::new();
@@ -124,7 +125,8 @@ fn kill(mut victims: Vec<&mut Daemon>, point: u64, dice: &mut Dice, mut over: im
     format!("{} killed at {} KiB", names.join(" and "), point >> 10)
 }
 
-/// Copies `source` into Weir and out again, with faults during each copy. The tree in `back` must equal `source`.
+/// Copies the tree `source` into Weir, and from Weir into `back`, with faults during each copy. The tree in `back` must
+/// equal `source`.
 fn round(lab: &mut Lab, drill: Drill, seed: u64, source: &Path, back: &Path) -> [Vec<String>; 2] {
     let mut dice = Dice(seed);
     let expected = traffic(source);
@@ -135,7 +137,7 @@ fn round(lab: &mut Lab, drill: Drill, seed: u64, source: &Path, back: &Path) -> 
         let mut copy = begin(lab, from, to);
         copy.inject_faults(drill, expected, &mut dice);
         if drill == Drill::Cuts {
-            // Let the proxies cut connections until the copy ends.
+            // From now on, let the proxies cut connections, until the copy ends.
             copy.lab.meter.wait(u64::MAX, || copy.child.try_wait().expect("a child").is_some());
         }
         copy.end(started)
@@ -146,7 +148,7 @@ fn round(lab: &mut Lab, drill: Drill, seed: u64, source: &Path, back: &Path) -> 
     events
 }
 
-/// Runs one round of `drill` with a small tree in a new cluster.
+/// Runs the test with one kind of fault, with a small tree in a new cluster.
 fn small(drill: Drill) {
     let home = tempfile::tempdir().unwrap();
     let (source, back) = (home.path().join("source"), home.path().join("back"));
@@ -176,7 +178,7 @@ fn a_copy_goes_on_when_connections_are_cut() {
     small(Drill::Cuts);
 }
 
-/// Returns a setting from the environment, where `cargo xtask drills` puts it, or the default `usual`.
+/// Returns a setting from the environment, where `cargo xtask drills` puts it; `usual` if it is not set.
 fn setting(name: &str, usual: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| usual.to_owned())
 }

@@ -1,4 +1,5 @@
-//! Separate daemons, formatted by `weir mkfs` and configured by files and options.
+//! Tests of an mgr and iods that run as separate processes: `weir mkfs` makes their stores, and files and options
+//! configure them.
 
 use crate::cluster::{Cluster, WEIR, fail, signal, start, start_logged, succeed};
 use crate::lab::Lab;
@@ -102,7 +103,7 @@ fn a_killed_cluster_restarts_with_stale_sockets_in_place() {
     cluster.put("/file", &content, &[]);
     let url = cluster.url.clone();
     cluster.kill();
-    // After the kill, the socket files still exist, but no process listens on them.
+    // After the daemons are killed, their socket files still exist, but no process listens on them.
     let sockets = || (0..4).filter(|i| home.path().join(format!("cluster/iod-{i}/iod.sock")).exists()).count();
     assert_eq!(sockets(), 4);
     for _ in 0..2 {
@@ -115,7 +116,8 @@ fn a_killed_cluster_restarts_with_stale_sockets_in_place() {
     assert_eq!(sockets(), 0, "a stopped cluster removes its sockets");
 }
 
-/// The kernel may need time to end a killed daemon. A service manager may start the next daemon before that.
+/// The kernel needs time to end a killed daemon. A service manager may start the next daemon earlier, so this daemon
+/// must wait for the store.
 #[test]
 fn a_new_daemon_waits_until_the_old_one_releases_the_store() {
     let home = tempfile::tempdir().unwrap();
@@ -148,8 +150,8 @@ fn every_command_has_help_with_examples() {
     }
 }
 
-/// With few ephemeral ports, an iod of a restarted cluster could take the port of the mgr. The mgr must bind its port
-/// first.
+/// With few ephemeral ports, an iod of a restarted cluster could take the port of the mgr. So `weir up` must bind the
+/// mgr's port first.
 #[test]
 fn a_restarted_cluster_gets_the_same_mgr_port() {
     let home = tempfile::tempdir().unwrap();

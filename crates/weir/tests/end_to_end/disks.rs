@@ -1,5 +1,5 @@
-//! Full and failing disks: writes to such a disk must fail, all other operations must succeed, and no repair may be
-//! needed.
+//! Full and failing disks: writes to such a disk must fail, all other operations must succeed, and the file system must
+//! need no repair.
 
 use crate::cluster::{Cluster, WEIR, fail, ready, stderr_of};
 use crate::lab::{Lab, on_failing_disk};
@@ -72,7 +72,7 @@ fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     let small = home.path().join("iod-1");
     std::fs::create_dir(&small).unwrap();
     let Some(_small) = Mounted::tmpfs(&small, "300m") else { return };
-    // The stripe count of 1 places each file on one iod, and the files alternate between the iods.
+    // The stripe count 1 places each file on one iod, and each new file on another iod than the last one.
     let lab = Lab::start_with(home.path(), 2, &["--stripe-count", "1"]);
     let big = home.path().join("big");
     let mut file = File::create(&big).unwrap();
@@ -99,8 +99,8 @@ fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     assert!(*code == Some(1) && said.contains("no space left") && said.contains("weir df"), "{said}");
     let there: Vec<&str> = ["/one", "/two"].into_iter().filter(|name| name != lost).collect();
     assert_eq!(lab.json(["stat", "--json", there[0]])[0]["size"], 320 << 20);
-    // The mgr deletes the incomplete file of the failed copy in the background. After the deletion, both iods have free
-    // space again.
+    // The mgr deletes the incomplete file of the failed copy in the background. After this deletion, both iods have
+    // free space again.
     for name in ["/new-0", "/new-1", "/new-2", "/new-3"] {
         loop {
             let output =
@@ -121,8 +121,8 @@ fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     lab.fsck();
 }
 
-/// Free space in bytes on a disk of 256 MiB. The mgr requires more free space for new names, and removal and recovery
-/// need less.
+/// Free space in bytes on a nearly full disk of 256 MiB. It is less than the mgr requires for new names, and more than
+/// removal and recovery need.
 const LITTLE: u64 = 6 << 20;
 
 #[test]
@@ -147,7 +147,7 @@ fn a_full_mgr_disk_refuses_new_names_and_loses_nothing() {
             assert_eq!(lab.json(["ls", "--json", "/"]).len(), 2);
         }
     }
-    // With no free space at all, the mgr must refuse to start, and must change nothing.
+    // When its disk has no free space at all, the mgr must refuse to start, and must change nothing.
     lab.mgr.kill();
     let said = lab.mgr.fail_to_restart();
     assert!(said.contains("no space left") && said.contains("nothing is lost"), "{said}");
@@ -214,14 +214,14 @@ fn up_exits_with_an_error_when_its_mgr_fails() {
     cluster.stop();
 }
 
-/// Waits until the mgr has deleted all removed files and at least `free` bytes are free.
+/// Waits until the mgr has deleted the objects of all removed files, and at least `free` bytes are free.
 fn cleared(status: impl Fn(&str, &str) -> u64, free: u64) {
     while status("work", "orphans") + status("work", "doomed") > 0 || status("mgr", "free_bytes") < free {
         std::thread::yield_now();
     }
 }
 
-/// Fills a disk of `mib` MiB on which a whole cluster stores its data, and removes all files again.
+/// Fills a disk of `mib` MiB on which a whole cluster stores its data, and then removes all files.
 fn fill_up_and_clear(home: &Path, mib: u64) {
     let dir = home.join("up");
     let mut cluster = Cluster::start(&dir);
@@ -232,7 +232,7 @@ fn fill_up_and_clear(home: &Path, mib: u64) {
     let said = fail(&mut big_copy(), 1);
     assert!(said.contains("no space left") && !said.contains(".weir-cp-"), "{mib}: {said}");
     cleared(|group, name| cluster.counter(group, name), before - (8 << 20));
-    // Store files until no space is left, without removing any of them.
+    // Store files until no space is left. Do not remove any of them yet.
     let part = home.with_extension("part");
     std::fs::write(&part, bytes(1, 4 << 20)).unwrap();
     let copy = |cluster: &Cluster, n: usize| {
@@ -294,7 +294,7 @@ fn a_removed_file_of_a_killed_client_is_deleted_on_a_full_disk() {
     };
     let mut put = lab.weir(["put", "/big"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = put.stdin.take().unwrap();
-    // This is more data than the client buffers, and less than the disk can store.
+    // Write more data than the client buffers, so that some are on the iods, and less than the disk can store.
     input.write_all(&vec![7; 160 << 20]).unwrap();
     let name = lab.json(["ls", "-a", "--json", "/"])[0]["path"].as_str().unwrap().to_owned();
     lab.run(["rm", &name]);

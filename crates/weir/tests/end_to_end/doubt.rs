@@ -1,6 +1,7 @@
-//! Kills of the mgr between a committed change and its answer: the command must report the true outcome of the change.
+//! Kills of the mgr after it has committed a change and before its reply arrives: the command must report the true
+//! outcome of the change.
 //!
-//! The tests run each command repeatedly, and kill the mgr at a different answer each time.
+//! The tests run each command repeatedly, and kill the mgr at a different reply each time.
 
 use crate::lab::Lab;
 use crate::tree::bytes;
@@ -8,15 +9,15 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use std::io::Write;
 use std::process::{Output, Stdio};
 
-/// Runs a command with `input` on standard input, and kills the mgr before its answer number `at` reaches the command.
-/// Returns `false` if the command ended before this answer.
+/// Runs a command with `input` on standard input, and kills the mgr before its reply number `at` reaches the command.
+/// Returns `false` if the command ended before this reply.
 fn run_with_kill_at(lab: &mut Lab, args: &[&str], input: &[u8], at: u64) -> (Output, bool) {
     lab.mgr.proxy.hold_answers_after(at);
     let mut command = lab.weir(args);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_vec());
-    // Ignore errors: the command may end without reading its input.
+    // Ignore errors: the command may end without reading its standard input.
     let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let met = lab.mgr.proxy.wait_for_held_answer(|| child.try_wait().expect("a child").is_some());
     if met {
@@ -30,9 +31,9 @@ fn run_with_kill_at(lab: &mut Lab, args: &[&str], input: &[u8], at: u64) -> (Out
     (output, met)
 }
 
-/// Runs a command once for each of its answers from the mgr, and kills the mgr at this answer. `prepare` returns the
-/// arguments of the run with a given answer number. The command must exit with `code`, and then `check` verifies the
-/// result.
+/// Runs a command once for each reply of the mgr to it, and kills the mgr at this reply. `prepare` returns the
+/// arguments of the run that gets killed at a given reply number. The command must exit with `code`, and then `check`
+/// verifies the result.
 fn kill_at_each_answer(
     lab: &mut Lab,
     code: i32,
@@ -73,7 +74,7 @@ fn creating_names_reports_the_true_outcome_after_a_lost_answer() {
     let made = |lab: &Lab, path: String| assert!(exists(lab, &path), "{path}");
     let new = |at| format!("/dir-{at}");
     kill_at_each_answer(&mut lab, 0, b"", |_, at| words(&["mkdir"], new(at)), |lab, at| made(lab, new(at)));
-    // If the name existed before the command, the command must fail, even if the mgr's answer was lost.
+    // The command must fail if another command has made the name earlier, even if the mgr's reply was lost.
     kill_at_each_answer(&mut lab, 1, b"", |_, _| words(&["mkdir"], new(0)), |_, _| {});
     let new = |at| format!("/symlink-{at}");
     kill_at_each_answer(&mut lab, 0, b"", |_, at| words(&["ln", "-s", "text"], new(at)), |lab, at| made(lab, new(at)));
@@ -135,7 +136,7 @@ fn storing_files_reports_the_true_outcome_after_a_lost_answer() {
         assert!(lab.json(["find", "/", "-name", ".weir-cp-*", "--json"]).is_empty());
     };
     kill_at_each_answer(&mut lab, 0, &content, |_, at| words(&["put"], format!("/file-{at}")), check);
-    // The copy must have the times of its source, even if the client sent a request twice.
+    // The copy must have the times of its source file, even if the client sent a request twice.
     let local = home.path().join("local");
     std::fs::write(&local, &content).unwrap();
     let old = Timespec { tv_sec: 1_000_000_000, tv_nsec: 7 };

@@ -30,14 +30,15 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{Auth, CallHeader, decode_message};
 use xdr::{Reader, Segments, Writer, Xdr};
 
-/// The address of both daemons. The attacker's address is 10.78.1.2, and the client's address is 10.78.2.2.
+/// The address of both daemons, on the server machine. The attacker's address is 10.78.1.2, and the client's address is
+/// 10.78.2.2.
 const SERVER: &str = "10.78.0.1";
 const MGR_PORT: u16 = 7549;
 const IOD_PORT: u16 = 7550;
-/// Time limit of one step. A step that takes longer counts as hung.
+/// Time limit of one step of the test. The test fails if a step takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Memory of a daemon in bytes that is not for the attacker's payloads: threads, sockets, request headers, and requests
-/// of the client.
+/// Memory of a daemon in bytes that the test allows in addition to the attacker's payloads: threads, sockets, request
+/// headers, and requests of the client.
 const BESIDE_PAYLOADS: u64 = 64 << 20;
 const READ: usize = 1 << 20;
 const WRITE: usize = 256 << 10;
@@ -107,7 +108,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for name in &self.names {
-            // Ignore errors: the namespace may not exist.
+            // Ignore errors: the namespace may already be deleted.
             let _ = Command::new("ip").args(["netns", "del", name]).output();
         }
     }
@@ -131,7 +132,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Ignore errors: the daemon may have ended already.
+        // Ignore errors: the daemon may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -161,8 +162,8 @@ impl Servers<'_> {
         let (mgr_at, iod_at) = (format!("{SERVER}:{MGR_PORT}"), format!("{SERVER}:{IOD_PORT}"));
         let iod = start("iod", &iod_at, &["--unix", "false"]);
         let mgr = start("mgr", &mgr_at, &["--iod", &iod_at]);
-        // Remove the mgr's Unix socket. Network namespaces share the file system of the host, so clients would connect
-        // through this socket.
+        // Remove the mgr's Unix socket. Network namespaces share the file system of the host, so clients could connect
+        // through this socket instead of the network.
         std::fs::remove_file(home.join("mgr/mgr.sock")).expect("the socket of the mgr");
         let secret = ClusterFile::load(Path::new(&cluster_file)).expect("a cluster file");
         Servers { network, mgr, iod, secret }
@@ -204,7 +205,7 @@ fn url() -> String {
 /// An attack: many connections that all send the first part of the same request and then stop.
 struct Attack {
     port: u16,
-    /// Number of connections that the attacker holds open at the same time.
+    /// Number of connections that the attacker keeps open at the same time.
     connections: usize,
     /// The ticket with which each connection first opens a session; `None` to attack without sessions.
     ticket: Option<Ticket>,
@@ -212,7 +213,7 @@ struct Attack {
     beginning: Bytes,
 }
 
-/// Counters of the attacker's connections.
+/// What has happened to the connections of an attack, as counters.
 #[derive(Debug, Default)]
 struct Fate {
     made: u64,
@@ -243,8 +244,8 @@ impl Attack {
         let args = WriteArgs { head, data: Segments::from(Bytes::from(vec![7; PAYLOAD_MAX])) };
         let request = request(PROGRAM, VERSION, Procedure::Write as u32, |out| args.encode(out));
         let ticket = Some(key.ticket(fsid, session, expires));
-        // Send nearly the whole request, so that buffers beyond the attacker's share would increase the memory of the
-        // iod.
+        // Send nearly the whole request. If the iod gave the attacker more buffers than its share, the iod's memory
+        // then grows visibly.
         Attack { port: IOD_PORT, connections: 640, ticket, beginning: request.slice(..900_000) }
     }
 
@@ -252,7 +253,8 @@ impl Attack {
     fn on_mgr() -> Attack {
         let (program, version, compound) = (100_003, 4, 1);
         let request = request(program, version, compound, |out| out.fixed(&[0; 900_000]));
-        // The mgr counts the announced length of a request, so a small part of the request suffices for the attack.
+        // The mgr counts the announced length of a request as memory in use, so a small part of the request suffices
+        // for the attack.
         let sent = if full() { 600_000 } else { 60_000 };
         Attack { port: MGR_PORT, connections: 1200, ticket: None, beginning: request.slice(..sent) }
     }
@@ -272,7 +274,7 @@ impl Attack {
         Ok(stream)
     }
 
-    /// Holds the connections open until `over` is set, and replaces connections that the daemon closes. Whenever all
+    /// Keeps the connections open until `over` is set, and replaces connections that the daemon closes. Whenever all
     /// connections are open, sends a message to `stands`.
     fn run(&self, over: &AtomicBool, stands: &Sender<()>) -> Fate {
         let (mut live, mut fate) = (Vec::new(), Fate::default());
@@ -286,7 +288,7 @@ impl Attack {
                 live.push((stream, 0));
             }
             if live.len() == self.connections {
-                // Ignore errors: the client reads only the first message and may have closed the channel.
+                // Ignore errors: the client reads only the first message and may already have closed the channel.
                 let _ = stands.send(());
             }
             let before = live.len();
@@ -340,7 +342,7 @@ struct Times {
     lookups: Vec<Duration>,
 }
 
-/// Returns the 99th percentile of `times` in milliseconds.
+/// Returns the 99th percentile of the times `times` in milliseconds.
 fn p99(times: &[Duration]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort();
@@ -355,7 +357,7 @@ async fn answered<T>(what: &str, times: &mut Vec<Duration>, asked: impl Future<O
     answer.unwrap_or_else(|e| panic!("{what}: {e}"))
 }
 
-/// The client on the client machine, with an open file.
+/// A client of the file system that runs on the client machine, with an open file.
 struct Client {
     mount: Mount,
     file: File,
@@ -376,8 +378,8 @@ impl Client {
         Client { mount, file, content }
     }
 
-    /// Reads, writes and looks up `name` until `span` has passed. Every request must succeed, and every read must
-    /// return the written bytes.
+    /// Reads, writes and looks up the file `name` until the time `span` has passed. Every request must succeed, and
+    /// every read must return the written bytes.
     async fn work(&self, name: &str, span: Duration) -> Times {
         let (mut times, start) = (Times::default(), Instant::now());
         let root = self.mount.root();
@@ -393,7 +395,7 @@ impl Client {
     }
 }
 
-/// A guard that sets the flag when it is dropped, so that a panic of the client also stops the attack.
+/// A guard that sets its flag when it is dropped. So a panic of the client also stops the attack.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -402,7 +404,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// An attack on one daemon while the client uses the same daemon.
+/// An attack on one daemon while a client on another machine uses this daemon.
 struct Drill<'a> {
     servers: &'a Servers<'a>,
     attack: Attack,
@@ -414,14 +416,14 @@ struct Drill<'a> {
 }
 
 impl Drill<'_> {
-    /// Lets the client work first without the attack, and then during the attack.
+    /// Lets the client work for some time without the attack, and then for some time during the attack.
     fn run(&self) {
         let over = &AtomicBool::new(false);
         let (begin, begun) = channel::<()>();
         let (standing, stands) = channel::<()>();
         std::thread::scope(|scope| {
             let attacker = self.servers.network.spawn_on(ON_ATTACKER, scope, move || {
-                // An error means that the client has failed and closed the channel, so do not attack.
+                // An error means that the client has failed and has closed the channel. Then do not attack.
                 begun.recv().map(|()| self.attack.run(over, &standing))
             });
             let client = self.servers.network.spawn_on(ON_CLIENT, scope, move || {
@@ -451,7 +453,7 @@ impl Drill<'_> {
         [quiet, disturbed]
     }
 
-    /// Runs commands that connect during the attack, which must succeed.
+    /// Runs commands that connect to the daemons during the attack; they must succeed.
     fn newcomer(&self, content: &[u8]) {
         let name = format!("/newcomer-{}", self.daemon);
         assert!(self.servers.run(ON_CLIENT, &["cat", &format!("/{}", self.daemon)]) == content);
@@ -509,8 +511,8 @@ fn stalled_connections_do_not_block_clients_on_other_machines() {
         assert!(servers.number("counters", name) > 0, "the client did not use the attacked mgr");
     }
 
-    // The mgr lets one machine use at most as much memory as it leaves free for other machines. So the attacker can use
-    // at most half of the memory.
+    // The mgr gives one machine at most half of its memory for requests: it always leaves as much for other machines.
+    // So the attacker cannot use more than half.
     let counted = servers.number("network", "memory_most_bytes");
     assert!(counted <= NET_BYTES_MAX as u64 / 2 + BESIDE_PAYLOADS, "the mgr counted {counted} bytes");
     let shares = [IOD_BUFFERS_MAX * PAYLOAD_MAX / 2, NET_BYTES_MAX / 2];

@@ -1,4 +1,4 @@
-//! Checks with `weir fsck` after the test has damaged the disks of a stopped cluster.
+//! Checks with `weir fsck`. Before each check, the test damages the disks of a stopped cluster.
 
 use crate::cluster::{Cluster, WEIR};
 use crate::tree::bytes;
@@ -20,8 +20,8 @@ fn codes(findings: &[Value]) -> Vec<&str> {
     findings.iter().map(|finding| finding["code"].as_str().expect("a code")).collect()
 }
 
-/// Waits until no file has a write intent. For a file with a write intent, fsck corrects the size instead of reporting
-/// it.
+/// Waits until no file has a write intent, because fsck corrects the size of a file with a write intent instead of
+/// reporting it.
 fn settled(cluster: &Cluster) {
     while cluster.counter("work", "intents_written") > 0 {}
 }
@@ -66,7 +66,7 @@ fn fsck_reports_damage_by_exit_code_and_repairs_it() {
         let all = objects(&dir);
         all.into_iter().find(|path| path.file_name().is_some_and(|n| n == name.as_str())).expect("an object")
     };
-    // Append bytes, of which the mgr does not know, to one object, and remove another object.
+    // Append bytes to one object and remove another object, both without the knowledge of the mgr.
     let mut object = std::fs::File::options().append(true).open(file_of(long)).unwrap();
     std::io::Write::write_all(&mut object, b"more").unwrap();
     drop(object);
@@ -84,7 +84,7 @@ fn fsck_reports_damage_by_exit_code_and_repairs_it() {
     let text = String::from_utf8(cluster.weir(["fsck"]).output().unwrap().stdout).unwrap();
     assert!(text.contains("/d/long") && text.contains("2 found, 0 repaired, 2 left"), "{text}");
 
-    // fsck must report the lost object until the file is removed.
+    // fsck must report the lost object until its file is removed.
     let (code, findings, _) = fsck(&cluster, &["--repair"]);
     assert_eq!(code, 4, "{findings:?}");
     assert!(findings.iter().any(|f| f["code"] == "object-beyond" && f["outcome"] == "repaired"), "{findings:?}");
@@ -94,7 +94,8 @@ fn fsck_reports_damage_by_exit_code_and_repairs_it() {
     let (code, findings, _) = fsck(&cluster, &[]);
     assert_eq!((code, codes(&findings)), (0, vec![]));
 
-    // Append bytes to the object of /d/long again, as the only damage. fsck can repair this damage completely.
+    // Append bytes to the object of /d/long again. This is the only damage, so fsck can repair the file system
+    // completely.
     settled(&cluster);
     cluster.stop();
     let mut object = std::fs::File::options().append(true).open(file_of(long)).unwrap();
@@ -115,7 +116,7 @@ fn fsck_fails_if_the_mgr_is_unreachable() {
     assert_eq!(out.status.code(), Some(8), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// Removes or truncates each object of a file in turn. A read must return the right bytes or an error.
+/// Removes or truncates one object of a file at a time. A read of the file must return the right bytes or an error.
 #[test]
 fn a_lost_or_truncated_object_does_not_read_as_zeros() {
     let home = tempfile::tempdir().unwrap();
@@ -126,7 +127,8 @@ fn a_lost_or_truncated_object_does_not_read_as_zeros() {
     for round in 0..6 {
         let name = format!("/f{round}");
         cluster.put(&name, &first, &[]);
-        // In every second round, replace the file by a shorter file, whose reads must also be right or fail.
+        // In every second round, replace the file by a shorter file. A read of the shorter file must also return the
+        // right bytes or an error.
         let content = if round % 2 == 0 { &first } else { &second };
         cluster.put(&name, content, &[]);
         settled(&cluster);

@@ -37,8 +37,8 @@ fn a_name_with_a_slash_from_the_mgr_is_refused() {
     assert_eq!(lab.run(["cat", "/tree/qwertzuiopas"]), b"content");
 }
 
-/// Returns path, mode and ctime of all entries below a directory. A copy that changed an entry would change these
-/// attributes.
+/// Returns path, mode and ctime of all entries below a directory. If a copy changes an entry, these attributes change,
+/// too.
 fn state(dir: &Path) -> Vec<(PathBuf, u32, (i64, i64))> {
     let mut all = Vec::new();
     let mut waiting = vec![dir.to_owned()];
@@ -95,14 +95,14 @@ fn a_copy_to_a_local_target_follows_no_symlink_below_the_target() {
         let link = target.path().join(planted);
         std::fs::create_dir_all(link.parent().unwrap()).unwrap();
         symlink(&outside, &link).unwrap();
-        // Name the target through a symlink, which the path to the target may contain.
+        // Name the target through a symlink: the path that the user names may contain symlinks.
         let way = target.path().with_extension("way");
         symlink(target.path(), &way).unwrap();
         let said = fail(&mut cluster.weir(["cp", "-r", "weir:/tree", way.to_str().unwrap()]), 1);
         let named = way.join(planted);
         assert!(said.contains(named.to_str().unwrap()), "{said}");
         assert!(said.contains("the name is taken by a symlink"), "{said}");
-        // The copy must continue after the error and copy the rest of the tree.
+        // After the error, the copy must continue with the rest of the tree.
         for dir in dirs.iter().filter(|dir| !dir.starts_with(planted)) {
             assert_eq!(std::fs::read(target.path().join(dir).join("linked")).unwrap(), b"content", "{dir}");
         }
@@ -112,7 +112,7 @@ fn a_copy_to_a_local_target_follows_no_symlink_below_the_target() {
     cluster.stop();
 }
 
-/// Exchanges a directory of a target and a symlink. A second call undoes the exchange.
+/// Swaps a directory of a target with a symlink. A second call swaps them back.
 ///
 /// # Errors
 /// The directory does not exist, or its parent directory is a symlink now.
@@ -161,7 +161,7 @@ fn a_copy_follows_no_symlink_that_is_swapped_in_while_it_runs() {
             }
         }
     });
-    // After the swaps have ended, a copy to an empty target must succeed.
+    // When the other thread swaps no more directories, a copy to an empty target must succeed.
     std::fs::remove_dir_all(&target).unwrap();
     std::fs::create_dir(&target).unwrap();
     cluster.run(["cp", "-r", "--quiet", "weir:/tree", target.to_str().unwrap()]);

@@ -24,7 +24,7 @@ pub struct Daemon {
 
 /// The daemons of one file system, with their proxies.
 pub struct Lab {
-    /// Counter of the bytes on all proxies.
+    /// Counter of the bytes that all proxies have forwarded.
     pub meter: Arc<Meter>,
     /// The mgr, which is the metadata server.
     pub mgr: Daemon,
@@ -43,7 +43,7 @@ impl Daemon {
         Daemon { name, args, log, child: Some(child), address, proxy }
     }
 
-    /// Returns the name of the daemon for reports.
+    /// Returns the name of the daemon, for the log of faults.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -54,7 +54,7 @@ impl Daemon {
         self.address
     }
 
-    /// Returns whether the daemon is started, and the test has neither killed nor stopped it since.
+    /// Returns whether the daemon runs: the test has not killed or stopped it after its last start.
     #[allow(dead_code)]
     pub fn is_running(&self) -> bool {
         self.child.is_some()
@@ -67,13 +67,13 @@ impl Daemon {
         child.wait().expect("it ends");
     }
 
-    /// Starts the daemon again at the same address.
+    /// Starts the daemon again at the address of its last start.
     pub fn restart(&mut self) {
         let listen = [self.args.clone(), vec!["--listen".into(), self.address.to_string()]].concat();
         self.child = Some(launch(Command::new(WEIR).args(listen), &self.log).0);
     }
 
-    /// Starts the daemon again at the same address. This one start has further options.
+    /// Starts the daemon again at the same address. Only this start has the further options.
     pub fn restart_with(&mut self, options: &[&str]) {
         let mut command = Command::new(WEIR);
         command.args(&self.args).args(["--listen", &self.address.to_string()]).args(options);
@@ -87,7 +87,7 @@ impl Daemon {
         assert!(child.wait().expect("it ends").success(), "{}: {}", self.name, self.said());
     }
 
-    /// Returns the arguments of the daemon.
+    /// Returns the command-line arguments of the daemon.
     pub fn args(&self) -> &[String] {
         &self.args
     }
@@ -98,7 +98,7 @@ impl Daemon {
     pub fn replace(&mut self) {
         let log = self.log.with_extension("new.log");
         let (args, to) = (self.args.clone(), log.clone());
-        // Give the second process another port, because the first process still uses the old port.
+        // Give the second process another port, because the first process still listens on the old port.
         let started =
             std::thread::spawn(move || launch(Command::new(WEIR).args(args).args(["--listen", "127.0.0.1:0"]), &to));
         let waits = || std::fs::read_to_string(&log).is_ok_and(|said| said.contains("waiting up to"));
@@ -112,19 +112,19 @@ impl Daemon {
         self.proxy.lead_to(address);
     }
 
-    /// Starts the daemon again at the same address. Its writes at or beyond offset `limit` fail in every file.
+    /// Starts the daemon again at the same address. In every file, its writes at or beyond the offset `limit` fail.
     pub fn restart_on_failing_disk(&mut self, limit: u64) {
         let mut command = on_failing_disk(limit);
         command.args(&self.args).args(["--listen", &self.address.to_string()]);
         self.child = Some(launch(&mut command, &self.log).0);
     }
 
-    /// Waits until the daemon exits by itself.
+    /// Waits until the daemon ends without a signal from the test.
     pub fn wait(&mut self) -> ExitStatus {
         self.child.take().expect("it runs").wait().expect("it ends")
     }
 
-    /// Starts the daemon again; the start must fail. Returns its standard error.
+    /// Starts the daemon at the address of its last start; the start must fail. Returns its standard error.
     pub fn fail_to_restart(&self) -> String {
         fail(Command::new(WEIR).args(&self.args).args(["--listen", &self.address.to_string()]), 1)
     }
@@ -143,15 +143,15 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // Ignore errors: the daemon may have ended already.
+            // Ignore errors: the daemon may already have ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Builds a command of the binary with a file size limit (`ulimit -f`). Its writes at or beyond offset `limit` fail in
-/// every file.
+/// Builds a command of the binary with a file size limit (`ulimit -f`). In every file, its writes at or beyond the
+/// offset `limit` fail.
 pub fn on_failing_disk(limit: u64) -> Command {
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", limit / 512);
     let mut command = Command::new("sh");
@@ -198,7 +198,7 @@ impl Lab {
         let iods: Vec<Daemon> = (0..iods)
             .map(|i| {
                 let name = format!("iod-{i}");
-                // Disable the iod's Unix socket, so that all its connections go through the proxy.
+                // Disable the iod's Unix socket, so that all connections to the iod go through its proxy.
                 let args = [store("iod", &name), vec!["--unix".into(), "false".into()], of_iod(i)].concat();
                 Daemon::start(name, home, args, &meter)
             })
@@ -240,7 +240,7 @@ impl Lab {
     /// Checks the whole file system with `weir fsck`, which must find no damage.
     pub fn fsck(&self) {
         let check = || self.weir(["fsck", "--json"]).output().expect("the binary starts");
-        // Exit code 8 means that the mgr has not reconnected to its iods yet. Try again.
+        // Exit code 8 means that the mgr has not yet connected to its iods again. So repeat the command.
         let reached = (0..100).map(|_| check()).find(|output| output.status.code() != Some(8));
         let output = reached.expect("the mgr finds its iods again");
         let (found, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

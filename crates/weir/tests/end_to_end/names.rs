@@ -24,7 +24,8 @@ fn mkdir_mv_ln_rm_and_ls_handle_names_as_documented() {
     assert_eq!(cluster.json(["stat", "--json", "/a/sticky"])[0]["mode"], "1750");
     cluster.run(["mv", "/a/file", "/a/b/soft", "/a/b/c"]);
     assert_eq!(names(&cluster, "/a/b/c"), ["file", "soft"]);
-    // Both paths name the same file. POSIX requires that a rename from one of its names to the other has no effect.
+    // `/a/b/c/file` and `/a/b/file` are names of the same file. POSIX requires that a rename from one name to the other
+    // has no effect.
     cluster.run(["mv", "/a/b/c/file", "/a/b/file"]);
     assert_eq!(names(&cluster, "/a/b"), ["c", "file"]);
     cluster.run(["mv", "-T", "/a/b", "/moved"]);
@@ -64,7 +65,7 @@ fn mkdir_mv_ln_rm_and_ls_handle_names_as_documented() {
         let said = fail(&mut cluster.weir(&args), code);
         assert!(said.contains(part), "{args:?}: {said}");
     }
-    // After a failure with one name, the command must still process the other names.
+    // After the failure with one of the names, the command must still process the other names.
     fail(&mut cluster.weir(["rm", "/none", "/moved/file"]), 1);
     assert_eq!(names(&cluster, "/moved"), ["c"]);
     cluster.run(["rm", "-f", "/none"]);

@@ -14,7 +14,7 @@ fn weir(args: &[&str]) -> Command {
     command
 }
 
-/// Returns a directory and everything below it, the directory first.
+/// Returns the paths of a directory and of everything below it, the directory first.
 fn everything(dir: &Path) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
     let mut next = 0;
@@ -105,15 +105,15 @@ fn only_the_owner_can_access_the_stores_of_daemons() {
         for made in [&dump, &cluster_file, &ready_file] {
             assert_private(Path::new(made));
         }
-        // Other users need search permission on the restored directory, because an mgr that starts in it creates its
-        // socket there.
+        // Other users need search permission on the restored directory, because an mgr that uses this directory creates
+        // its socket in it.
         let (dir, files) = (fs::metadata(&restored).unwrap(), everything(Path::new(&restored)));
         assert_eq!(dir.mode() & 0o777 & !0o711, 0);
         assert!(files[1..].iter().all(|file| file.symlink_metadata().unwrap().mode() & 0o077 == 0), "{files:?}");
         stop(mgr_child);
         stop(iod_child);
         assert_eq!(narrowed(&log), narrowings, "{}", fs::read_to_string(&log).unwrap());
-        // Each daemon must log one line about removed permissions at its next start.
+        // At its next start, each daemon must log one line about the permissions that it has removed.
         widen(Path::new(&mgr));
         widen(Path::new(&iod));
         narrowings += 2;
@@ -143,7 +143,7 @@ fn only_the_owner_can_access_the_directory_of_weir_up() {
         let made = dir.join("cluster");
         widen(&made);
         ["mgr", "iod-0", "iod-1"].iter().for_each(|name| widen(&made.join(name)));
-        // Make `cluster.toml` private again, because the cluster refuses to start if other users can read this file.
+        // Make `cluster.toml` private again, because the cluster refuses to start while other users can read this file.
         fs::set_permissions(made.join("cluster.toml"), Permissions::from_mode(0o600)).unwrap();
     }
 }

@@ -11,8 +11,8 @@ fn commands(readme: &str) -> Vec<&str> {
     section.lines().filter_map(|line| line.strip_prefix("$ ")).collect()
 }
 
-/// Runs in new namespaces. In the network namespace, the port of the quick start is free. In the mount namespace,
-/// nothing is mounted at the directory of the quick start.
+/// Runs in new namespaces, where no other process uses the port of the quick start, and nothing is mounted at the
+/// directory of the quick start.
 #[test]
 fn the_commands_of_the_readme_quick_start_succeed() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
@@ -32,7 +32,8 @@ fn the_commands_of_the_readme_quick_start_succeed() {
         trap 'umount /mnt/weir || true; kill %1; wait %1 || true' EXIT";
     let bin = Path::new(WEIR).parent().unwrap().display().to_string();
     let steps = commands[1..].join("\n").replace("$PWD/target/release", &bin);
-    // A reader types the next command after the cluster has printed that it listens, so wait until the cluster answers.
+    // A reader waits for the message of `weir up` before typing the next command. So wait until the cluster replies to
+    // a command.
     let steps = steps.replace("weir up &", "weir up &\nuntil weir ls / > /dev/null 2>&1; do kill -0 %1; done");
     let mut shell = Command::new("unshare");
     shell.args(["--net", "--mount", "bash", "-c", &format!("{begin}\n{steps}")]).current_dir(home.path());

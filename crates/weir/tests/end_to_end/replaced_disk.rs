@@ -5,7 +5,8 @@ use crate::tree::bytes;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// The path of the iod's store in the commands of the page. The test replaces all paths of the page by its own.
+/// The path of the iod's store in the commands of the page. The test replaces all paths of the page by paths in its own
+/// directory.
 const STORE: &str = "/srv/new/iod";
 const CLUSTER_FILE: &str = "/etc/weir/cluster.toml";
 const CONFIG: &str = "/etc/weir/iod.toml";
@@ -20,12 +21,12 @@ fn identity(command: &str) -> &str {
     command.split_whitespace().skip_while(|word| *word != "--replace").nth(1).expect("a command with --replace")
 }
 
-/// A process that is killed when this value is dropped, also after a failed test.
+/// A process of the test. Dropping this value kills the process, even if the test fails.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // Ignore errors: the process may have ended already.
+        // Ignore errors: the process may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,5 +1,5 @@
 //! Damage on the disks of a running cluster: reads must return errors instead of wrong bytes, and a scrub must report
-//! the damaged place.
+//! the damaged bytes.
 
 use crate::cluster::{Cluster, fail};
 use serde_json::Value;
@@ -99,14 +99,15 @@ fn a_flipped_bit_fails_reads_and_scrub_reports_file_and_range() {
     let start = finding["ranges"][0][0].as_u64().unwrap();
     assert!((0..3).any(|index| offset_in_file(index, block) == start), "{finding}");
     assert_eq!(finding["ranges"][0][1].as_u64(), Some(4096));
-    // Reads must return all bytes before the damaged block.
+    // A read of the bytes before the damaged block must return all of these bytes.
     let rest = cluster.run(["get", "/some/where/file", "--offset", "0", "--length", &start.to_string()]);
     assert!(content().starts_with(&rest) && rest.len() as u64 == start);
     let told = cluster.weir(["scrub", "--status"]).output().unwrap();
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(told.contains(&format!("/some/where/file: bytes {start}-{}", start + 4095)), "{told}");
 
-    // A new file under the same name must have no damage. The damaged file may still exist without a name.
+    // The scrub must report no damage of the new file under the same name. The damaged file may still exist without a
+    // name.
     cluster.put("/some/where/file", &content(), &[]);
     assert_eq!(cluster.run(["cat", "/some/where/file"]), content());
     let output = cluster.weir(["scrub"]).output().unwrap();
@@ -138,7 +139,7 @@ fn a_slow_scrub_survives_a_restart_and_can_be_cancelled() {
     let cluster = cluster(home.path(), &[]);
     assert!(cluster.text(["scrub", "--status"]).contains("no scrub yet"));
     cluster.put("/file", &content(), &[]);
-    // At this low rate, the scrub is still running when the test cancels it.
+    // The rate is so low that the scrub still runs when the test cancels it.
     cluster.run(["scrub", "--rate", "64K", "--no-wait"]);
     fail(&mut cluster.weir(["scrub"]), 1);
     let status = |cluster: &Cluster| cluster.json(["scrub", "--status", "--json"]).remove(0);

@@ -25,7 +25,7 @@ fn examples(markdown: &str) -> Vec<Example> {
     found
 }
 
-/// Pages may show commands after the prompt `$ ` only if a test runs these commands.
+/// A page may show commands after the prompt `$ ` only if a test runs these commands.
 #[test]
 fn tests_run_the_commands_of_every_page_with_a_prompt() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");

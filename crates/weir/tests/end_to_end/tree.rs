@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Returns `len` pseudorandom bytes, which are the same for the same seed.
+/// Returns `len` pseudorandom bytes, which depend only on the seed.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -122,7 +122,8 @@ fn modes_and_xattrs(top: &Path) {
     }
 }
 
-/// Sets a different time on every file and directory, entries before their directory.
+/// Sets a different time on every file and directory. Handles the entries of a directory before the directory, because
+/// they change its times.
 fn times(top: &Path) {
     let mut all = paths(top);
     all.reverse();
@@ -185,7 +186,8 @@ fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
             }
             if meta.is_file() {
                 let first = first_names.entry((meta.dev(), meta.ino())).or_insert_with(|| name.clone());
-                // Do not compare the number of links: a copy omits names outside the tree.
+                // Do not compare the number of links of a file: a copy omits the names of the file that are outside the
+                // tree.
                 text += &format!(" size {} same as {first:?}", meta.size());
             }
             (name, text)
@@ -202,7 +204,8 @@ pub fn assert_same(left: &Path, right: &Path) {
     let extra: Vec<_> = right_all.keys().filter(|path| !left_all.contains_key(*path)).collect();
     assert!(extra.is_empty(), "{extra:?} are only in {right:?}");
     for path in left_all.keys() {
-        // Do not join an empty path, which names the top itself: the join would append a slash to the path of a file.
+        // Do not join an empty path, which stands for the top of the tree: if the top is a file, the join appends a
+        // slash to its path.
         let under = |top: &Path| if path.as_os_str().is_empty() { top.to_owned() } else { top.join(path) };
         let (a, b) = (under(left), under(right));
         if fs::symlink_metadata(&a).unwrap().is_file() {
@@ -211,7 +214,7 @@ pub fn assert_same(left: &Path, right: &Path) {
     }
 }
 
-/// Compares two files in all ranges where either file has data. The second file may not store zeros in place of holes.
+/// Compares two files in all ranges where one of them has data. The second file must not store zeros in place of holes.
 fn assert_same_content(left: &Path, right: &Path) {
     let (a, b) = (File::open(left).unwrap(), File::open(right).unwrap());
     let size = a.metadata().unwrap().len();

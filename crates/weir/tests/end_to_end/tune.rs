@@ -1,4 +1,4 @@
-//! `weir tune threshold`: tests of its measurements, its files, and its recommendation.
+//! Tests of `weir tune threshold`: of the measurements, the files that it makes, and the recommended threshold.
 
 use crate::cluster::{Cluster, fail};
 
