@@ -58,7 +58,7 @@ pub(crate) type Attempt<T> = std::result::Result<T, NotDone>;
 #[derive(Clone, Debug)]
 pub(crate) struct Payload {
     pub(crate) data: Segments,
-    /// The CRC-32Cs of consecutive pieces of the data, and the lengths of the pieces; computed on first use.
+    /// The lengths of consecutive pieces of the data, and the CRC-32C of each piece; computed on first use.
     checksums: OnceLock<(Vec<u64>, Vec<u32>)>,
 }
 
@@ -68,8 +68,8 @@ impl Payload {
         Payload { data, checksums: OnceLock::new() }
     }
 
-    /// Returns the CRC-32C of each of the consecutive pieces of these lengths. The checksums are cached, because a
-    /// driver asks for the same pieces each time it sends the payload again.
+    /// Divides the data into consecutive pieces of these lengths, and returns the CRC-32C of each piece. The checksums
+    /// are cached, because a driver asks for the same pieces each time it sends the payload again.
     pub(crate) fn checksums(&self, lengths: &[u64]) -> Cow<'_, [u32]> {
         let (known, sums) = self.checksums.get_or_init(|| (lengths.to_vec(), piece_checksums(lengths, &self.data)));
         if known == lengths { Cow::Borrowed(sums) } else { Cow::Owned(piece_checksums(lengths, &self.data)) }

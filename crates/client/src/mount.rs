@@ -90,13 +90,13 @@ pub(crate) struct Inner {
     stamps: AtomicU64,
     opening: OrderedMutex<Opening>,
     behind: FlushTimer,
-    /// Held for reading by the tasks that close dropped files, so that a disconnect can wait for them.
+    /// Each task that closes a dropped file holds this lock for reading, so that a disconnect can wait for the task.
     pub(crate) dropped: Arc<RwLock<()>>,
     /// Number of lost changes that [`Mount::sync_names`] has already reported.
     losses: AtomicU64,
 }
 
-/// The OPENs that the mgr has not answered yet, and the files that were closed meanwhile.
+/// The OPENs that the mgr has not answered yet, and the files that the client closed while it waited for their replies.
 #[derive(Default)]
 struct Opening {
     /// Number of OPENs that the client has sent, and the numbers of the unanswered ones.
@@ -105,7 +105,7 @@ struct Opening {
     /// For each logical time at which the client sent an unanswered OPEN, the number of these OPENs.
     sent: BTreeMap<u64, usize>,
     /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of its
-    /// last size change. The size in the answer to that OPEN may be older than the close.
+    /// last size change. The size in the answer to the oldest OPEN may be older than the close.
     closed: HashMap<FileId, u64>,
 }
 
@@ -233,9 +233,9 @@ impl Mount {
         Ok(Mount { inner, caller: None, walks: None })
     }
 
-    /// Returns the same mount, with requests in the name of another user. All I/O on a file that it opens carries this
-    /// user's credentials, whoever uses the file. Only the servers check permissions. At most 16 groups are sent (RFC
-    /// 5531 §8.2).
+    /// Returns a handle of the same mount that sends requests with the credentials of another user. All I/O on a file
+    /// that it opens carries this user's credentials, whoever uses the file. Only the servers check permissions. At
+    /// most 16 groups are sent (RFC 5531 §8.2).
     pub fn acting_as(&self, cred: &Cred) -> Mount {
         let auth = crate::session::auth_of(&self.inner.options, cred);
         Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)), walks: None }
@@ -246,11 +246,11 @@ impl Mount {
         Compound::new(what).by(&self.caller)
     }
 
-    /// Closes dropped files and ends the session. The caller should close all written files before: bytes that are not
-    /// durable by then are lost.
+    /// Closes dropped files and ends the session. Bytes that are not durable by then are lost, so the caller should
+    /// first close all files that it has written.
     pub async fn disconnect(self) -> Result<()> {
-        // Wait for the closes. Otherwise the mgr would keep removed files that are still open, and their space, until
-        // the lease expires.
+        // Wait for the tasks that close files. Otherwise the mgr keeps removed files that are still open, and their
+        // space, until the lease expires.
         drop(self.inner.dropped.write().await);
         self.inner.close_left().await;
         self.inner.leave_names().await;

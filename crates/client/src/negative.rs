@@ -12,7 +12,7 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::stateid4;
 
-/// Misses in a directory count together if each occurs within this time of the one before.
+/// Failed lookups (misses) in a directory count together if each occurs within this time of the one before.
 const MISSES_WITHIN: Duration = Duration::from_secs(2);
 /// How long the client requests no delegation of a directory after the mgr refused or recalled one, or after the
 /// directory had too many names.
@@ -32,7 +32,7 @@ const NAME_MAX: usize = 255;
 
 type Name = Box<[u8]>;
 
-/// A delegation that the client has to return to the mgr.
+/// A directory delegation that the client has to return to the mgr.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gone {
     /// The filehandle of the directory.
@@ -40,8 +40,8 @@ pub(crate) struct Gone {
     pub(crate) stateid: stateid4,
 }
 
-/// A removal or rename of a name in flight, and the clock value of the name in the cache when the client sent the
-/// request.
+/// A request in flight that removes or renames a name, and the clock value of the name in the cache when the client
+/// sent the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Removal {
     dir: FileId,
@@ -80,13 +80,13 @@ struct Dir<C> {
 /// The negative-lookup cache; the type `C` identifies callers.
 pub(crate) struct Negative<C> {
     dirs: HashMap<FileId, Dir<C>>,
-    /// The names in create requests without an answer, with the number of these requests.
+    /// The names in create requests without an answer, each with the number of such requests.
     making: HashMap<(FileId, Name), usize>,
-    /// Number of create requests that will never be answered.
+    /// Number of create requests that the mgr will never answer.
     doubts: usize,
     /// Number of cached names of all directories.
     names: usize,
-    /// The logical clock: the number of events so far.
+    /// The logical clock: the number of events (such as lookups and requests) that the cache has recorded.
     clock: u64,
 }
 
@@ -194,8 +194,8 @@ impl<C: Clone + PartialEq> Negative<C> {
                 known.handle = Bytes::copy_from_slice(handle);
                 known.epoch = epoch;
                 known.callers = vec![caller.clone()];
-                // The mgr may execute a create request in flight after it has sent the names. So the cache contains
-                // these names already.
+                // The mgr may execute a create request in flight after it has sent the names. So add the names in such
+                // requests to the cache now.
                 let making = self.making.keys().filter(|(of, _)| *of == dir);
                 known.may_be = making.map(|(_, name)| (name.clone(), clock)).collect();
                 self.names += known.may_be.len();
@@ -297,8 +297,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Records that the mgr has answered a create request (`answered`), or never will and may still execute it. Returns
-    /// delegations to return if too many requests will never be answered.
+    /// Records the end of a create request: the mgr has answered it (`answered`), or will never answer it and may still
+    /// execute it. Returns delegations to return if too many requests will never be answered.
     pub(crate) fn made(&mut self, dir: FileId, name: &[u8], answered: bool) -> Vec<Gone> {
         if !answered {
             self.doubts += 1;
@@ -325,7 +325,8 @@ impl<C: Clone + PartialEq> Negative<C> {
     /// Records that the mgr has executed a removal, and removes the name from the cache.
     pub(crate) fn removed(&mut self, removal: Removal) {
         let Removal { dir, name, stamp } = removal;
-        // If a create request has changed the clock value of the name since then, the name may exist again.
+        // If a create request has changed the clock value of the name after the removal was sent, the name may exist
+        // again: keep it.
         if let Some(known) = self.dirs.get_mut(&dir)
             && known.may_be.get(&name) == Some(&stamp)
         {

@@ -22,7 +22,7 @@ pub struct Target {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not a name on a Weir file system: {why} (expected weir://HOST[:PORT]/PATH)")]
 pub struct BadTarget {
-    /// The text that was parsed.
+    /// The text that is not a valid target.
     pub text: String,
     /// Why the text is not a valid target.
     pub why: &'static str,

@@ -36,7 +36,8 @@ impl Opened<'_> {
         }
     }
 
-    /// Takes the queue delay from the reply. Errors are ignored, because the operation does not depend on the delay.
+    /// Records the queue delay from the reply. Ignores a missing or malformed delay, because the operation does not
+    /// depend on it.
     fn hear_load(&self, results: &mut Results) {
         if self.session.load().is_wanted() {
             let _ = results.values();

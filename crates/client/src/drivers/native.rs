@@ -104,8 +104,8 @@ fn refused(refusal: Refused) -> NotDone {
     match refusal {
         Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
         Refused::Answer(error) => match error.as_status() {
-            // An iod returns `Lost` for missing durable bytes. A new layout helps if the file was truncated after the
-            // grant of this one.
+            // An iod returns `Lost` for missing durable bytes. If the file was truncated after the grant of this
+            // layout, a new layout helps.
             Some(Status::CapExpired | Status::CapRefused | Status::Fenced | Status::Lost) => NotDone::Stale(error),
             _ => NotDone::Failed(error),
         },

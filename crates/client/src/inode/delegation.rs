@@ -103,8 +103,8 @@ impl Delegation {
 /// What the client learned from the answer to an OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Learnt {
-    /// Whether the client should request a delegation again. The mgr granted one that a concurrent close is returning,
-    /// or has already returned.
+    /// Whether the client should request a delegation again, because the OPEN granted one that a concurrent close is
+    /// returning or has returned.
     pub(crate) again: bool,
     /// The logical time ([`Inode::stamp`]) as of which the attributes in the answer are valid.
     pub(crate) stamp: u64,
@@ -196,7 +196,7 @@ impl Inode {
     /// Returns the delegation that the last close must return; from now on the client does nothing else under it.
     /// Returns `None` if the file was opened again, because the new open may rely on the delegation.
     pub(crate) fn leave(&self) -> Option<stateid4> {
-        // An open adds itself to the list before it checks the delegation, so this check sees it.
+        // An open adds itself to the list of opens before it checks the delegation, so this check finds the open.
         let state = self.state();
         let mut delegated = self.delegated();
         if !state.opens.all().is_empty() {
@@ -245,14 +245,14 @@ impl Inode {
                 return Learnt { again: true, ..learnt };
             }
             // Answers may arrive in another order than the mgr sent them. The mgr grants no read delegation to a client
-            // that holds a write delegation, so this answer is older.
+            // that holds a write delegation, so this answer is older: ignore it.
             let is_older = power == Power::Read && matches!(*delegated, Delegation::Held(_, Power::Write));
             if is_older {
                 return learnt;
             }
             if !delegated.is(stateid) {
-                // Without a delegation, the size and attributes learned or requested before may be outdated. The answer
-                // to this OPEN is current.
+                // While the client held no delegation, other clients may have changed the size and attributes that it
+                // knows or has requested. The answer to this OPEN is current.
                 state.size.doubt();
                 state.sharing.granted();
                 let changed = state.size.is_newer_than(asking.stamp);
@@ -274,7 +274,7 @@ impl Inode {
                 return learnt;
             }
         }
-        // Check this only after the delegation is stored: a reclaim that begins from now on finds the delegation.
+        // Check the epoch only after storing the delegation: a reclaim that begins from now on finds the delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
@@ -344,7 +344,7 @@ impl Inode {
                 Delegation::Held(held, power) if held.other == stateid.other => {
                     *delegated = Delegation::Recalled(held, power);
                 }
-                // Another task is already returning the delegation.
+                // Another task is already returning the delegation, or the client does not hold it.
                 other => return other.is(stateid),
             }
         }
@@ -362,7 +362,8 @@ impl Inode {
                     // The next write, fsync or close reports the error.
                     inode.fail(error);
                 }
-                // Check this before the pause. After the pause, a close may already be returning another delegation.
+                // Check before the pause whether the delegation is returned. After the pause, a close may already be
+                // returning another delegation.
                 if inode.delegated().leaving().is_none() {
                     return;
                 }
@@ -392,7 +393,7 @@ impl Inode {
         compound.putfh(&self.node.handle);
         append_return(&mut compound, stateid);
         let mut results = self.mount.session.call(compound).await?;
-        // If the file is gone, the delegation is gone too.
+        // If the mgr has removed the file, the delegation no longer exists either.
         if results.done(&[OP_PUTFH]).is_ok() {
             self.returned(stateid, &mut results).await?;
         }
@@ -455,7 +456,7 @@ impl Inode {
             return self.delegation_revoked(stateid);
         }
         self.share(stateid);
-        // Send buffered bytes now, because the file counts as shared.
+        // Send buffered bytes now, because the file counts as shared, and writes to a shared file must reach a server.
         let Some(inode) = self.mount.inodes.by_handle(&self.node.handle) else { return };
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.mount.hand_on(inode.node.id).await;
@@ -469,16 +470,16 @@ impl Inode {
     /// Handles a revocation: the mgr has allowed other clients to use the file. The client drops its bytes that are not
     /// durable, because they could overwrite newer bytes of other clients.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
-        // Two requests may report the revocation at the same time. Without this lock, the second report would drop
-        // bytes that programs wrote after the first one.
+        // Two tasks may detect the revocation at the same time. Without this lock, the second task drops bytes that
+        // programs wrote after the first task had finished.
         let _one = self.revoking.lock();
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().sharing.is_exclusive();
         if !exclusive && (power == Power::Read || self.is_clean()) {
             return self.delegation_lost(stateid);
         }
-        // The order matters: first the cache above drops its bytes, then the client. Only then may programs write the
-        // file, which is now shared.
+        // The order matters: first the cache above the client drops its bytes, then the client does. Only then may
+        // programs write the file, which is now shared.
         let emptied = self.mount.keeper.get().map(|keeper| keeper.give_up(self.node.id));
         {
             let mut state = self.state();

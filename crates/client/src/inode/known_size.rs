@@ -40,8 +40,8 @@ pub(super) struct KnownSize {
     /// Whether the client is requesting the size because its last answer is too old.
     asking: bool,
     /// The ends of the last LAYOUTCOMMITs, each with the mount's logical time when the mgr replied. The ends decrease.
-    /// The size in an answer that was requested before several of these replies must reach at least the first of their
-    /// ends.
+    /// If the client requested the size before some of these replies, the answer must reach at least the end of the
+    /// first of them.
     reported: VecDeque<(u64, u64)>,
 }
 
@@ -99,7 +99,7 @@ impl KnownSize {
         self.invalidate_reads();
     }
 
-    /// Records that bytes read before are outdated.
+    /// Records that bytes which the client has read so far are outdated.
     pub(super) fn invalidate_reads(&mut self) {
         self.turns += 1;
     }
@@ -108,7 +108,7 @@ impl KnownSize {
     /// size. `own_end` is the file offset just after the last byte that the mgr may not know of.
     pub(super) fn learn(&mut self, size: u64, stamp: u64, own_end: u64, now: Instant) -> u64 {
         if self.is_newer_than(stamp) {
-            // The answer may be older than a change on this mount.
+            // The answer may be older than a change on this mount, so do not use it.
             self.doubt();
         } else {
             self.accept(size, own_end);
@@ -127,7 +127,8 @@ impl KnownSize {
         self.size
     }
 
-    /// Records the mgr's size, if nothing on this mount has changed the size since the request.
+    /// Records the mgr's size. The caller has checked that nothing on this mount has changed the size since the
+    /// request.
     fn accept(&mut self, size: u64, own_end: u64) {
         self.doubtful = false;
         let size = size.max(own_end);

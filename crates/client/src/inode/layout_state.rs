@@ -65,7 +65,7 @@ pub(super) struct Recall {
 /// Whether I/O may use the layout that the client holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
-    /// I/O may use it.
+    /// I/O may use the layout.
     Usable,
     /// No I/O may use the layout, because the iods refuse it or the mgr may have revoked it. The client still reports
     /// earlier writes under it, and returns it on a recall.
@@ -371,8 +371,8 @@ impl<L> LayoutState<L> {
         let held = self.held.take_if(|held| held.grant.stateid.other == stateid.other);
         let stateid = held.map_or(stateid, |held| later(held.grant.stateid, stateid));
         if let Some(other) = &mut self.held {
-            // The recall was late, or came before the grant of the layout that it recalls. The client requests a layout
-            // again before the next I/O.
+            // The client holds a layout with another stateid: the recall was late, or arrived before the grant of the
+            // layout that it recalls. The next I/O requests a layout again.
             other.standing = Standing::Spent;
         }
         self.gone = Some(stateid);
@@ -391,13 +391,14 @@ impl<L> LayoutState<L> {
         Some((kind.number(), stateid))
     }
 
-    /// Records the end of a LAYOUTRETURN, with or without a reply. `opens` is the number of OPENs sent so far.
+    /// Records the end of a LAYOUTRETURN, with or without a reply. `opens` is the number of OPENs that the client has
+    /// sent by now.
     pub(super) fn returned(&mut self, opens: u64) {
         self.opens_before = opens;
     }
 
-    /// Drops a layout that the mgr revoked or does not know. `opens` is the number of OPENs sent so far. Requests that
-    /// use the layout continue until the iods refuse them.
+    /// Drops a layout that the mgr revoked or does not know. `opens` is the number of OPENs that the client has sent by
+    /// now. Requests that use the layout continue until the iods refuse them.
     pub(super) fn lose(&mut self, opens: u64) {
         self.held = None;
         if let Some(asked) = &mut self.asked {

@@ -57,8 +57,8 @@ impl Mount {
 
     async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        // Flush and report first. A later write or report would undo the new size or time, even one of a close in
-        // progress.
+        // Flush and report first, also for a close in progress: a write or report after SETATTR overwrites the new size
+        // or time.
         let settles = |inode: &&Arc<Inode>| {
             let undone = (changes.size.is_some() || changes.mtime.is_some()) && !inode.is_clean();
             undone || (changes.size.is_some() && inode.is_open_for_writing())
@@ -140,7 +140,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Applies a policy attribute that was set through this mount to the open file at once.
+    /// Applies a policy attribute that a caller has set through this mount to the file at once, if the file is open.
     fn own_changed(&self, node: &Node, name: &[u8], value: Option<&[u8]>) {
         let Some(inode) = self.inner.open_inode(node.id).filter(|_| is_policy_name(name)) else { return };
         inode.set_own(|own| match (value, Part::named(name)) {

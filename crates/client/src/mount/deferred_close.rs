@@ -17,14 +17,15 @@ use wire::nfs4::*;
 /// Maximum number of files that one COMPOUND closes. The COMPOUND has one SEQUENCE, and three operations for each file:
 /// PUTFH, DELEGRETURN and CLOSE.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
-/// How long the client defers a CLOSE. A file that is removed meanwhile stays an orphan until the CLOSE. Other clients
-/// do not wait this long: a recall of a queued delegation makes the client close all queued files at once.
+/// How long the client defers a CLOSE. If the file is removed before the CLOSE, it stays an orphan until the CLOSE.
+/// Other clients do not wait this long: a recall of a queued delegation makes the client close all queued files at
+/// once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How often the client sends the COMPOUND before it gives up the closes.
 const TRIES: u32 = 2;
 
-/// An open that the caller has closed and the mgr has not.
+/// An open that the caller has closed, and whose CLOSE the client has not sent to the mgr.
 pub(crate) struct Left {
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
@@ -61,8 +62,8 @@ struct Queue {
     /// Recalled delegations. The client returns them even if the file is opened again, because it has accepted the
     /// recall and the mgr does not repeat it.
     recalled: BTreeSet<[u8; 12]>,
-    /// Returned delegations, each with the number of OPENs sent by then. The answer to one of these OPENs may still
-    /// grant the returned delegation.
+    /// Returned delegations, each with the number of OPENs that the client sent before the return. The answer to one of
+    /// these OPENs may still grant the returned delegation.
     gone: BTreeMap<[u8; 12], u64>,
     /// Whether a background task will close the queued opens.
     expected: bool,
@@ -130,7 +131,7 @@ impl DeferredCloses {
 
     /// Removes a delegation from the queue because the file is open again, unless the client is already returning the
     /// delegation. The caller holds the inode's delegation lock until it has stored the delegation. Otherwise another
-    /// task could return the delegation meanwhile, and the client would write the file under a returned delegation.
+    /// task could return the delegation in between, and the client would write the file under a returned delegation.
     pub(crate) fn take_back(&self, stateid: stateid4, _locked: &Delegation) -> Queued {
         let mut queue = self.queue();
         let other = &stateid.other;
@@ -172,7 +173,7 @@ impl Inner {
                 () = tokio::time::sleep(PATIENCE) => {}
                 () = mount.leaving().hurry.notified() => {}
             }
-            // Opens that are queued from now on belong to the next task.
+            // The next task closes the opens that are queued from now on.
             mount.leaving().queue().expected = false;
             mount.close_left().await;
         });
@@ -190,7 +191,8 @@ impl Inner {
             while !some.is_empty() {
                 let Err(error) = self.close_some(&mut some).await else { continue };
                 tracing::debug!(files = some.len(), "closing files: {error}");
-                // The session has already retried for long. Most likely the mgr is down, and forgets all opens.
+                // The session has already retried for `retry_timeout`. Most likely the mgr is down and forgets all
+                // opens, so give up soon.
                 failures += 1;
                 if failures == TRIES {
                     break;
@@ -228,7 +230,7 @@ impl Inner {
                     self.leaving().is_gone(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
                         // The mgr does not know the delegation or has revoked it, and did not execute the remaining
-                        // operations.
+                        // operations. The next COMPOUND contains them.
                         some.push_front(left);
                         if status == NFS4ERR_DELEG_REVOKED {
                             // The mgr reports a revoked delegation in every reply until FREE_STATEID acknowledges the
@@ -250,7 +252,7 @@ impl Inner {
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
                 Err(failed) => tracing::debug!(?failed, "the mgr had forgotten an open before CLOSE"),
             }
-            // The mgr did not execute the remaining operations.
+            // After a failed operation, the mgr did not execute the remaining ones. The next COMPOUND contains them.
             break;
         }
         Ok(())

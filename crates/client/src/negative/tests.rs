@@ -72,7 +72,7 @@ fn a_created_name_possibly_exists_until_its_removal_is_answered() {
     assert!(!negative.is_absent(DIR, b"a", &0, 1));
     negative.removed(removal);
     assert!(negative.is_absent(DIR, b"a", &0, 1));
-    // A name that is created again while it is being removed may exist.
+    // A name that is created again while the removal is in flight may exist, so the cache keeps it.
     negative.makes(DIR, b"a", at(0));
     negative.made(DIR, b"a", true);
     let removal = negative.removes(DIR, b"a").unwrap();
@@ -105,7 +105,8 @@ fn a_recalled_delegation_is_returned_and_not_requested_again_for_a_while() {
 
 #[test]
 fn the_cache_has_a_maximum_size() {
-    // A directory with too many names, first read and then created, is dropped.
+    // If a directory has too many names, the cache drops it: first while the client reads the names, then while it
+    // creates names.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     negative.granted(DIR, number, gone(1), 1).unwrap();
@@ -116,7 +117,7 @@ fn the_cache_has_a_maximum_size() {
     let mut negative = knowing(&[]);
     let back = names(0..NAMES_OF_DIR + 1).find_map(|name| negative.makes(DIR, &name, at(0)));
     assert_eq!((back, negative.names), (Some(gone(1)), 0));
-    // With too many directories, the least recently used directory is dropped.
+    // With too many directories, the cache drops the least recently used directory.
     let mut negative = knowing(&["a"]);
     let mut back = Vec::new();
     for dir in 0..2 * DIRS as u64 {
@@ -237,7 +238,7 @@ impl World {
     /// Another client creates or removes a name, after the mgr has recalled the delegation.
     fn others_change(&mut self, name: u8) {
         if let Some(id) = self.granted {
-            // The answer that grants the delegation is still in flight, so the other client has to wait.
+            // If the answer that grants the delegation is still in flight, the other client has to wait.
             let Some(gone) = self.negative.lose(&stateid(id), at(self.now)) else { return };
             self.given_back(&gone);
         }

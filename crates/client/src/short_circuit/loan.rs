@@ -28,12 +28,13 @@ pub(crate) struct Loan {
     mark: Bytes,
     /// When the capability of the loan expires, in Unix seconds.
     expires: u64,
-    /// Returns whether the client still has a connection to the iod that lent the file.
+    /// Returns whether the client is still connected to the iod that lent the file.
     is_there: Box<dyn Fn() -> bool + Send + Sync>,
     flags: ReadWriteFlags,
 }
 
-/// The loan is invalid. The file may contain bytes that the client must not see, or cannot be read.
+/// The error for an invalid loan: the file may contain bytes that the client must not see, or the client cannot read
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Over;
 

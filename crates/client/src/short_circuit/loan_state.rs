@@ -18,7 +18,7 @@ pub(crate) enum LoanState<L> {
     Never,
 }
 
-/// What a read has to do.
+/// Where a read of the object gets its bytes, and whether it requests a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Turn<L> {
     /// Read from this loan.
@@ -47,7 +47,7 @@ impl<L> Default for LoanState<L> {
 }
 
 impl<L: Clone + PartialEq> LoanState<L> {
-    /// Counts a read, and returns what it has to do.
+    /// Counts a read of the object, and returns where the read gets its bytes.
     pub(crate) fn read(&mut self) -> Turn<L> {
         match self {
             LoanState::Lent(loan) => Turn::Lent(loan.clone()),
@@ -84,8 +84,8 @@ impl<L: Clone + PartialEq> LoanState<L> {
 mod tests {
     use super::*;
 
-    /// The number of possible events: a read, three answers to a request, the end of the current loan, and the end of
-    /// an old loan.
+    /// The number of possible events: a read, one of three answers to a request for a loan, the end of the current
+    /// loan, and the end of an old loan.
     const EVENTS: usize = 6;
 
     /// Compares every history of up to six events with a simple model.
@@ -118,7 +118,7 @@ mod tests {
                     }
                     left = left.saturating_sub(u32::from(held.is_none() && !asking));
                 }
-                // A caller records an answer only if `read` told it to request a loan.
+                // A caller records an answer only after `read` has told it to request a loan, so skip other answers.
                 1..=3 if !asking => {}
                 1 => {
                     next += 1;

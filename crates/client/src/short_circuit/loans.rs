@@ -39,13 +39,13 @@ pub(crate) enum Read {
     AskAndBorrow,
 }
 
-/// The loans in the order of eviction.
+/// The loans of a mount, in the order in which they are evicted.
 pub(crate) struct Loans {
     most: usize,
     loans: Mutex<VecDeque<Shelved>>,
 }
 
-/// A loan in the eviction queue, and its object; both may have been dropped already.
+/// A loan in the eviction queue, and the loan state of its object. Both may have been dropped with the layout.
 struct Shelved {
     place: Weak<Place>,
     loan: Weak<Loan>,
@@ -89,7 +89,7 @@ impl Loans {
         Loans { most: most.max(1), loans: Mutex::default() }
     }
 
-    /// Records the answer to a request for the loan of an object, which may no longer exist.
+    /// Records the answer to a request for the loan of an object, whose layout the client may have dropped.
     pub(crate) fn told(&self, place: &Weak<Place>, told: Told<Loan>) {
         let Some(there) = place.upgrade() else { return };
         let told = match told {
@@ -105,7 +105,8 @@ impl Loans {
         there.standing().told(told);
     }
 
-    /// Adds a loan. If there are too many, evicts the oldest loan that no read used recently.
+    /// Adds a loan to the eviction queue. If there are too many loans, evicts the oldest loan that no read used
+    /// recently.
     fn put(&self, new: Shelved) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         if loans.len() >= self.most {
@@ -192,7 +193,8 @@ mod tests {
         assert_eq!(loan.strong_count(), 1);
         drop(place);
         assert_eq!(loan.strong_count(), 0, "the descriptor of the loan is still open");
-        // The object was dropped while its loan was requested.
+        // The client dropped the layout of the object while the request for the loan was in flight, so the loan is
+        // closed.
         let gone = Arc::downgrade(&Arc::new(Place::default()));
         loans.told(&gone, Told::Lent(self::loan()));
         assert_eq!(loans.loans.lock().unwrap().len(), 1);
