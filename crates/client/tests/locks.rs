@@ -115,7 +115,7 @@ async fn a_lock_whose_request_was_cancelled_is_not_held() {
             tokio::task::yield_now().await;
         }
     }
-    // The owner keeps the lock that it held before the cancelled request.
+    // The owner still holds only the lock that it held before the cancelled request, so all other bytes become free.
     for free in [bytes(0, 5), bytes(6, 4)] {
         while !theirs.try_lock(1, free, EXCLUSIVE).await.unwrap() {
             tokio::task::yield_now().await;
@@ -317,7 +317,8 @@ async fn a_single_appender_needs_few_locks_and_writes() {
     let after = (mount.counters().operation("LOCK"), mount.counters().operation("WRITE"));
     // The time for a hundred appends varies. All appends within a tenth of a second share one append lock.
     assert!(after.0 - before.0 <= 10 && after.1 - before.1 <= 10, "{before:?} {after:?}");
-    // The next appender, on another client, finds all bytes without an fsync.
+    // A client makes appended bytes durable when it releases the append lock, so the next appender finds them without
+    // an fsync.
     assert_eq!(theirs.append(Bytes::from_static(b"next")).await.unwrap(), 300);
     mine.close().await.unwrap();
     let all = read(&theirs).await;

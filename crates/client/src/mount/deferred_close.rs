@@ -117,8 +117,8 @@ impl DeferredCloses {
         self.queue().sent.insert(stateid.other);
     }
 
-    /// Records that a delegation is returned or lost. `asked` is the number of OPENs sent by now, and `answered` the
-    /// number of the first unanswered one.
+    /// Records that the client has returned or lost a delegation. `asked` is the number of OPENs that the client has
+    /// sent by now, and `answered` the number of the first unanswered one.
     pub(crate) fn is_gone(&self, other: [u8; 12], (asked, answered): (u64, u64)) {
         let mut queue = self.queue();
         queue.sent.remove(&other);
