@@ -108,7 +108,7 @@ pub(crate) struct Written {
     pub(crate) stable: bool,
 }
 
-/// A byte range in the answer to a read: data or zeros.
+/// A byte range in the reply to a read: data or zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// Bytes that a server stores.

@@ -67,7 +67,7 @@ pub(crate) struct Inode {
     reopening: AsyncMutex<()>,
     /// Locked during an append.
     appending: AsyncMutex<Appending>,
-    /// Locked during a LOCK or LOCKU request, so that the recorded locks match the mgr's last answer.
+    /// Locked during a LOCK or LOCKU request, so that the recorded locks match the mgr's last reply.
     locking: AsyncMutex<()>,
     /// Notified when a lock that the mgr denied may be free.
     lock_free: Notify,
@@ -219,7 +219,7 @@ impl Inode {
     }
 
     /// Returns the mount's logical time, which increases with every change of a file size on this mount. Callers take
-    /// it before they request a size from the mgr, and so recognize an outdated answer.
+    /// it before they request a size from the mgr, and so recognize an outdated reply.
     pub(crate) fn stamp(&self) -> u64 {
         self.mount.stamp()
     }
@@ -237,7 +237,7 @@ impl Inode {
         }
     }
 
-    /// Records attributes of this file that came in the answer to another request, which the client sent at logical
+    /// Records attributes of this file that came in the reply to another request, which the client sent at logical
     /// time `stamp`. Returns them with the size corrected for this client's writes.
     pub(crate) fn met(&self, mut attrs: Attrs, stamp: u64) -> Attrs {
         let known = {

@@ -105,7 +105,7 @@ struct Opening {
     /// For each logical time at which the client sent an unanswered OPEN, the number of these OPENs.
     sent: BTreeMap<u64, usize>,
     /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of its
-    /// last size change. The size in the answer to the oldest OPEN may be older than the close.
+    /// last size change. The size in the reply to the oldest OPEN may be older than the close.
     closed: HashMap<FileId, u64>,
 }
 

@@ -80,7 +80,7 @@ struct Dir<C> {
 /// The negative-lookup cache; the type `C` identifies callers.
 pub(crate) struct Negative<C> {
     dirs: HashMap<FileId, Dir<C>>,
-    /// The names in create requests without an answer, each with the number of such requests.
+    /// The names in create requests without a reply, each with the number of such requests.
     making: HashMap<(FileId, Name), usize>,
     /// Number of create requests that the mgr will never answer.
     doubts: usize,

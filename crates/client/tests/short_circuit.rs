@@ -103,7 +103,7 @@ fn as_mgr(
         assert_eq!(reply.u32().unwrap(), 0, "the iod refused");
         reply
     };
-    // Use a session id with the highest possible epoch, so that the iod accepts the session as the newest.
+    // Use a session id with the highest possible epoch, because the iod refuses sessions of old epochs.
     let session = u64::from(u32::MAX) << 32;
     let ticket = key.ticket(fsid, session, u64::MAX);
     let hello = HelloArgs::new(&ticket, [8; 32], false);

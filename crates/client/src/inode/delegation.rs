@@ -100,17 +100,17 @@ impl Delegation {
     }
 }
 
-/// What the client learned from the answer to an OPEN.
+/// What the client learned from the reply to an OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Learnt {
     /// Whether the client should request a delegation again, because the OPEN granted one that a concurrent close is
     /// returning or has returned.
     pub(crate) again: bool,
-    /// The logical time ([`Inode::stamp`]) as of which the attributes in the answer are valid.
+    /// The logical time ([`Inode::stamp`]) as of which the attributes in the reply are valid.
     pub(crate) stamp: u64,
 }
 
-/// Returns the delegation in the answer to an OPEN: its stateid, its type (read or write), and whether the mgr recalls
+/// Returns the delegation in the reply to an OPEN: its stateid, its type (read or write), and whether the mgr recalls
 /// it immediately.
 fn given(answer: &open_delegation4) -> Option<(stateid4, Power, bool)> {
     match answer {
@@ -220,7 +220,7 @@ impl Inode {
         match std::mem::take(&mut *delegated) {
             Delegation::None => Ok(None),
             Delegation::Held(held, _) => {
-                // Count the delegation as being returned until it is in the queue of `DeferredCloses`: the answer to a
+                // Count the delegation as being returned until it is in the queue of `DeferredCloses`: the reply to a
                 // concurrent OPEN may grant the same delegation.
                 self.mount.leaving().goes_back(held);
                 Ok(Some(held))
@@ -245,14 +245,14 @@ impl Inode {
                 return Learnt { again: true, ..learnt };
             }
             // Answers may arrive in another order than the mgr sent them. The mgr grants no read delegation to a client
-            // that holds a write delegation, so this answer is older: ignore it.
+            // that holds a write delegation, so this reply is older: ignore it.
             let is_older = power == Power::Read && matches!(*delegated, Delegation::Held(_, Power::Write));
             if is_older {
                 return learnt;
             }
             if !delegated.is(stateid) {
                 // While the client held no delegation, other clients may have changed the size and attributes that it
-                // knows or has requested. The answer to this OPEN is current.
+                // knows or has requested. The reply to this OPEN is current.
                 state.size.doubt();
                 state.sharing.granted();
                 let changed = state.size.is_newer_than(asking.stamp);
@@ -263,7 +263,7 @@ impl Inode {
                 *delegated = Delegation::Held(stateid, power);
             }
             if state.opens.all().is_empty() && *delegated == Delegation::Held(stateid, power) {
-                // The file was closed before the answer arrived. Return the delegation now: no close will return it,
+                // The file was closed before the reply arrived. Return the delegation now: no close will return it,
                 // and the mgr recalls it only on a conflict.
                 *delegated = Delegation::Returning(stateid, power);
                 self.mount.leaving().goes_back(stateid);

@@ -1,5 +1,5 @@
 //! The size of an open file as far as this client knows it. It tracks whether other clients may have changed the size,
-//! which answers of the mgr are outdated, and the version of the contents.
+//! which replies of the mgr are outdated, and the version of the contents.
 
 #[cfg(test)]
 mod tests;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of size reports that the client remembers, to recognize answers that are older than a report.
+/// Maximum number of size reports that the client remembers, to recognize replies that are older than a report.
 const REPORTS: usize = 16;
 
 /// The version of a file's contents as far as this client knows. It changes when this client writes, truncates or locks
@@ -25,7 +25,7 @@ pub(crate) struct Version {
 pub(super) struct KnownSize {
     /// The size, including this client's unsent writes.
     size: u64,
-    /// The mount's logical time ([`super::Inode::stamp`]) at the last change of the size on this mount. An answer that
+    /// The mount's logical time ([`super::Inode::stamp`]) at the last change of the size on this mount. A reply that
     /// the client requested earlier may be outdated.
     stamp: u64,
     /// Whether other clients may have changed the size since the client learned it.
@@ -37,10 +37,10 @@ pub(super) struct KnownSize {
     shorter: bool,
     /// When the client last learned the size from the mgr.
     learned: Option<Instant>,
-    /// Whether the client is requesting the size because its last answer is too old.
+    /// Whether the client is requesting the size because its last reply is too old.
     asking: bool,
     /// The ends of the last LAYOUTCOMMITs, each with the mount's logical time when the mgr replied. The ends decrease.
-    /// If the client requested the size before some of these replies, the answer must reach at least the end of the
+    /// A size that the client requested before some of these replies must reach at least the end of the
     /// first of them.
     reported: VecDeque<(u64, u64)>,
 }
@@ -88,7 +88,7 @@ impl KnownSize {
         self.touch(stamp);
     }
 
-    /// Records a change at logical time `stamp`: the size in answers that the client requested earlier may be outdated.
+    /// Records a change at logical time `stamp`: the size in replies that the client requested earlier may be outdated.
     pub(super) fn touch(&mut self, stamp: u64) {
         self.stamp = stamp;
     }
@@ -104,11 +104,11 @@ impl KnownSize {
         self.turns += 1;
     }
 
-    /// Records the size from an answer of the mgr that the client requested at logical time `stamp`; returns the known
+    /// Records the size from a reply of the mgr that the client requested at logical time `stamp`; returns the known
     /// size. `own_end` is the file offset just after the last byte that the mgr may not know of.
     pub(super) fn learn(&mut self, size: u64, stamp: u64, own_end: u64, now: Instant) -> u64 {
         if self.is_newer_than(stamp) {
-            // The answer may be older than a change on this mount, so do not use it.
+            // The reply may be older than a change on this mount, so do not use it.
             self.doubt();
         } else {
             self.accept(size, own_end);
@@ -147,7 +147,7 @@ impl KnownSize {
     }
 
     /// Ends the request that [`KnownSize::begin_asking`] began. `answer` is the size that the mgr returned, if it
-    /// replied. Changes on this mount since the request take precedence over the answer.
+    /// replied. Changes on this mount since the request take precedence over the reply.
     pub(super) fn end_asking(&mut self, answer: Option<u64>, stamp: u64, own_end: u64, now: Instant) {
         (self.asking, self.learned) = (false, Some(now));
         if let Some(size) = answer.filter(|_| !self.is_newer_than(stamp)) {

@@ -22,7 +22,7 @@ const RENEW_PAUSE: Duration = Duration::from_secs(1);
 /// A layout that the mgr granted.
 #[derive(Clone, Debug)]
 pub(super) struct Grant<L> {
-    /// The layout that the driver created from the mgr's answer.
+    /// The layout that the driver created from the mgr's reply.
     pub(super) layout: L,
     /// The generation of the file when the mgr granted the layout; each fence increases it.
     pub(super) generation: Generation,
@@ -118,7 +118,7 @@ pub(super) struct LayoutState<L> {
     recall: Option<Recall>,
     /// The stateid of the layout that the client last returned. Layouts up to its sequence number are no longer valid.
     gone: Option<stateid4>,
-    /// Number of OPENs that the client had sent when it last returned or lost a layout. The answer to one of these
+    /// Number of OPENs that the client had sent when it last returned or lost a layout. The reply to one of these
     /// OPENs may grant a layout that is no longer valid.
     opens_before: u64,
     /// The layout kind to request, as an index into the client's order of preference. The mgr has refused all kinds
@@ -176,7 +176,7 @@ impl<L> Held<L> {
     }
 }
 
-/// Requests for a layout, and their answers.
+/// Requests for a layout, and their replies.
 impl<L> LayoutState<L> {
     /// Returns whether the client should send a LAYOUTGET for the preferred kind, for opens with these access modes.
     pub(super) fn wants(&self, read: bool, write: bool) -> bool {
@@ -347,7 +347,7 @@ impl<L> Held<L> {
 /// The return, recall and loss of the layout.
 impl<L> LayoutState<L> {
     /// Records a recall. The client answers it with a LAYOUTRETURN ([`LayoutState::begin_return`]) even if it holds no
-    /// layout, because the answer with the grant may be in flight or lost.
+    /// layout, because the reply with the grant may be in flight or lost.
     pub(super) fn recalled(&mut self, recall: Recall) {
         let later = |before: Recall| Recall { stateid: later(before.stateid, recall.stateid), ..recall };
         let before = self.recall.filter(|before| before.stateid.other == recall.stateid.other);

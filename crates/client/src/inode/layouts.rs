@@ -439,7 +439,7 @@ impl Inode {
         Goodbye { committed, returned, turn }
     }
 
-    /// Records the end of a LAYOUTRETURN. The answer to an OPEN that the client sent earlier may still grant the
+    /// Records the end of a LAYOUTRETURN. The reply to an OPEN that the client sent earlier may still grant the
     /// returned layout.
     fn layout_is_back(&self) {
         let opens = self.mount.opens_asked().0;
@@ -449,7 +449,7 @@ impl Inode {
     /// Forgets the durable lengths of the objects. The client calls this before it truncates the file, and again after
     /// the mgr has answered: a layout that the mgr granted before the truncate may arrive between the two calls.
     pub(crate) async fn forget_lengths(&self) {
-        // Wait for a LAYOUTGET in flight: its answer may contain object lengths from before the truncate.
+        // Wait for a LAYOUTGET in flight: its reply may contain object lengths from before the truncate.
         let _turn = self.layout_turn().await;
         if let Some(held) = self.layouts.state().held() {
             held.layout().truncating();

@@ -37,7 +37,7 @@ pub struct HeldLock {
     pub owner: Option<u64>,
 }
 
-/// The mgr's answer to a LOCK request.
+/// The mgr's reply to a LOCK request.
 enum Answer {
     Granted,
     Denied,

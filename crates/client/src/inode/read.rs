@@ -44,7 +44,7 @@ impl Inode {
     }
 
     async fn read_once(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
-        // A write on this mount may complete before the answer arrives. The answer may then be older than the write, or
+        // A write on this mount may complete before the reply arrives. The reply may then be older than the write, or
         // older than another client's truncate. So ask again.
         for _ in 0..SIZE_TRIES {
             if !self.is_doubtful() {
@@ -131,7 +131,7 @@ impl Inode {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
-            // Compute `own_end` before the request, because the mgr's answer need not include reports that follow the
+            // Compute `own_end` before the request, because the mgr's reply need not include reports that follow the
             // request.
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;

@@ -13,7 +13,7 @@ use types::{Attrs, FileId, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Maximum size of the names in the answer to one LISTXATTRS, in bytes.
+/// Maximum size of the names in the reply to one LISTXATTRS, in bytes.
 const XATTR_NAMES_BYTES: u32 = 64 << 10;
 
 /// Whether an extended attribute may, must, or must not exist before it is set.

@@ -62,7 +62,7 @@ struct Queue {
     /// Recalled delegations. The client returns them even if the file is opened again, because it has accepted the
     /// recall and the mgr does not repeat it.
     recalled: BTreeSet<[u8; 12]>,
-    /// Returned delegations, each with the number of OPENs that the client sent before the return. The answer to one of
+    /// Returned delegations, each with the number of OPENs that the client sent before the return. The reply to one of
     /// these OPENs may still grant the returned delegation.
     gone: BTreeMap<[u8; 12], u64>,
     /// Whether a background task will close the queued opens.
@@ -111,7 +111,7 @@ impl DeferredCloses {
         goes_back
     }
 
-    /// Records that the client is returning a delegation. An OPEN whose answer grants the same delegation does not get
+    /// Records that the client is returning a delegation. An OPEN whose reply grants the same delegation does not get
     /// it.
     pub(crate) fn goes_back(&self, stateid: stateid4) {
         self.queue().sent.insert(stateid.other);

@@ -10,7 +10,7 @@ use types::limits::PAYLOAD_MAX;
 use types::{Attrs, Status};
 use wire::nfs4::*;
 
-/// The size of the answer to one READDIR in bytes, enough for some hundred entries.
+/// The size of the reply to one READDIR in bytes, enough for some hundred entries.
 const PAGE_BYTES: u32 = 128 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
 

@@ -28,8 +28,8 @@ impl HeldState for Inodes {
     }
 
     /// Handles the recall of a delegation. If the client does not know the delegation and an OPEN is unanswered, the
-    /// answer may grant the delegation; the client rejects the recall, and the mgr repeats it. If every OPEN is
-    /// answered, the program that opened the file was gone when the answer arrived; the client returns the delegation
+    /// reply may grant the delegation; the client rejects the recall, and the mgr repeats it. If every OPEN is
+    /// answered, the program that opened the file was gone when the reply arrived; the client returns the delegation
     /// at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;

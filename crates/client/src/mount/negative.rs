@@ -18,7 +18,7 @@ use types::limits::PAYLOAD_MAX;
 use types::{FileId, Status, Timestamp};
 use wire::nfs4::*;
 
-/// The size of the answer to one READDIR, in bytes.
+/// The size of the reply to one READDIR, in bytes.
 const PAGE_BYTES: u32 = 512 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
 /// How often the client tries to return a directory delegation.
@@ -154,7 +154,7 @@ impl Mount {
         let gdda_notification_types = Mask::of(&[OWN_CHANGES]).to_bitmap();
         let args = GET_DIR_DELEGATION4args { gdda_notification_types, ..GET_DIR_DELEGATION4args::default() };
         compound.putfh(&dir.handle).op(OP_GET_DIR_DELEGATION, &args);
-        // Count the request as an unanswered OPEN. The client then rejects a recall that arrives before the answer, and
+        // Count the request as an unanswered OPEN. The client then rejects a recall that arrives before the reply, and
         // the mgr repeats the recall.
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;

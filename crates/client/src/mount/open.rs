@@ -120,7 +120,7 @@ impl Default for CreateOptions {
 /// The parameters of an OPEN in flight.
 struct Asked {
     origin: Origin,
-    /// The policy settings of the server and the directory, if the first results in the answer contained them.
+    /// The policy settings of the server and the directory, if the first results in the reply contained them.
     said: Option<(Settings, Settings)>,
     /// The policy settings that the caller passed.
     policy: Settings,

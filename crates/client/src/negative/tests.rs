@@ -92,8 +92,8 @@ fn a_recalled_delegation_is_returned_and_not_requested_again_for_a_while() {
     assert!(!negative.is_absent(DIR, b"b", &0, 1) && negative.held().is_empty() && negative.names == 0);
     assert_eq!(miss(&mut negative, 1, at(34)), None);
     assert!(miss(&mut negative, 1, at(35)).is_some());
-    // A recall arrives before the answer that grants the delegation. The client returns the delegation as soon as the
-    // answer arrives.
+    // A recall arrives before the reply that grants the delegation. The client returns the delegation as soon as the
+    // reply arrives.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     assert_eq!(negative.finished(DIR, number, false, at(0)), None);
@@ -124,7 +124,7 @@ fn the_cache_has_a_maximum_size() {
         back.extend(negative.missed((FileId(100 + dir), &handle()), &0, (1, at(0)), MISSES).1);
     }
     assert_eq!((back, negative.dirs.len()), (vec![gone(1)], DIRS));
-    // Too many requests without an answer switch the cache off.
+    // Too many requests without a reply switch the cache off.
     let mut negative = knowing(&[]);
     for number in 0..DOUBTS {
         negative.makes(DIR, &number.to_be_bytes(), at(0));
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// Lets the mount receive the answer to a request.
+    /// Lets the mount receive the reply to a request.
     fn answer(&mut self, which: usize) {
         let sent = self.sent[which].clone();
         match sent {
@@ -238,7 +238,7 @@ impl World {
     /// Another client creates or removes a name, after the mgr has recalled the delegation.
     fn others_change(&mut self, name: u8) {
         if let Some(id) = self.granted {
-            // If the answer that grants the delegation is still in flight, the other client has to wait.
+            // If the reply that grants the delegation is still in flight, the other client has to wait.
             let Some(gone) = self.negative.lose(&stateid(id), at(self.now)) else { return };
             self.given_back(&gone);
         }

@@ -38,7 +38,7 @@ struct Known {
 }
 
 impl Known {
-    /// Records that the client is about to send a change, or has received its answer.
+    /// Records that the client is about to send a change, or has received its reply.
     fn change(&mut self) {
         self.changed = true;
     }
@@ -191,7 +191,7 @@ mod tests {
                         open = false;
                     }
                     // A power loss during a barrier. The client detects it with a new session, and again with the
-                    // answer to the barrier.
+                    // reply to the barrier.
                     _ => {
                         if known.begin() {
                             boot += 1;

@@ -25,11 +25,11 @@ pub(crate) enum Turn<L> {
     Lent(L),
     /// Send the read to the iod.
     Usual,
-    /// Send the read to the iod, and also request a loan. The caller records the answer with [`LoanState::told`].
+    /// Send the read to the iod, and also request a loan. The caller records the reply with [`LoanState::told`].
     UsualAndAsk,
 }
 
-/// The answer to a request for a loan.
+/// The reply to a request for a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Told<L> {
     /// The iod granted this loan.
@@ -63,7 +63,7 @@ impl<L: Clone + PartialEq> LoanState<L> {
         }
     }
 
-    /// Records the answer to a request for a loan.
+    /// Records the reply to a request for a loan.
     pub(crate) fn told(&mut self, told: Told<L>) {
         *self = match told {
             Told::Lent(loan) => LoanState::Lent(loan),
@@ -84,7 +84,7 @@ impl<L: Clone + PartialEq> LoanState<L> {
 mod tests {
     use super::*;
 
-    /// The number of possible events: a read, one of three answers to a request for a loan, the end of the current
+    /// The number of possible events: a read, one of three replies to a request for a loan, the end of the current
     /// loan, and the end of an old loan.
     const EVENTS: usize = 6;
 
@@ -118,7 +118,7 @@ mod tests {
                     }
                     left = left.saturating_sub(u32::from(held.is_none() && !asking));
                 }
-                // A caller records an answer only after `read` has told it to request a loan, so skip other answers.
+                // A caller records a reply only after `read` has told it to request a loan, so skip other replies.
                 1..=3 if !asking => {}
                 1 => {
                     next += 1;

@@ -89,7 +89,7 @@ impl Loans {
         Loans { most: most.max(1), loans: Mutex::default() }
     }
 
-    /// Records the answer to a request for the loan of an object, whose layout the client may have dropped.
+    /// Records the reply to a request for the loan of an object, whose layout the client may have dropped.
     pub(crate) fn told(&self, place: &Weak<Place>, told: Told<Loan>) {
         let Some(there) = place.upgrade() else { return };
         let told = match told {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-/// A byte range in the answer to a read of an object.
+/// A byte range in the reply to a read of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ObjectRun {
     /// Data bytes.

@@ -1,5 +1,5 @@
 //! Tests of the known size: every short history of writes, reports and size requests of this client and of truncates by
-//! another client, with answers that arrive late.
+//! another client, with replies that arrive late.
 
 use super::*;
 use crate::explorer::walk;
@@ -11,7 +11,7 @@ enum Call {
     Write(u64),
     /// The mgr executes a size report.
     Report,
-    /// The client receives the answer to the size report.
+    /// The client receives the reply to the size report.
     Reported,
     /// The client truncates the file.
     Truncate(u64),
@@ -21,7 +21,7 @@ enum Call {
     Ask,
     /// The mgr executes the oldest size request.
     Execute,
-    /// The client receives the answer to the oldest size request.
+    /// The client receives the reply to the oldest size request.
     Answer,
     /// The client may have missed changes by other clients.
     Doubt,
