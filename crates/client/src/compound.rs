@@ -214,7 +214,7 @@ impl Results {
         self.inner.as_mut().map_err(|status| Failed::Nfs(*status))
     }
 
-    /// Takes the body of the next result.
+    /// Takes the body of the next operation's result.
     ///
     /// # Errors
     /// The next result is not a success of operation `number`.

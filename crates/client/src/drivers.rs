@@ -160,7 +160,8 @@ pub(crate) struct Share {
 /// A layout in use: the servers of one file, and the right to send them requests.
 #[async_trait]
 pub(crate) trait Layout: Send + Sync {
-    /// Returns the file's generation at the time of the grant; every fence of the file increases the generation.
+    /// Returns the file's generation at the time when the mgr granted the layout; every fence of the file increases the
+    /// generation.
     fn generation(&self) -> Generation;
     /// Returns whether the client should get another layout soon: this layout is still valid, but expires before long.
     fn is_old(&self) -> bool;
@@ -190,8 +191,9 @@ pub(crate) trait Layout: Send + Sync {
     /// Returns the first data range that ends after `offset`, cut to begin at `offset` or later. It may end beyond the
     /// end of the file.
     ///
-    /// `has_holes` says that the file may have got holes since the grant. If it is false, durable bytes count as data
-    /// even if a server has lost them, so that a program that copies only data reads them and gets an error.
+    /// `has_holes` says that the file may have got holes since the mgr granted the layout. If it is false, durable
+    /// bytes count as data even if a server has lost them, so that a program that copies only data reads them and gets
+    /// an error.
     async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>>;
     /// Returns the servers that store a file of `file_size` bytes, and the space that the file occupies on each.
     async fn placement(&self, file_size: u64) -> Attempt<Placement>;

@@ -174,8 +174,8 @@ impl Inodes {
 }
 
 impl Mount {
-    /// Returns whether both belong to the same mount, so that [`File::copy_range`](crate::File::copy_range) can copy
-    /// between their files.
+    /// Returns whether `self` and `other` belong to the same mount, so that
+    /// [`File::copy_range`](crate::File::copy_range) can copy between their files.
     pub fn is_same(&self, other: &Mount) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -310,8 +310,8 @@ impl Inner {
     }
 
     /// Returns the number of OPENs that the client has sent, and the number of the first unanswered one (the same if
-    /// there is none). An OPEN that the client sent before it returned a delegation may still grant this delegation. No
-    /// OPEN can once the second number has reached the first number at the time of the return.
+    /// there is none). An OPEN that the client sent before it returned a delegation may still grant this delegation.
+    /// All such OPENs are answered when the second number reaches the value that the first number had at the return.
     pub(crate) fn opens_asked(&self) -> (u64, u64) {
         let opening = self.opening();
         (opening.asked, opening.unanswered.first().copied().unwrap_or(opening.asked))
@@ -360,7 +360,7 @@ impl Inner {
         self.inodes.table().get(&id).and_then(Weak::upgrade)
     }
 
-    /// Removes a file from the table, if it has no opens.
+    /// Removes a file from the table of open files, if it has no opens.
     pub(crate) fn forget(&self, id: FileId) {
         let mut table = self.inodes.table();
         if table.get(&id).is_some_and(|inode| inode.strong_count() == 0) {

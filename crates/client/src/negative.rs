@@ -175,7 +175,7 @@ impl<C: Clone + PartialEq> Negative<C> {
             back.extend(self.make_room());
             let stage = Stage::Missed(0, now);
             let (may_be, callers) = (HashMap::new(), Vec::new());
-            // Copy the filehandle: it is a slice of a network buffer, and would keep the whole buffer in memory.
+            // Copy the filehandle, because it is a slice of a network buffer and keeps the whole buffer in memory.
             let handle = Bytes::copy_from_slice(handle);
             let new = Dir { stage, handle: handle.clone(), epoch, may_be, callers, used: clock };
             self.dirs.insert(dir, new);

@@ -12,8 +12,8 @@ pub struct Options {
     /// Whether payloads to and from iods carry checksums (CRC-32C). Payloads on a Unix socket never leave this machine
     /// and carry none.
     pub checksums: bool,
-    /// The write window: the maximum number of written bytes that are not durable yet, before writers wait. At least
-    /// twice the largest payload of a request; smaller values are raised to this minimum.
+    /// The write window: the maximum number of written bytes that are not durable yet, before writers wait. The minimum
+    /// is 2 MiB, which is twice the largest payload of a request; smaller values are raised to the minimum.
     pub window: usize,
     /// Maximum number of requests in flight to one iod, at least 1.
     pub in_flight_per_iod: usize,

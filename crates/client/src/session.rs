@@ -304,7 +304,7 @@ impl Shared {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// Waits before the next attempt. Fails if the deadline would pass meanwhile.
+    /// Waits before the next attempt. Fails if the wait would end after the deadline.
     async fn pause(&self, attempt: u32, deadline: Instant) -> std::result::Result<(), ()> {
         let pause = recovery::pause(attempt).min(Duration::from_secs(1));
         if Instant::now() + pause > deadline {

@@ -2,7 +2,7 @@
 
 use tokio::sync::Semaphore;
 
-/// The free space of the window; writers wait for space.
+/// The free space of the write window; writers wait for space.
 #[derive(Debug)]
 pub(crate) struct WriteWindow {
     room: Semaphore,
@@ -10,12 +10,12 @@ pub(crate) struct WriteWindow {
 }
 
 impl WriteWindow {
-    /// Creates an empty window of `size` bytes.
+    /// Creates an empty write window of `size` bytes.
     pub(crate) fn new(size: usize) -> Self {
         WriteWindow { room: Semaphore::new(size), size }
     }
 
-    /// Returns the size of the window in bytes.
+    /// Returns the size of the write window in bytes.
     pub(crate) fn size(&self) -> usize {
         self.size
     }

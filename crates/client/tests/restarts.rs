@@ -306,7 +306,7 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: under one, the truncate would wait until this client has flushed its bytes.
+    // Use no delegation: with one, the truncate waits until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
@@ -330,7 +330,7 @@ async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
 async fn a_truncate_before_a_late_size_report_leaves_a_consistent_file() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: under one, the truncate would wait until this client has flushed its bytes.
+    // Use no delegation: with one, the truncate waits until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     file.write_at(0, fill(5, 100)).await.unwrap();

@@ -44,9 +44,9 @@ pub(crate) trait Fixture {
     fn restart(&self, lane: usize);
     /// Removes all bytes of a lane from its server, including durable bytes.
     fn lose(&self, lane: usize);
-    /// Truncates the file on all servers, as the mgr would.
+    /// Truncates the file on all servers, as the mgr does.
     async fn truncate(&self, size: u64);
-    /// Fences the file: the servers refuse all layouts granted before.
+    /// Fences the file: the servers then refuse all layouts that were granted before the fence.
     async fn fence(&self);
     /// Returns the number of requests that each server has received.
     fn received(&self) -> Vec<u64>;

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 /// The byte that an appender locks: the first one beyond the range that fcntl(2) can lock.
 const APPENDING: Span = Span { first: 1 << 63, last: 1 << 63 };
-/// The owner of the append lock. Callers must not use this owner number: their lock requests would not conflict with
-/// the appenders of this mount.
+/// The owner of the append lock. Callers must not use this owner number, because locks of the same owner do not
+/// conflict with the append lock.
 const APPENDER: u64 = u64::MAX;
 /// How long the client keeps the append lock while no other client has the file open. An appender on another client may
 /// wait this long for it.

@@ -1,8 +1,9 @@
 //! Dirty data of an open file: written bytes that are pending, in flight, or uncommitted (received by a server that may
 //! still lose them), and the size report that the client owes the mgr.
 //!
-//! Bytes go from pending to in flight to uncommitted. They leave the table when they are durable, or when the client
-//! drops them and records an error. Each function that removes bytes returns the window space that they occupied.
+//! Bytes go from pending to in flight to uncommitted. They leave the dirty data when they are durable, or when the
+//! client drops them and records an error. Each function that removes bytes returns the window space that they
+//! occupied.
 
 #[cfg(test)]
 mod tests;
@@ -501,7 +502,7 @@ impl DirtyData {
 
 /// All dirty data together.
 impl DirtyData {
-    /// Returns the window space that all bytes occupy.
+    /// Returns the space that all dirty bytes occupy in the write window.
     #[cfg(test)]
     fn bytes(&self) -> u64 {
         let in_flight: u64 = self.in_flight.values().map(|batch| batch.bytes).sum();

@@ -30,7 +30,8 @@ pub(super) struct KnownSize {
     stamp: u64,
     /// Whether other clients may have changed the size since the client learned it.
     doubtful: bool,
-    /// Counts the events, other than changes of the size, that make earlier read bytes outdated.
+    /// A counter that increases when bytes that the client has read become outdated, other than by a change of the
+    /// size.
     turns: u64,
     /// Whether the mgr reported a smaller size than the client knew, so that a read up to the earlier end must be
     /// repeated.
@@ -40,8 +41,7 @@ pub(super) struct KnownSize {
     /// Whether the client is requesting the size because its last reply is too old.
     asking: bool,
     /// The ends of the last LAYOUTCOMMITs, each with the mount's logical time when the mgr replied. The ends decrease.
-    /// A size that the client requested before some of these replies must reach at least the end of the
-    /// first of them.
+    /// A size that the client requested before some of these replies must reach at least the end of the first of them.
     reported: VecDeque<(u64, u64)>,
 }
 
@@ -99,7 +99,7 @@ impl KnownSize {
         self.invalidate_reads();
     }
 
-    /// Records that bytes which the client has read so far are outdated.
+    /// Records that all bytes that the client read before this call are outdated.
     pub(super) fn invalidate_reads(&mut self) {
         self.turns += 1;
     }

@@ -30,7 +30,7 @@ pub(super) struct Grant<L> {
     pub(super) stateid: stateid4,
     /// Whether the layout allows writing.
     pub(super) write: bool,
-    /// Whether the file was open for reading at the grant. The layout then allows reads.
+    /// Whether the file was open for reading when the mgr granted the layout. If so, the layout allows reads.
     pub(super) read: bool,
     /// The number of the OPEN that requested the layout in the same COMPOUND; `None` for a separate LAYOUTGET.
     pub(super) open: Option<u64>,
@@ -49,7 +49,7 @@ pub(super) enum Granted {
     /// The client lost or returned its layout after it had sent this request, so the mgr may have granted this layout
     /// before the loss. The client holds the layout, but requests another one before I/O uses it.
     Doubtful,
-    /// The grant is older than a layout that the client holds or has returned.
+    /// The mgr granted this layout before one that the client holds or has returned.
     Outdated,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Held<L> {
     standing: Standing,
     /// Whether the mgr fenced the layout on request of this client.
     fenced: bool,
-    /// The state of the replacement of this layout, once an attempt has begun.
+    /// The state of the attempt to replace this layout; `None` before the first attempt.
     renewal: Option<Renewal>,
 }
 
@@ -133,7 +133,7 @@ fn is_after(seqid: u32, other: u32) -> bool {
     seqid.wrapping_sub(other) as i32 > 0
 }
 
-/// Returns the stateid with the later sequence number; both belong to the same layout.
+/// Returns the stateid with the later sequence number; `a` and `b` belong to the same layout.
 fn later(a: stateid4, b: stateid4) -> stateid4 {
     if is_after(b.seqid, a.seqid) { b } else { a }
 }

@@ -456,8 +456,8 @@ impl Inode {
         }
     }
 
-    /// Forbids I/O under the current layout after a failed truncate: the mgr may still execute the truncate, and would
-    /// remove later writes. The mgr grants no other layout until the outcome is known.
+    /// Forbids I/O under the current layout after a failed truncate: the mgr may still execute the truncate, which
+    /// removes later writes. The mgr grants no other layout until the outcome of the truncate is known.
     pub(super) async fn distrust_layout(&self) {
         let _turn = self.layout_turn().await;
         self.layouts.state().distrust();
@@ -540,7 +540,7 @@ impl Inode {
         tokio::select! {
             biased;
             // `wait_for` cannot fail: the sender lives as long as this inode. A truncate cannot begin while bytes are
-            // being sent, because both lock `order`.
+            // being sent, because truncate and send both lock `order`.
             _ = cutting.wait_for(|cutting| *cutting) => {}
             () = self.hand_over(true) => {}
         }

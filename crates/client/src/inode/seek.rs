@@ -57,7 +57,7 @@ impl Inode {
 
     /// Punches a hole, see [`crate::File::punch`].
     pub(crate) async fn punch(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
-        // Commit first: sending uncommitted bytes again would fill the hole.
+        // Commit first. Otherwise sending uncommitted bytes again could fill the hole.
         self.fsync_data(key).await?;
         let _turn = Turn(self);
         let size = self.size_now().await?;
@@ -180,7 +180,7 @@ impl Inode {
     }
 }
 
-/// A guard whose drop invalidates bytes that were read before.
+/// A guard that marks bytes which the client read earlier as outdated, when the guard is dropped.
 struct Turn<'a>(&'a Inode);
 
 impl Drop for Turn<'_> {

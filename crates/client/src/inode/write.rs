@@ -529,8 +529,8 @@ impl State {
     }
 }
 
-/// Returns the requests of a batch, and whether the client measures their total time. It does for several direct
-/// requests whose bytes would be a single request on the mgr path.
+/// Returns the requests of a batch, and whether the client measures their total time. It measures the time of several
+/// direct requests if their bytes fit into one request on the mgr path.
 fn errands_of(batch: u64, extents: &Extents, ways: &Ways, layout: Option<&dyn Layout>) -> (Vec<Errand>, bool) {
     let straight = layout.map(|layout| layout.shares(&ways.straight)).unwrap_or_default();
     let through = chunks(&ways.through);

@@ -99,7 +99,7 @@ pub struct CreateOptions {
     pub alone: bool,
     /// Whether to return before a new file is durable. The first [`File::fsync`], [`File::flush`] or close of the file
     /// on this client makes its creation durable, and so does [`Mount::sync_names`]. If the mgr's machine loses power
-    /// before, the file may be lost, and these calls fail with `Stale`.
+    /// before the creation is durable, the file may be lost, and these calls fail with `Stale`.
     pub unsynced: bool,
 }
 

@@ -127,8 +127,8 @@ impl Session {
     /// Waits until every change that the mgr has answered is durable.
     ///
     /// # Errors
-    /// `Io` if changes may have been lost since the caller last called this with `seen`. Then `seen` counts all losses
-    /// so far.
+    /// `Io` if changes may have been lost since the last call with the same `seen`. The call sets `seen` to the number
+    /// of losses.
     pub(crate) async fn settle(&self, seen: &AtomicU64) -> Result<()> {
         let settling = &self.shared.settling;
         let _turn = settling.turn.lock().await;

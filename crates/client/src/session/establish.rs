@@ -50,8 +50,8 @@ enum Owed {
     Nothing,
     /// The reclaim has not begun, or was interrupted.
     Everything,
-    /// The client has reclaimed everything, except these opens that the mgr refused. It has not sent RECLAIM_COMPLETE
-    /// yet.
+    /// The client has reclaimed everything except the opens in this list, which the mgr refused. It has not sent
+    /// RECLAIM_COMPLETE yet.
     End(Vec<OpenId>),
 }
 
@@ -84,7 +84,8 @@ pub(super) fn owner(options: &Options) -> Result<client_owner4> {
 }
 
 impl Shared {
-    /// Returns a connection and the epoch of a session. Establishes both if necessary, and retries for `patience`.
+    /// Returns a connection and the epoch of a session. Establishes the connection and the session if necessary, and
+    /// retries for `patience`.
     pub(super) async fn ready(&self, patience: Duration) -> Result<(Connection, u64)> {
         let deadline = Instant::now() + patience;
         let mut link = self.link.lock().await;
