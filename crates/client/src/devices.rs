@@ -352,7 +352,7 @@ impl Iod {
             let message = format!("{} answers as iod {} instead of {}", connection.peer(), reply.iod, self.id);
             return Err(Error::connection(message).with_iod());
         }
-        // Send nothing else to a peer that cannot prove that it is this iod, above all no capabilities.
+        // Send nothing else, above all no capabilities, to a peer that cannot prove that it is this iod.
         let proof = ticket.check(&args, &reply, origin).map_err(|_| {
             let message = format!("{} says that it is iod {} and cannot prove it", connection.peer(), self.id);
             Error::connection(message).with_iod()

@@ -240,7 +240,7 @@ mod tests {
         for status in Status::ALL {
             assert!(Error::status(status, "x").errno() > 0);
         }
-        // For these statuses, the NFS status number equals the Linux errno.
+        // Each of these statuses has an NFS status number that equals its Linux errno.
         for status in
             [Status::Perm, Status::NoEnt, Status::Io, Status::Access, Status::Exist, Status::NoSpc, Status::Rofs]
         {

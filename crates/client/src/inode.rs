@@ -266,8 +266,8 @@ impl Inode {
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
         let shared = self.is_shared();
         let state = self.state();
-        // The mgr already knows the modification time of writes that it received, even if it may still lose their
-        // bytes.
+        // The mgr knows the modification time of the writes that it received. So ignore the time of the last write if
+        // the only uncommitted bytes are at the mgr.
         let told = shared && state.dirty.is_clean_but(Lane::Mgr);
         let written = state.dirty.written().filter(|_| !told && !state.dirty.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));

@@ -29,7 +29,7 @@ impl WriteWindow {
     /// Waits until the window has space for `bytes`, at most one payload, and reserves it.
     pub(crate) async fn take(&self, bytes: usize) {
         let wanted = u32::try_from(bytes.min(self.size)).unwrap_or(u32::MAX);
-        // `acquire_many` cannot fail: the semaphore is never closed.
+        // `acquire_many` fails only if the semaphore is closed, and the window never closes it.
         if let Ok(permits) = self.room.acquire_many(wanted).await {
             permits.forget();
         }

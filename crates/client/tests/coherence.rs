@@ -57,7 +57,7 @@ async fn an_older_write_is_not_sent_again_after_the_layout_was_lost() {
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ_WRITE).await);
     mine.write_at(0, text("OLD! and")).await.unwrap();
     cluster.restart_mgr().await;
-    // The restarted mgr does not know the old layout, and grants another one.
+    // The restarted mgr does not know the old layout, and grants the client another one.
     let (refreshed, cut) = tokio::join!(mine.refresh(), theirs.set_len(6));
     refreshed.and(cut).unwrap();
     theirs.write_at(0, text("new.")).await.unwrap();

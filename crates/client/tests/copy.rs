@@ -124,7 +124,7 @@ async fn copies_keep_holes_and_stop_at_the_end_of_the_source() {
     assert!(content(&to).await[..1 << 20] == fill(1, 1 << 20));
     let error = from.copy_range(9, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
     assert!(error.is(Status::Inval), "{error}");
-    // Copy a range within one file.
+    // Copy a range within one file, which the client does by reading and writing.
     let mut expected = content(&to).await;
     assert_eq!(to.copy_range(5 << 20, &to, ByteRange { offset: 7, len: 3 << 20 }).await.unwrap(), 3 << 20);
     expected.resize(8 << 20, 0);

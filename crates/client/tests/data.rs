@@ -384,7 +384,7 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
         }
         writer.close().await.unwrap();
     }
-    // The mode also restricts the owner, except through the open that created the file.
+    // The mode also restricts the owner of a file, except through the open that created the file.
     let dir = root.mkdir(&root.root(), b"free", 0o777).await.unwrap().0;
     let own = user.create(&dir, b"sealed", CreateOptions { mode: 0, ..Default::default() }).await.unwrap();
     own.write_at(0, fill(3, 100)).await.unwrap();

@@ -18,7 +18,7 @@ use wire::admin::Value;
 use wire::nfs4::*;
 
 fn options() -> Options {
-    // Writes below the threshold take the mgr path, and the mgr stores such small files inline.
+    // Writes below this threshold take the mgr path, and the mgr stores such small files inline (with their metadata).
     let driver = Policy { write_threshold: Rule::Fixed(64 << 10), ..Policy::default() };
     Options { durable: Durable::Fsync, driver, ..cluster::options() }
 }

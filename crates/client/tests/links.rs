@@ -277,7 +277,7 @@ async fn a_dead_iod_fails_only_files_with_bytes_on_it() {
         for error in [read.as_ref().err(), synced.as_ref().err()] {
             assert_eq!(error.map(client::Error::errno), (!there).then_some(5), "{error:?}");
         }
-        // Earlier operations have reported the loss, so close has no error to report.
+        // Earlier operations have reported the lost bytes, so close has no error to report.
         file.close().await.unwrap();
     });
     tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("a request waits for ever");
@@ -346,8 +346,8 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     };
     let (refused, ended) = (count("refused.fenced"), count("connections.open"));
     wired.iods[0].let_requests_go();
-    // Either the iod refuses the late write, or the HELLO of a newer connection arrives first and closes the connection
-    // of the write.
+    // Wait for one of two events: the iod refuses the late write, or the HELLO of a newer connection closes the
+    // connection of the write.
     let arrived = async {
         while count("refused.fenced") == refused && count("connections.open") == ended {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -424,7 +424,7 @@ async fn a_failed_reclaim_fails_only_its_own_file() {
     stays.write_at(100, fill(2, 100)).await.unwrap();
     stays.fsync().await.unwrap();
     assert_eq!(stays.read_at(0, 300).await.unwrap().to_vec(), [fill(1, 100), fill(2, 100)].concat());
-    // fsync has reported the loss, so close has no error to report.
+    // fsync has reported the lost bytes, so close has no error to report.
     gone.close().await.unwrap();
     stays.close().await.unwrap();
 }

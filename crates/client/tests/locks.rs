@@ -85,7 +85,7 @@ async fn the_next_lock_holder_sees_bytes_written_under_the_lock() {
         }
         mine.write_at(0, Bytes::from_static(b"first")).await.unwrap();
         mine.unlock(1, ByteRange::ALL).await.unwrap();
-        // The other client gets the lock before this client requests it again.
+        // This client gets the lock only after the other client has held it and written the file.
         mine.lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap();
         assert_eq!(read(&mine).await, b"later");
     };
@@ -210,7 +210,7 @@ async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     assert!(error.is(Status::Io), "{error}");
     assert_eq!((read(&mine).await, read(&theirs).await), (b"theirs".to_vec(), b"theirs".to_vec()));
     free.fsync().await.unwrap();
-    // The client keeps bytes that the program writes after the error.
+    // After the error, the client accepts writes again and does not lose them.
     mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
     mine.close().await.unwrap();
     assert_eq!(read(&theirs).await, b"miners");
@@ -342,7 +342,7 @@ async fn appends_of_several_mounts_do_not_overlap() {
             for i in 0..30u8 {
                 places.push((file.append(Bytes::from(vec![who, i, who ^ i])).await.unwrap(), who, i));
                 if i % 11 == who {
-                    // Sleep long enough for the other clients to append.
+                    // Keep the append lock unused for long enough that the other clients can append.
                     tokio::time::sleep(std::time::Duration::from_millis(120)).await;
                 }
             }

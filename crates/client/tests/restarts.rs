@@ -119,7 +119,7 @@ async fn a_write_waits_for_an_iod_to_restart() {
         file.fsync().await.unwrap();
     };
     let back = async {
-        // Start the iods only after the client has sent a request again.
+        // Start the iods only after the client has sent a request a second time.
         while mount.counters().retries == 0 {
             tokio::task::yield_now().await;
         }
@@ -209,8 +209,8 @@ async fn bytes_not_reported_to_the_mgr_can_be_read_on_the_mgr_path() {
     file.write_at(0, data.clone()).await.unwrap();
     assert!(file.read_at(0, 1 << 20).await.unwrap().to_vec() == data);
     cluster.stop_iod(0);
-    // For a while, the client does not try an iod again that was unreachable. The mgr reconnects sooner, so the read
-    // takes the mgr path.
+    // After an iod was unreachable, the client does not try it again for a while. The mgr reconnects sooner, so the
+    // read takes the mgr path.
     let read = file.read_at(0, 1 << 20);
     let back = async {
         while !mount.counters().operations.iter().any(|(name, _)| name == "READ") {
@@ -289,7 +289,7 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // The read makes the client send its pending bytes to the iods. The mgr does not know of these bytes.
+    // The read makes the client send its pending bytes to the iods. The client has not reported these bytes to the mgr.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
     // With this request the client notices that its session and its layout are lost. It does not report bytes that are

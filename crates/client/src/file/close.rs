@@ -100,7 +100,7 @@ impl Open {
     async fn work_off(&self, mut rest: Rest) -> Result<Option<Attrs>> {
         let mut attrs = None;
         let mut outcome = Ok(());
-        // Each round completes at least one remaining step; most closes need one round.
+        // Each round completes at least one remaining step, so the loop ends; most closes need one round.
         while rest.is_left() {
             if let Err(error) = self.round(&mut rest, &mut attrs).await {
                 outcome = outcome.and(Err(error));

@@ -104,8 +104,8 @@ impl ReadAhead {
         }
         for wanted in state.streams.note(range, policy.read_ahead) {
             let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
-            // Without free buffer space, do not read ahead, as if there were no pattern. Other readers free space as
-            // they advance.
+            // Without free buffer space, do not read ahead. Later requests try again, because other readers free space
+            // as they advance.
             let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
             state.pieces.push(piece);
         }

@@ -297,7 +297,7 @@ impl Inode {
             let mut delegated = self.delegated();
             *delegated = match *delegated {
                 Delegation::Held(..) => Delegation::Held(stateid, power),
-                // The task that returns the delegation continues with the reclaimed stateid.
+                // The task that is returning the delegation continues, with the reclaimed stateid.
                 Delegation::Recalled(..) | Delegation::Returning(..) => Delegation::Recalled(stateid, power),
                 Delegation::None => return,
             };
@@ -359,7 +359,7 @@ impl Inode {
                 let Some(inode) = inode.upgrade() else { return };
                 let Some(stateid) = inode.delegated().leaving() else { return };
                 if let Err(error) = inode.give_back_delegation(stateid).await {
-                    // The next write, fsync or close reports the error.
+                    // Record the error, so that the next write, fsync or close reports it.
                     inode.fail(error);
                 }
                 // Check before the pause whether the delegation is returned. After the pause, a close may already be
@@ -385,7 +385,7 @@ impl Inode {
         let reported = self.report().await;
         {
             let mut delegated = self.delegated();
-            // A close may have returned the delegation first.
+            // If a close has already returned the delegation, send no DELEGRETURN.
             let Some((_, power)) = delegated.held().filter(|_| delegated.is(stateid)) else { return reported };
             *delegated = Delegation::Returning(stateid, power);
         }
@@ -421,7 +421,8 @@ impl Inode {
         self.share(stateid);
         match results.raw::<Nothing>(OP_DELEGRETURN) {
             Ok(_) => Ok(true),
-            // The mgr does not know the delegation, or has revoked it.
+            // The mgr no longer knows the delegation, or has revoked it, so it did not execute the operations after
+            // DELEGRETURN.
             Err(crate::compound::Failed::Nfs(status)) => {
                 tracing::debug!(file = %self.node.id, ?status, "the mgr had forgotten or revoked the delegation before DELEGRETURN");
                 if status == NFS4ERR_DELEG_REVOKED {
@@ -442,7 +443,7 @@ impl Inode {
         let mut delegated = self.delegated();
         if delegated.is(stateid) {
             *delegated = Delegation::None;
-            // From now on the client asks the mgr for the size, and read-ahead bytes are invalid.
+            // From now on the client asks the mgr for the size, and no longer uses the bytes that it has read ahead.
             state.size.doubt();
             state.sharing.asked(Instant::now());
         }
@@ -501,7 +502,8 @@ impl Inode {
     pub(crate) async fn resized(&self) {
         self.state().size.forget_when();
         if let Some(keeper) = self.mount.keeper.get() {
-            // Limit the wait: the pending reply to the mgr occupies a slot of the backchannel.
+            // Limit the wait, because the mgr's notification occupies a slot of the backchannel until the client
+            // replies.
             let _ = tokio::time::timeout(RESIZED_WITHIN, keeper.resized(self.node.id)).await;
         }
     }

@@ -269,7 +269,7 @@ impl DirtyData {
     /// was its last request.
     pub(super) fn request_ended(&mut self, number: u64, done: bool) -> Option<Batch> {
         let batch = self.in_flight.get_mut(&number)?;
-        // A failed request may end early, so the time of its batch is not representative.
+        // A failed request may end early. Its batch then took no representative time, so drop the measurement.
         batch.timed = batch.timed.filter(|_| done);
         batch.left -= 1;
         if batch.left > 0 { None } else { self.in_flight.remove(&number) }

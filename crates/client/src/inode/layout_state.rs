@@ -384,7 +384,7 @@ impl<L> LayoutState<L> {
     pub(super) fn take_for_close(&mut self) -> Option<(layouttype4, stateid4)> {
         let in_use = self.is_in_use();
         let Grant { kind, stateid, .. } = self.held.take_if(|_| !in_use)?.grant;
-        // The LAYOUTRETURN of the close also answers a recall of the layout.
+        // The LAYOUTRETURN of the close also answers a recall of the layout, so remove the recall.
         let recall = self.recall.take_if(|recall| recall.stateid.other == stateid.other);
         let stateid = recall.map_or(stateid, |recall| later(stateid, recall.stateid));
         self.gone = Some(stateid);

@@ -158,7 +158,8 @@ impl Inode {
                 },
                 several => format!("{} layouts instead of one", several.len()),
             },
-            // The mgr may grant a layout a little later. Until then I/O takes the mgr path.
+            // The mgr may grant a layout a little later, so request one at a later I/O. Until then I/O takes the mgr
+            // path.
             Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE | NFS4ERR_LAYOUTTRYLATER)) => return None,
             Err(Failed::Nfs(NFS4ERR_RECALLCONFLICT | NFS4ERR_RETURNCONFLICT)) => return None,
             Err(failed) => format!("{failed:?}"),
@@ -534,8 +535,8 @@ impl Inode {
     /// Answers a recall (RFC 8881 §20.3): makes all writes durable, reports them, and returns the layout. The next I/O
     /// requests a new layout.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
-        // A truncate by this client delays all writes until the mgr replies, and the mgr may wait for the return of
-        // this layout.
+        // Do not wait for the writes if a truncate by this client delays them: the truncate waits for the mgr, and the
+        // mgr may wait for this return.
         let mut cutting = self.cutting.subscribe();
         tokio::select! {
             biased;

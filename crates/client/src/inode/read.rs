@@ -198,7 +198,8 @@ impl Inode {
     /// Returns whether a read of `len` bytes takes the direct path.
     async fn reads_straight(&self, policy: &Policy, len: u64) -> bool {
         let straight = threshold::path(len, policy.read_threshold) == Path::Direct;
-        // Do not request a layout for a file that is too short, or whose writes take the mgr path.
+        // Do not request a layout for a file that is too short, or whose writes take the mgr path: read it through the
+        // mgr.
         let least = self.mount.present_threshold(policy.write_threshold).max(least_size(policy));
         straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout())
     }

@@ -135,7 +135,7 @@ impl Inode {
         // trusts an end that it recorded before.
         if self.layout(true, None).await?.is_none() {
             // The client gets no layout, for example because the file has mirrors. Write the last byte through the mgr
-            // instead, which extends the file.
+            // instead, to extend the file.
             return self.write(Some(key), ruling, [(end - 1, Bytes::from_static(&[0]))]).await;
         }
         {
@@ -207,7 +207,7 @@ impl Inode {
     /// Returns whether the client has gathered enough bytes to send them.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
-            // Fewer bytes than one full request are never enough; do not request the layout for this decision.
+            // Fewer bytes than one full request are never enough, so this decision needs no layout.
             FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }

@@ -145,7 +145,7 @@ impl Mount {
         let Some(inode) = self.inner.open_inode(node.id).filter(|_| is_policy_name(name)) else { return };
         inode.set_own(|own| match (value, Part::named(name)) {
             (None, Ok(part)) => own.unset(part),
-            // The mgr has accepted the value, so parsing it cannot fail.
+            // Ignore the result: the mgr has accepted the value, so parsing it cannot fail.
             (Some(value), _) => drop(own.set(Origin::File, name, value)),
             (None, Err(_)) => {}
         });

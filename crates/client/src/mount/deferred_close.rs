@@ -155,7 +155,7 @@ impl Inner {
         {
             let mut queue = self.leaving().queue();
             if let Some(held) = left.delegation {
-                // The delegation is now in the queue, where an open may take it back.
+                // The delegation is now in the queue. An open of the file may remove it from the queue and keep it.
                 queue.sent.remove(&held.other);
             }
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));

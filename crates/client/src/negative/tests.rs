@@ -53,7 +53,7 @@ fn a_directory_with_many_failed_lookups_is_read_once() {
     assert!(!negative.is_absent(DIR, b"b", &0, 2), "another session");
     assert!(!negative.is_absent(FileId(8), b"b", &0, 1));
     assert!(!negative.is_absent(DIR, b"", &0, 1) && !negative.is_absent(DIR, &[b'x'; 256], &0, 1));
-    // The cache answers only callers of whom it knows that they have lookup permission.
+    // The cache answers only callers that it knows to have lookup permission in the directory.
     assert!(!negative.is_absent(DIR, b"b", &1, 1));
     negative.missed((DIR, &handle()), &1, (1, at(1)), MISSES);
     assert!(negative.is_absent(DIR, b"b", &1, 1));
@@ -98,7 +98,7 @@ fn a_recalled_delegation_is_returned_and_not_requested_again_for_a_while() {
     let number = miss(&mut negative, 1, at(0)).unwrap();
     assert_eq!(negative.finished(DIR, number, false, at(0)), None);
     assert_eq!(negative.granted(DIR, number, gone(3), 1), Err(gone(3)));
-    // A miss in a later session returns the delegation of the earlier session.
+    // In a later session, a failed lookup makes the client return the delegation of the earlier session.
     let mut negative = knowing(&["a"]);
     assert_eq!(negative.missed((DIR, &handle()), &0, (2, at(1)), MISSES), (None, vec![gone(1)]));
 }

@@ -213,7 +213,7 @@ impl Shared {
         }
         let args = DESTROY_SESSION4args { dsa_sessionid: old };
         let gone = self.lone::<wire::native::Nothing>(connection, OP_DESTROY_SESSION, &args, "replacing a session");
-        // Usually the mgr has already destroyed the old session, so any status is fine.
+        // Usually the mgr has already destroyed the old session, so ignore the status.
         gone.await.map(drop)
     }
 
@@ -401,7 +401,8 @@ impl Shared {
         compound.op(OP_RECLAIM_COMPLETE, &RECLAIM_COMPLETE4args { rca_one_fs: false });
         let mut results = session.call(compound).await?;
         match results.raw::<wire::native::Nothing>(OP_RECLAIM_COMPLETE) {
-            // The mgr has already executed an earlier RECLAIM_COMPLETE, whose reply was lost (RFC 8881 §18.51.4).
+            // COMPLETE_ALREADY: the mgr has already executed an earlier RECLAIM_COMPLETE, whose reply was lost (RFC
+            // 8881 §18.51.4).
             Ok(_) | Err(Failed::Nfs(NFS4ERR_COMPLETE_ALREADY)) => {}
             Err(failed) => return Err(results.error(&failed)),
         }
@@ -436,12 +437,12 @@ impl Shared {
         let connection = self.connected(link).await?;
         let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
         let gone = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        // The mgr may not have noticed yet that an earlier connection is closed.
+        // The mgr may not have noticed yet that an earlier connection of this client is closed.
         if gone == Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION) && self.bind(&connection, session.id()).await? {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // The mgr has restarted, and waits in its grace period for a client with this owner.
+            // The mgr has restarted, and waits in its grace period for a client with the owner of this client.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;
         }

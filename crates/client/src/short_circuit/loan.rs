@@ -256,7 +256,8 @@ mod tests {
             let there = std::num::NonZeroU64::new(1 << 20);
             rustix::fs::fadvise(&lent.file, BEGIN + half, there, rustix::fs::Advice::DontNeed).unwrap();
             let at = if len == 4096 { 3 << 18 } else { 0 };
-            // After a miss, the kernel may begin to read the missing bytes, and may finish before the next read.
+            // When a read finds bytes missing from the page cache, the kernel may begin to fetch them. It may finish
+            // before the next read.
             match lent.read(0, &[(at, len)]).unwrap() {
                 None => missed += 1,
                 Some(found) => assert!(found == [ObjectRun::Data(bytes.slice(at as usize..(at + len) as usize))]),

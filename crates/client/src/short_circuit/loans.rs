@@ -110,7 +110,7 @@ impl Loans {
     fn put(&self, new: Shelved) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         if loans.len() >= self.most {
-            // Remove loans from the queue that were given up, or dropped with their layouts.
+            // Remove the loans from the queue that the client gave up or dropped with their layouts.
             loans.retain(|shelved| shelved.loan.strong_count() > 0);
         }
         let mut looks = loans.len();
@@ -174,7 +174,7 @@ mod tests {
             assert_eq!(there, (places.len().saturating_sub(8)..=n).collect::<Vec<_>>());
         }
         assert!(places[42..].iter().all(|place| reads(place)));
-        // A loan that reads keep using is not evicted; the unused ones are.
+        // Adding loans evicts unused loans, but not a loan that reads keep using.
         let favourite = borrowed(&loans);
         for _ in 0..100 {
             assert!(reads(&favourite));

@@ -271,7 +271,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state().stopping = true;
         self.cut();
-        // Wake the thread that accepts connections.
+        // Wake the thread that accepts connections, so that it sees the request to stop.
         let _ = TcpStream::connect(self.shared.address);
     }
 }
