@@ -47,7 +47,7 @@ const _: () = assert!(types::limits::COMPOUND_OPS_MAX <= u64::BITS);
 /// An encoded COMPOUND that the client can send several times.
 #[derive(Debug)]
 pub(crate) struct Sealed {
-    /// What the request does, for error messages.
+    /// What the COMPOUND does, for error messages.
     pub(crate) what: String,
     pub(crate) request: Request,
     /// Whether the request is not idempotent: a second execution would have another effect than the first.
@@ -63,7 +63,7 @@ impl Compound {
         Compound { what: what.into(), builder: Builder::new(), once: false, caller: None, checks: Checks::default() }
     }
 
-    /// Returns what the request does, for error messages.
+    /// Returns what the COMPOUND does, for error messages.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }
@@ -176,9 +176,9 @@ pub(crate) struct Results {
 /// Why the caller gets no result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
-    /// The operation returned this status.
+    /// The mgr returned this status for the operation.
     Nfs(nfsstat4),
-    /// The reply is malformed.
+    /// The mgr's reply is malformed.
     Malformed,
 }
 

@@ -63,7 +63,7 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// Creates a payload without checksums.
+    /// Creates a payload whose checksums are not computed yet.
     pub(crate) fn new(data: Segments) -> Self {
         Payload { data, checksums: OnceLock::new() }
     }
@@ -118,7 +118,7 @@ pub(crate) enum Found {
 }
 
 impl Found {
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the range.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Found::Data(data) => data.len() as u64,

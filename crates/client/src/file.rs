@@ -69,7 +69,7 @@ pub enum Segment {
 }
 
 impl Segment {
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the segment.
     pub fn len(&self) -> u64 {
         match self {
             Segment::Data(data) => data.len() as u64,

@@ -65,7 +65,7 @@ pub(crate) struct Inode {
     layout_turn: AsyncMutex<()>,
     /// Locked while the client opens the file again at the mgr.
     reopening: AsyncMutex<()>,
-    /// Locked during an append.
+    /// Locked while a task appends to the file; contains the state of the append lock.
     appending: AsyncMutex<Appending>,
     /// Locked during a LOCK or LOCKU request, so that the recorded locks match the mgr's last reply.
     locking: AsyncMutex<()>,

@@ -195,7 +195,7 @@ mod checked {
         static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// The rank of a lock.
+    /// The rank of a lock, which debug builds store with the lock.
     pub(super) struct Place(Rank);
 
     /// A rank that this thread holds, until this value is dropped.

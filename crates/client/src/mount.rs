@@ -59,9 +59,9 @@ pub struct Mount {
 /// removal of the file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Node {
-    /// The inode number.
+    /// The inode number of the file.
     pub id: FileId,
-    /// The filehandle that the mgr issued.
+    /// The filehandle that the mgr issued for the file.
     pub handle: Bytes,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Inner {
     pub(crate) runtime: Handle,
     root: Node,
     pub(crate) inodes: Arc<Inodes>,
-    /// The cache above this mount, if any.
+    /// The cache above this mount, such as the kernel's page cache, if any.
     pub(crate) keeper: OnceLock<Arc<dyn Keeper>>,
     /// The number of the next open owner of this mount.
     owners: AtomicU64,

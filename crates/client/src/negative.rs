@@ -35,7 +35,7 @@ type Name = Box<[u8]>;
 /// A directory delegation that the client has to return to the mgr.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gone {
-    /// The filehandle of the directory.
+    /// The filehandle of the directory that the delegation is for.
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Removal {
     stamp: u64,
 }
 
-/// The stage of the cache for one directory.
+/// What the cache knows of one directory, and whether the client has a delegation of the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// The number of failed lookups, and the time of the last one. The client holds no delegation.

@@ -392,7 +392,7 @@ impl Shared {
         })
     }
 
-    /// Sends the request in the slot once.
+    /// Sends a COMPOUND in its slot, without retries.
     async fn send(
         &self,
         connection: &Connection,

@@ -52,7 +52,7 @@ impl Target {
         &self.host
     }
 
-    /// Returns the TCP port.
+    /// Returns the TCP port of the target.
     pub fn port(&self) -> u16 {
         self.port
     }

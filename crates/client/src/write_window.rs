@@ -35,7 +35,7 @@ impl WriteWindow {
         }
     }
 
-    /// Releases space for `bytes`.
+    /// Returns space for `bytes` to the write window.
     pub(crate) fn release(&self, bytes: u64) {
         self.room.add_permits(bytes as usize);
     }

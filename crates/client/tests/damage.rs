@@ -25,7 +25,7 @@ enum Read {
     Longer,
     /// The read failed with this error, or the name does not exist.
     Refused(String),
-    /// The read returned other bytes, without an error.
+    /// The read returned other bytes than the written ones, without an error.
     Wrong,
 }
 

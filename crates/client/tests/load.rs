@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 const WAY: Duration = Duration::from_millis(20);
 /// How long a busy mgr is blocked each time, before it looks at its requests again.
 const BUSY: Duration = Duration::from_millis(150);
-/// The time limit of a step.
+/// The time limit of each step of a test.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Starts a proxy to `target` that delays all data, and returns its address.

@@ -49,7 +49,7 @@ impl Xdr for IodAddress {
     }
 }
 
-/// The state of the only server.
+/// The state of the server, which stores the whole file.
 #[derive(Default)]
 struct Server {
     bytes: Vec<u8>,

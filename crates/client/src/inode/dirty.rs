@@ -26,7 +26,7 @@ pub(crate) enum Lane {
     Mgr,
 }
 
-/// Written bytes for one server, with their file ranges.
+/// A piece: written bytes for one server, with their file ranges.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) payload: Arc<Payload>,
@@ -73,9 +73,9 @@ pub(super) struct Resend {
 pub(super) struct Batch {
     /// The file ranges that the batch writes.
     pub(super) ranges: Vec<ByteRange>,
-    /// Number of requests without a reply.
+    /// Number of requests of the batch that have no reply yet.
     left: usize,
-    /// Number of bytes in requests without a reply.
+    /// Number of bytes in the requests of the batch that have no reply yet.
     bytes: u64,
     /// When the client sent the batch, if the batch is one range and the client measures its total time.
     pub(super) timed: Option<Instant>,
@@ -105,7 +105,7 @@ pub(super) struct DirtyData {
     uncommitted: BTreeMap<Lane, Vec<Sent>>,
     /// An upper bound for the number of uncommitted bytes.
     uncommitted_at_most: u64,
-    /// Number of acknowledgements of unstable writes by servers.
+    /// Number of unstable writes that servers have acknowledged.
     acknowledged: u64,
     /// The file offset just after the last byte that became durable since the last LAYOUTCOMMIT. If set, a LAYOUTCOMMIT
     /// is due.
@@ -137,17 +137,17 @@ impl Piece {
         Piece { payload: Arc::new(Payload::new(data.into())), parts: vec![range] }
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the piece.
     pub(super) fn bytes(&self) -> u64 {
         self.payload.data.len() as u64
     }
 
-    /// Returns the file offset just after the last byte.
+    /// Returns the file offset just after the last byte of the piece.
     fn end(&self) -> u64 {
         self.parts.iter().map(|part| part.end()).max().unwrap_or(0)
     }
 
-    /// Splits the bytes by file range.
+    /// Splits the bytes of the piece by file range.
     pub(super) fn split(&self) -> Vec<(ByteRange, Bytes)> {
         let mut data = self.payload.data.to_bytes();
         self.parts.iter().map(|part| (*part, data.split_to(part.len as usize))).collect()

@@ -23,7 +23,7 @@ pub(crate) struct Version {
 /// The known size of a file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownSize {
-    /// The size, including this client's unsent writes.
+    /// The size of the file, including this client's unsent writes.
     size: u64,
     /// The mount's logical time ([`super::Inode::stamp`]) at the last change of the size on this mount. A reply that
     /// the client requested earlier may be outdated.
@@ -82,7 +82,7 @@ impl KnownSize {
         self.set(self.size.max(end), stamp);
     }
 
-    /// Records that this client set the size.
+    /// Records that this client set the size of the file.
     pub(super) fn set(&mut self, size: u64, stamp: u64) {
         self.size = size;
         self.touch(stamp);

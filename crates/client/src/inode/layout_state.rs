@@ -155,7 +155,7 @@ impl<L> Default for LayoutState<L> {
 }
 
 impl<L> Held<L> {
-    /// Returns the driver's layout.
+    /// Returns the layout that the driver created.
     pub(super) fn layout(&self) -> &L {
         &self.grant.layout
     }

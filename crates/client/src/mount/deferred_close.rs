@@ -37,7 +37,7 @@ pub(crate) struct Left {
 /// What happens to a delegation in the deferred closes when its file is opened again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
-    /// The delegation is not in the queue.
+    /// The delegation is not in the queue of deferred closes.
     Nowhere,
     /// The delegation was in the queue. It has been removed, so the client keeps it.
     Kept,

@@ -213,7 +213,7 @@ impl Inner {
         self.names().known().removes(dir.id, name)
     }
 
-    /// Records that the mgr has executed a removal.
+    /// Records that the mgr has executed a request that removes or renames a name.
     pub(crate) fn removed(&self, removal: Option<Removal>) {
         if let Some(removal) = removal {
             self.names().known().removed(removal);

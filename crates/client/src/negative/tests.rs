@@ -134,7 +134,7 @@ fn the_cache_has_a_maximum_size() {
     assert_eq!(miss(&mut negative, 1, at(100)), None);
 }
 
-/// A request of the mount in flight.
+/// A request that the mount has sent and that has no reply yet.
 #[derive(Clone, Debug)]
 enum Sent {
     Make { name: u8, done: bool, abandoned: bool },

@@ -14,7 +14,7 @@ use xdr::{Reader, Segments};
 const CB_NULL: u32 = 0;
 const CB_COMPOUND: u32 = 1;
 
-/// The state of the callback service.
+/// The callback service of a client.
 pub(super) struct Callbacks {
     held: Arc<dyn HeldState>,
     table: Arc<Mutex<Epoch>>,

@@ -33,7 +33,7 @@ struct Known {
     changed: bool,
     /// Whether a barrier for earlier changes is in progress.
     settling: bool,
-    /// How many times changes may have been lost.
+    /// How many times changes may have been lost since the mount was created.
     losses: u64,
 }
 

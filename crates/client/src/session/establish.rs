@@ -45,10 +45,10 @@ pub(super) struct Link {
 /// The part of the reclaim of opens and locks that the client still has to do.
 #[derive(Default)]
 enum Owed {
-    /// The reclaim is complete.
+    /// The client has nothing left to reclaim.
     #[default]
     Nothing,
-    /// The reclaim has not begun, or was interrupted.
+    /// The reclaim of opens and locks has not begun, or was interrupted.
     Everything,
     /// The client has reclaimed everything except the opens in this list, which the mgr refused. It has not sent
     /// RECLAIM_COMPLETE yet.
@@ -137,7 +137,7 @@ impl Shared {
         lock(&self.table).lease.unwrap_or(LEASE_UNKNOWN)
     }
 
-    /// Sets the lease time.
+    /// Records the lease time that the mgr reported.
     pub(super) fn set_lease(&self, lease: Duration) {
         let mut table = lock(&self.table);
         table.lease = Some(lease);

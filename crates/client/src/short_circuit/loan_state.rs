@@ -10,9 +10,9 @@ const LATER: u32 = 32;
 pub(crate) enum LoanState<L> {
     /// The client has no loan. It requests one after this number of further reads.
     Without(u32),
-    /// The client has requested a loan.
+    /// The client has requested a loan and has no reply yet.
     Asking,
-    /// The client has this loan.
+    /// The client has this loan of the object.
     Lent(L),
     /// The client does not request a loan again: the iod lends no files that the client can read.
     Never,
@@ -21,7 +21,7 @@ pub(crate) enum LoanState<L> {
 /// Where a read of the object gets its bytes, and whether it requests a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Turn<L> {
-    /// Read from this loan.
+    /// Read from the file of this loan.
     Lent(L),
     /// Send the read to the iod.
     Usual,

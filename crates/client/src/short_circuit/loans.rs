@@ -31,7 +31,7 @@ impl PartialEq for Held {
 
 /// The result of an attempt to read from a loan.
 pub(crate) enum Read {
-    /// The bytes that the read returned.
+    /// The read from the loan succeeded, and returned these bytes.
     Done(Vec<ObjectRun>),
     /// The caller must send the read to the iod.
     Ask,

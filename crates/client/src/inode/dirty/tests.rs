@@ -4,7 +4,7 @@
 use super::*;
 use crate::explorer::walk;
 
-/// The number of bytes in the file.
+/// The length in bytes of the file under test.
 const BYTES: usize = 3;
 const WHOLE: ByteRange = ByteRange { offset: 0, len: BYTES as u64 };
 const DIRECT: Lane = Lane::Direct(0);

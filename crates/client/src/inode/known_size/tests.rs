@@ -17,7 +17,7 @@ enum Call {
     Truncate(u64),
     /// Another client sets the size of the file.
     OtherSets(u64),
-    /// The client requests the size.
+    /// The client requests the size of the file.
     Ask,
     /// The mgr executes the oldest size request.
     Execute,
