@@ -192,8 +192,8 @@ pub(crate) trait Layout: Send + Sync {
     /// end of the file.
     ///
     /// `has_holes` says that the file may have got holes since the mgr granted the layout. If it is false, durable
-    /// bytes count as data even if a server has lost them, so that a program that copies only data reads them and gets
-    /// an error.
+    /// bytes count as data even if a server has lost them. A program that copies only data then reads them and gets an
+    /// error.
     async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>>;
     /// Returns the servers that store a file of `file_size` bytes, and the space that the file occupies on each.
     async fn placement(&self, file_size: u64) -> Attempt<Placement>;

@@ -40,8 +40,8 @@ pub(crate) struct Gone {
     pub(crate) stateid: stateid4,
 }
 
-/// A request in flight that removes or renames a name, and the clock value of the name in the cache when the client
-/// sent the request.
+/// A request in flight that removes or renames a name, with the clock value that the name had when the client sent the
+/// request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Removal {
     dir: FileId,

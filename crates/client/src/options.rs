@@ -41,8 +41,8 @@ pub struct Options {
     /// was unreachable, the client does not try it again for 5 s, and its bytes take the mgr path.
     pub connect_timeout: Duration,
     /// How long a request waits for an unreachable server before it fails; 60 s by default, [`FOR_EVER`] if it must
-    /// never fail. The client sends the request again over a new connection when the server has not replied within a
-    /// third of this time, and at most 20 s. After a request has failed on an iod, it may wait as long again on the mgr
+    /// never fail. If the server does not reply within a third of this time, or within 20 s, the client sends the
+    /// request again over a new connection. After a request has failed on an iod, it may wait as long again on the mgr
     /// path. During the grace period of a restarted mgr, the wait is longer by the lease time.
     pub retry_timeout: Duration,
     /// The user and groups of the requests that the mount itself sends.

@@ -141,8 +141,8 @@ impl Inode {
     /// Commits a server's bytes like [`Inode::commit_lane`]. `because` is the error of the direct path, if the bytes
     /// were moved to the mgr path.
     async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
-        // Hold the `committing` lock to the end. Otherwise another caller could find no uncommitted bytes, and wrongly
-        // report them as durable, while this task moves them to another path or has yet to record their loss.
+        // Hold the `committing` lock to the end. Otherwise another caller could find no uncommitted bytes and wrongly
+        // report them as durable, before this task has moved them or recorded their loss.
         self.lane(lane).committing.hold(pin!(self.commit_locked(lane, because))).await;
     }
 

@@ -1,5 +1,5 @@
-//! Dirty data of an open file: written bytes that are pending, in flight, or uncommitted (received by a server that may
-//! still lose them), and the size report that the client owes the mgr.
+//! Dirty data of an open file, and the size report that the client owes the mgr. Dirty bytes are pending, in flight, or
+//! uncommitted (received by a server that may still lose them).
 //!
 //! Bytes go from pending to in flight to uncommitted. They leave the dirty data when they are durable, or when the
 //! client drops them and records an error. Each function that removes bytes returns the window space that they

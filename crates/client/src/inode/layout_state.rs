@@ -346,8 +346,8 @@ impl<L> Held<L> {
 
 /// The return, recall and loss of the layout.
 impl<L> LayoutState<L> {
-    /// Records a recall. The client answers it with a LAYOUTRETURN ([`LayoutState::begin_return`]) even if it holds no
-    /// layout, because the reply with the grant may be in flight or lost.
+    /// Records a layout recall. Even if the client holds no layout, it answers with a LAYOUTRETURN
+    /// ([`LayoutState::begin_return`]), because the reply with the grant may be in flight or lost.
     pub(super) fn recalled(&mut self, recall: Recall) {
         let later = |before: Recall| Recall { stateid: later(before.stateid, recall.stateid), ..recall };
         let before = self.recall.filter(|before| before.stateid.other == recall.stateid.other);

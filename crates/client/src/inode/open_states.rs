@@ -279,8 +279,8 @@ impl OpenStates {
         exclusive
     }
 
-    /// Returns an error if the client lost locks under this open (of `owner`, or of any owner), and the owner has not
-    /// unlocked after the loss.
+    /// Returns an error if the client lost locks of `owner` (`None`: of any owner) under this open, and the owner has
+    /// not unlocked after the loss.
     pub(super) fn locks_kept(&self, key: u64, owner: Option<u64>) -> Result<()> {
         let open = self.get(key);
         let all = open.into_iter().flat_map(|open| &open.locks).filter(|(o, _)| owner.is_none_or(|owner| owner == **o));

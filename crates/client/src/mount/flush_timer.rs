@@ -1,9 +1,9 @@
 //! The flush timer of a mount: sends gathered bytes after a delay, and commits sent bytes after a further delay,
 //! without fsync or close.
 //!
-//! So other clients soon see what a long-running program writes to a log, and a crash of the machine loses seconds of
-//! the log, not hours. Most files are closed before any step is due. Therefore each file only records its due times,
-//! and the timer visits all open files when the first step is due.
+//! So other clients soon see what a long-running program writes to a log. A crash of the machine loses seconds of the
+//! log, not hours. Most files are closed before any step is due. Therefore each file only records its due times, and
+//! the timer visits all open files when the first step is due.
 
 use super::Inner;
 use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};

@@ -101,8 +101,8 @@ mod tests {
 
     fn walk(history: &[usize]) {
         let mut standing = LoanState::<u32>::default();
-        // The model: the current loan, whether a request is in flight, the number of reads until the next request for a
-        // loan, whether a loan is possible at all, and the last loan number.
+        // The model: the current loan, whether a request for a loan is in flight, and the number of reads until the
+        // next request. Then whether a loan is possible at all, and the last loan number.
         let (mut held, mut asking, mut left, mut hope, mut next) = (None, false, PATIENCE, true, 0);
         for event in history {
             match event {
