@@ -73,7 +73,7 @@ pub(crate) struct Inner {
     pub(crate) window: WriteWindow,
     /// The free buffer space for read-ahead, in bytes.
     pub(crate) read_ahead: Arc<Semaphore>,
-    /// The policy settings that apply to all files.
+    /// The policy settings that apply to all files of this mount.
     pub(crate) effective_policy: EffectivePolicy,
     /// Measured service times of servers, which the automatic write threshold depends on.
     timing: Mutex<Timing>,

@@ -52,15 +52,16 @@ pub(crate) struct Removal {
 /// What the cache knows of one directory, and whether the client has a delegation of the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// The number of failed lookups, and the time of the last one. The client holds no delegation.
+    /// The number of failed lookups in the directory, and the time of the last one. The client holds no delegation of
+    /// the directory.
     Missed(u32, Timestamp),
-    /// The client does not request a delegation before this time.
+    /// The client does not request a delegation of the directory before this time.
     Alone(Timestamp),
-    /// The client has requested a delegation. The number identifies the requesting task.
+    /// The client has requested a delegation of the directory. The number identifies the requesting task.
     Asking(u64),
-    /// The client holds a delegation, and the task with this number is reading the names.
+    /// The client holds a delegation of the directory, and the task with this number is reading the names.
     Reading(u64, stateid4),
-    /// The client holds a delegation, and the cache contains every name that may exist.
+    /// The client holds a delegation of the directory, and the cache contains every name that may exist.
     Known(stateid4),
 }
 
@@ -73,7 +74,7 @@ struct Dir<C> {
     may_be: HashMap<Name, u64>,
     /// The callers that have lookup permission in the directory.
     callers: Vec<C>,
-    /// The clock value of the last use of this entry.
+    /// The clock value of the last use of this directory in the cache.
     used: u64,
 }
 

@@ -42,8 +42,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// How long a request waits for an unreachable server before it fails; 60 s by default, [`FOR_EVER`] if it must
     /// never fail. If the server does not reply within a third of this time, or within 20 s, the client sends the
-    /// request again over a new connection. After a request has failed on an iod, it may wait as long again on the mgr
-    /// path. During the grace period of a restarted mgr, the wait is longer by the lease time.
+    /// request over a new connection. After a request has failed on an iod, it may wait as long again on the mgr path.
+    /// During the grace period of a restarted mgr, the wait is longer by the lease time.
     pub retry_timeout: Duration,
     /// The user and groups of the requests that the mount itself sends.
     pub cred: Cred,

@@ -56,7 +56,7 @@ struct Server {
     /// The bytes that survive a restart of the server.
     durable: Vec<u8>,
     starts: u64,
-    /// The smallest layout generation that the server accepts.
+    /// The smallest layout generation that the server accepts; a fence increases it.
     generation: u32,
     trouble: Option<Trouble>,
     received: u64,
