@@ -27,16 +27,16 @@ pub(crate) struct Compound {
     checks: Checks,
 }
 
-/// The operations of a COMPOUND that check a path ([`crate::Mount::expecting`]): bit N is set if operation N checks
-/// one.
+/// The operations of a COMPOUND that check a path ([`crate::Mount::expecting`]): bit N is set if operation N belongs to
+/// a path check.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Checks(u64);
 
 impl Checks {
-    /// The operations that one path check consists of.
+    /// A path check consists of these operations; LOOKUP occurs once for each name on the path.
     const OPERATIONS: [nfs_opnum4; 3] = [OP_PUTFH, OP_LOOKUP, OP_VERIFY];
 
-    /// Returns whether the operation at index `place` of the COMPOUND checks a path.
+    /// Returns whether the operation at index `place` of the COMPOUND belongs to a path check.
     fn has(self, place: usize) -> bool {
         place < u64::BITS as usize && self.0 >> place & 1 == 1
     }
@@ -47,13 +47,13 @@ const _: () = assert!(types::limits::COMPOUND_OPS_MAX <= u64::BITS);
 /// An encoded COMPOUND that the client can send several times.
 #[derive(Debug)]
 pub(crate) struct Sealed {
-    /// What the request does, for error messages.
+    /// What the COMPOUND does, for error messages.
     pub(crate) what: String,
     pub(crate) request: Request,
     /// Whether the request is not idempotent: a second execution would have another effect than the first.
     pub(crate) once: bool,
     pub(crate) caller: Caller,
-    /// The operations of the COMPOUND that check a path.
+    /// The operations of the COMPOUND that belong to path checks.
     pub(crate) checks: Checks,
 }
 
@@ -63,7 +63,7 @@ impl Compound {
         Compound { what: what.into(), builder: Builder::new(), once: false, caller: None, checks: Checks::default() }
     }
 
-    /// Returns what the request does, for error messages.
+    /// Returns what the COMPOUND does, for error messages.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }
@@ -169,16 +169,16 @@ pub(crate) struct Results {
     inner: std::result::Result<Inner, nfsstat4>,
     /// The record of the queue delay that the mgr reports.
     load: Arc<MgrLoad>,
-    /// The operations of the COMPOUND that check a path.
+    /// The operations of the COMPOUND that belong to path checks.
     checks: Checks,
 }
 
 /// Why the caller gets no result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
-    /// The operation returned this status.
+    /// The mgr returned this status for the operation.
     Nfs(nfsstat4),
-    /// The reply is malformed.
+    /// The mgr's reply is malformed.
     Malformed,
 }
 
@@ -214,7 +214,7 @@ impl Results {
         self.inner.as_mut().map_err(|status| Failed::Nfs(*status))
     }
 
-    /// Takes the body of the next result.
+    /// Takes the body of the next operation's result.
     ///
     /// # Errors
     /// The next result is not a success of operation `number`.
@@ -222,7 +222,8 @@ impl Results {
         Ok(self.inner()?.take(number)?)
     }
 
-    /// Decodes the body that follows the status of the failed operation, for operations that return one.
+    /// Decodes the body of the failed operation's result, which follows the status. Only some operations return such a
+    /// body.
     pub(crate) fn behind_failure<T: Xdr>(&mut self) -> Result<T> {
         let body = self.inner().ok().and_then(|inner| inner.rest().body().ok());
         body.ok_or_else(|| self.error(&Failed::Malformed))

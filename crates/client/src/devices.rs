@@ -28,7 +28,7 @@ use xdr::{Segments, Writer, Xdr};
 
 /// How long the client sends nothing to an iod after it was unreachable.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
-/// Pauses between attempts to reach an iod: from the first to the last, each twice as long as the one before.
+/// The first and the longest pause between attempts to reach an iod. Each pause is twice as long as the previous one.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(1);
 
 /// What the set of iods needs from the mgr: device addresses and the lease time.
@@ -45,7 +45,7 @@ pub(crate) trait DeviceSource: Send + Sync {
 pub(crate) struct Devices {
     shared: Arc<Shared>,
     iods: Mutex<HashMap<IodId, Arc<Iod>>>,
-    /// The loans for short-circuit reads that these iods have granted.
+    /// The loans for short-circuit reads that the iods of this mount have granted.
     loans: Arc<Loans>,
 }
 
@@ -57,7 +57,7 @@ struct Shared {
     boot_id: Option<[u8; 16]>,
     /// A random identifier of this mount, which the client sends to iods in HELLO.
     owner: [u8; 16],
-    /// The incarnation of the next connection; it increases with every attempt to connect.
+    /// The incarnation (number) of the next connection to an iod; it increases with every attempt to connect.
     incarnation: AtomicU64,
 }
 
@@ -90,7 +90,7 @@ impl Devices {
         Ok(Devices { shared, iods: Mutex::default(), loans: Arc::new(Loans::new()) })
     }
 
-    /// Returns the loans that these iods have granted.
+    /// Returns the loans for short-circuit reads that the iods of this mount have granted.
     pub(crate) fn loans(&self) -> &Arc<Loans> {
         &self.loans
     }
@@ -152,9 +152,9 @@ impl Iod {
         self.device(&mut link, false).await.map(|device| device.tcp.clone())
     }
 
-    /// Sends a request; returns its result, and whether payloads on the connection carry checksums. `args` encodes the
-    /// arguments, given the same flag. If the connection breaks, sends the request again, because every native request
-    /// is idempotent.
+    /// Sends a request; returns its result, and whether payloads on the connection carry checksums. `args(checksums)`
+    /// encodes the arguments, with checksums if `checksums` is true. If the connection breaks, sends the request again,
+    /// because every native request is idempotent.
     pub(crate) async fn call<T: Xdr>(
         &self,
         procedure: Procedure,
@@ -172,12 +172,13 @@ impl Iod {
         args: impl Fn(bool) -> Segments + Sync,
         what: &str,
     ) -> std::result::Result<(T, bool), Refused> {
-        // Acquiring cannot fail: the semaphore is never closed.
+        // `acquire` fails only if the semaphore is closed, and the client never closes this semaphore.
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
-        // An iod whose host lost power does not reply, and a layout recall may wait for its reply. So the first
-        // attempts fit into a lease. Later attempts wait longer, for an iod with a slow disk.
+        // An iod whose host lost power does not reply, and the reply to a layout recall may depend on the iod. So the
+        // first two attempts together take at most a lease time. Later attempts wait longer, for an iod with a slow
+        // disk.
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
@@ -281,7 +282,8 @@ impl Iod {
                     self.leave_alone(&mut link, &error);
                     return Err(error);
                 }
-                // The ticket may have expired, and a restarted iod may have moved: ask the mgr for the address again.
+                // The ticket may have expired, or the restarted iod may have another address: request both from the
+                // mgr.
                 Err(_) => fresh = true,
             }
             add(&self.shared.tally.retries, 1);
@@ -337,8 +339,8 @@ impl Iod {
 
     async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<Origin> {
         let bad = |e| Error::protocol(format!("the mgr sent a malformed ticket: {e}"));
-        // A higher incarnation makes the iod refuse late requests of earlier connections. The client has sent these
-        // requests again where necessary.
+        // Connect with a higher incarnation, so that the iod refuses late requests of earlier connections. The client
+        // sends requests without a reply again over the new connection.
         let incarnation = self.shared.incarnation.fetch_add(1, Relaxed);
         let origin = Origin { owner: self.shared.owner, incarnation };
         let ticket = Ticket::from_bytes(&device.ticket).map_err(bad)?;
@@ -350,7 +352,7 @@ impl Iod {
             let message = format!("{} answers as iod {} instead of {}", connection.peer(), reply.iod, self.id);
             return Err(Error::connection(message).with_iod());
         }
-        // Send nothing else to a peer that cannot prove that it is this iod, above all no capabilities.
+        // Send nothing else, above all no capabilities, to a peer that cannot prove that it is this iod.
         let proof = ticket.check(&args, &reply, origin).map_err(|_| {
             let message = format!("{} says that it is iod {} and cannot prove it", connection.peer(), self.id);
             Error::connection(message).with_iod()

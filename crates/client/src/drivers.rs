@@ -58,18 +58,18 @@ pub(crate) type Attempt<T> = std::result::Result<T, NotDone>;
 #[derive(Clone, Debug)]
 pub(crate) struct Payload {
     pub(crate) data: Segments,
-    /// The CRC-32Cs of consecutive pieces of the data, and the lengths of the pieces; computed on first use.
+    /// The lengths of consecutive pieces of the data, and the CRC-32C of each piece; computed on first use.
     checksums: OnceLock<(Vec<u64>, Vec<u32>)>,
 }
 
 impl Payload {
-    /// Creates a payload without checksums.
+    /// Creates a payload whose checksums are not computed yet.
     pub(crate) fn new(data: Segments) -> Self {
         Payload { data, checksums: OnceLock::new() }
     }
 
-    /// Returns the CRC-32C of each of the consecutive pieces of these lengths. The checksums are cached, because a
-    /// driver asks for the same pieces each time it sends the payload again.
+    /// Divides the data into consecutive pieces of these lengths, and returns the CRC-32C of each piece. The checksums
+    /// are cached, because a driver asks for the same pieces each time it sends the payload again.
     pub(crate) fn checksums(&self, lengths: &[u64]) -> Cow<'_, [u32]> {
         let (known, sums) = self.checksums.get_or_init(|| (lengths.to_vec(), piece_checksums(lengths, &self.data)));
         if known == lengths { Cow::Borrowed(sums) } else { Cow::Owned(piece_checksums(lengths, &self.data)) }
@@ -108,7 +108,7 @@ pub(crate) struct Written {
     pub(crate) stable: bool,
 }
 
-/// A byte range in the answer to a read: data or zeros.
+/// A byte range in the reply to a read: data or zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// Bytes that a server stores.
@@ -118,7 +118,7 @@ pub(crate) enum Found {
 }
 
 impl Found {
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the range.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Found::Data(data) => data.len() as u64,
@@ -160,7 +160,8 @@ pub(crate) struct Share {
 /// A layout in use: the servers of one file, and the right to send them requests.
 #[async_trait]
 pub(crate) trait Layout: Send + Sync {
-    /// Returns the file's generation at the time of the grant; every fence of the file increases the generation.
+    /// Returns the file's generation at the time when the mgr granted the layout; every fence of the file increases the
+    /// generation.
     fn generation(&self) -> Generation;
     /// Returns whether the client should get another layout soon: this layout is still valid, but expires before long.
     fn is_old(&self) -> bool;
@@ -190,8 +191,9 @@ pub(crate) trait Layout: Send + Sync {
     /// Returns the first data range that ends after `offset`, cut to begin at `offset` or later. It may end beyond the
     /// end of the file.
     ///
-    /// `has_holes` says that the file may have got holes since the grant. If it is false, durable bytes count as data
-    /// even if a server has lost them, so that a program that copies only data reads them and gets an error.
+    /// `has_holes` says that the file may have got holes since the mgr granted the layout. If it is false, durable
+    /// bytes count as data even if a server has lost them. A program that copies only data then reads them and gets an
+    /// error.
     async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>>;
     /// Returns the servers that store a file of `file_size` bytes, and the space that the file occupies on each.
     async fn placement(&self, file_size: u64) -> Attempt<Placement>;

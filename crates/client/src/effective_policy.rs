@@ -15,7 +15,7 @@ const DIRECTORIES_MAX: usize = 1024;
 /// The policy settings that apply to all files of a mount, and the cached settings of directories.
 #[derive(Debug)]
 pub(crate) struct EffectivePolicy {
-    /// The default policy, for parts that no setting changes.
+    /// The default policy, which applies to policy settings that are set nowhere.
     driver: Policy,
     environment: Settings,
     /// The policy settings from the mount options.
@@ -25,7 +25,7 @@ pub(crate) struct EffectivePolicy {
     /// The last reported policy settings of the server and of each directory. The client uses them only to predict the
     /// policy of a new file, because every OPEN returns the current settings.
     directories: Mutex<HashMap<FileId, (Settings, Settings)>>,
-    /// A counter that increases with every change of settings that may apply to open files.
+    /// A counter that increases with every change of policy settings that may apply to open files.
     generation: AtomicU64,
 }
 
@@ -38,11 +38,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Words {
     pub(crate) server: Settings,
     pub(crate) directory: Settings,
-    /// The settings that the caller passed to open.
+    /// The policy settings that the caller passed to open.
     pub(crate) open: Settings,
 }
 
-/// The settings of an open file, and its effective policy.
+/// The policy settings that apply to one open of a file, and the effective policy of the open.
 #[derive(Debug, Default)]
 pub(crate) struct Ruling {
     words: Words,
@@ -104,14 +104,14 @@ impl EffectivePolicy {
         directories.insert(dir, words);
     }
 
-    /// Predicts the settings of a file that is created in this directory.
+    /// Predicts the policy settings of a file that is created in this directory.
     pub(crate) fn guess(&self, dir: Option<FileId>, open: Settings) -> Words {
         let known = dir.and_then(|dir| lock(&self.directories).get(&dir).copied());
         let (server, directory) = known.unwrap_or_else(|| (self.server(), Settings::default()));
         Words { server, directory, open }
     }
 
-    /// Merges the settings of an open, of the file and of the mount into the effective policy.
+    /// Merges the policy settings of an open, of the file and of the mount into the effective policy.
     pub(crate) fn effective(&self, words: &Words, file: Settings) -> Effective {
         let layers = Layers {
             server: words.server,
@@ -126,12 +126,14 @@ impl EffectivePolicy {
 }
 
 impl Ruling {
-    /// Creates the policy state of an open with these settings. The effective policy is computed at its first use.
+    /// Creates the policy state of an open with these policy settings. The effective policy is computed at its first
+    /// use.
     pub(crate) fn new(words: Words) -> Self {
         Ruling { words, ..Ruling::default() }
     }
 
-    /// Returns the current effective policy. Calls `file` for the file's own settings if any settings may have changed.
+    /// Returns the current effective policy. If any policy setting may have changed, calls `file` for the settings of
+    /// the file itself, and computes the policy again.
     pub(crate) fn policy(&self, effective_policy: &EffectivePolicy, file: impl FnOnce() -> Settings) -> Policy {
         let generation = effective_policy.generation.load(Relaxed);
         let mut now = lock(&self.now);
@@ -141,14 +143,15 @@ impl Ruling {
         now.1
     }
 
-    /// Computes the current effective policy, with the origin of each part.
+    /// Computes the current effective policy, and the origin of each policy setting: server, directory, mount and so
+    /// on.
     pub(crate) fn effective(&self, effective_policy: &EffectivePolicy, file: Settings) -> Effective {
         effective_policy.effective(&self.words, file)
     }
 }
 
-/// Returns whether OPEN requests a layout. Otherwise the client requests the layout before the first I/O on the direct
-/// path.
+/// Returns whether the client requests a layout together with OPEN. Otherwise it requests the layout before the first
+/// I/O on the direct path.
 pub(crate) fn layout_at_open(policy: &Policy) -> bool {
     match policy.layout_when {
         LayoutWhen::Open => true,
@@ -174,8 +177,8 @@ mod tests {
             mount.write_threshold = Some(Rule::Auto);
         });
         assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
-        // The effective policy is computed again only after `changed`. Only then does the computation call the closure
-        // for the file's own settings.
+        // Only after `changed` does `ruling` compute the effective policy again and call the closure for the file's own
+        // settings.
         let own = Settings { access: Some(Access::Unbuffered), ..Settings::default() };
         assert_eq!(ruling.policy(&effective_policy, || own).access, Access::Direct);
         effective_policy.changed();

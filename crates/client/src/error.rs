@@ -61,7 +61,8 @@ impl Error {
         Error::new(ErrorKind::Usage, message)
     }
 
-    /// Returns the error of an access that failed on the direct path (`direct` says why, if known) and on the mgr path.
+    /// Returns the error of an operation that failed on the direct path and on the mgr path. `direct` is the error of
+    /// the direct path, if known.
     pub(crate) fn by_no_path(direct: Option<Error>, via_mgr: Error) -> Self {
         match direct {
             Some(direct) => Error { message: format!("{}; and {}", direct.message, via_mgr.message), ..direct },
@@ -210,8 +211,8 @@ fn status_errno(status: Status) -> i32 {
         Status::Symlink => ELOOP,
         Status::NoXattr => ENODATA,
         Status::XattrTooBig => E2BIG,
-        // The client returns `Delay` only when its retries have ended. EAGAIN would wrongly say that the program asked
-        // for non-blocking I/O.
+        // The client returns `Delay` only after it has used up its retries. EAGAIN is wrong here, because it means that
+        // the program asked for non-blocking I/O.
         Status::Delay
         | Status::Io
         | Status::TooSmall
@@ -239,7 +240,7 @@ mod tests {
         for status in Status::ALL {
             assert!(Error::status(status, "x").errno() > 0);
         }
-        // For these statuses, the NFS status number equals the Linux errno.
+        // Each of these statuses has an NFS status number that equals its Linux errno.
         for status in
             [Status::Perm, Status::NoEnt, Status::Io, Status::Access, Status::Exist, Status::NoSpc, Status::Rofs]
         {

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// possible histories.
 ///
 /// `apply` executes one call; it returns `false` if the call is impossible in this state, which excludes all histories
-/// that begin in this way. A panic in `apply` ends the walk, and prints the history.
+/// that begin in this way. If `apply` panics, the function prints the history and passes the panic on.
 pub(crate) fn walk<W: Clone, C: Copy + Debug>(
     world: &W,
     calls: &[C],

@@ -36,7 +36,7 @@ impl Extents {
         }
         let end = offset + data.len() as u64;
         let mut replaced = 0;
-        // The last extent that begins before `offset` may overlap the new data.
+        // The last extent that begins before `offset` may overlap the new data: remove the overlap from it.
         let before = self.map.range(..offset).next_back().map(|(start, old)| (*start, old.clone()));
         if let Some((start, old)) = before {
             let old_end = start + old.len() as u64;

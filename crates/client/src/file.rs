@@ -69,7 +69,7 @@ pub enum Segment {
 }
 
 impl Segment {
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the segment.
     pub fn len(&self) -> u64 {
         match self {
             Segment::Data(data) => data.len() as u64,
@@ -133,7 +133,7 @@ impl File {
         self.open().key
     }
 
-    /// Returns an error if locks that were requested through this file are lost.
+    /// Returns an error if the client lost locks that were requested through this open file.
     fn check_locks(&self) -> Result<()> {
         self.inode().all_locks_kept(self.key())
     }
@@ -266,7 +266,8 @@ impl File {
         self.inode().policy_by(&self.open().origin.ruling)
     }
 
-    /// Returns the policy like [`File::policy`], with the origin of each part.
+    /// Returns the policy like [`File::policy`], with the origin of each policy setting: server, directory, mount and
+    /// so on.
     pub fn effective_policy(&self) -> Effective {
         let inode = self.inode();
         self.open().origin.ruling.effective(&inode.mount.effective_policy, inode.own())
@@ -431,7 +432,8 @@ impl Drop for File {
         let runtime = open.inode.mount.runtime.clone();
         let closing = open.inode.mount.dropped.clone().try_read_owned();
         net::task::spawn_on(&runtime, async move {
-            // The task holds this permit until it ends, because a mount that disconnects waits for all permits.
+            // The task holds this permit until it has closed the file, because a mount that disconnects waits for all
+            // permits.
             let _closing = closing;
             let id = open.inode.node.id;
             if let Err(error) = open.close().await {

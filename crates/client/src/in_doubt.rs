@@ -9,10 +9,10 @@
 use crate::{File, Mount, Node, Result};
 use types::{Attrs, FileId, Renaming, SetAttrs, Status};
 
-/// Maximum number of attempts that may end in doubt before the function returns the error.
+/// Maximum number of attempts that may end in doubt before a function of this module returns the error.
 const TRIES: usize = 10;
 
-/// Creates a directory, symbolic link or special file with `attempt`, which is repeated while it ends in doubt.
+/// Creates a directory, symbolic link or special file with `attempt`. Repeats `attempt` while it ends in doubt.
 ///
 /// [`Mount`] itself recognizes a file that its own request created, and reports success. So an attempt that still ends
 /// in doubt created nothing; if the name exists later, another client created it.
@@ -34,7 +34,7 @@ async fn look(mount: &Mount, dir: &Node, name: &[u8]) -> Result<Option<(Node, At
     }
 }
 
-/// Creates a hard link like [`Mount::link`], also if the mgr restarts meanwhile.
+/// Creates a hard link like [`Mount::link`], also if the mgr restarts during the call.
 pub async fn link(mount: &Mount, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
     for _ in 1..TRIES {
         match mount.link(node, dir, name).await {
@@ -48,7 +48,7 @@ pub async fn link(mount: &Mount, node: &Node, dir: &Node, name: &[u8]) -> Result
     mount.link(node, dir, name).await
 }
 
-/// Renames the file `id` like [`Mount::rename_as`], also if the mgr restarts meanwhile.
+/// Renames the file `id` like [`Mount::rename_as`], also if the mgr restarts during the call.
 pub async fn rename(mount: &Mount, id: FileId, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) -> Result<()> {
     for _ in 1..TRIES {
         match mount.rename_as(from, to, how).await {
@@ -65,8 +65,8 @@ pub async fn rename(mount: &Mount, id: FileId, from: (&Node, &[u8]), to: (&Node,
     mount.rename_as(from, to, how).await
 }
 
-/// Removes a name of the file `id` like [`Mount::remove`], also if the mgr restarts meanwhile. Does not remove another
-/// file that has since got this name.
+/// Removes a name of the file `id` like [`Mount::remove`], also if the mgr restarts during the call. If another file
+/// gets the name after the first attempt, does not remove that file.
 pub async fn remove(mount: &Mount, id: FileId, dir: &Node, name: &[u8]) -> Result<()> {
     for _ in 1..TRIES {
         match mount.remove(dir, name).await {
@@ -81,7 +81,7 @@ pub async fn remove(mount: &Mount, id: FileId, dir: &Node, name: &[u8]) -> Resul
     mount.remove(dir, name).await
 }
 
-/// Closes a file like [`File::finish`], also if the mgr restarts meanwhile. The file was created under the name
+/// Closes a file like [`File::finish`], also if the mgr restarts during the call. The file was created under the name
 /// `temporary`, which no other client uses, and is renamed to `name`.
 ///
 /// The bytes are durable on the iods before the close sends anything to the mgr. So only the size, attributes and name

@@ -65,9 +65,9 @@ pub(crate) struct Inode {
     layout_turn: AsyncMutex<()>,
     /// Locked while the client opens the file again at the mgr.
     reopening: AsyncMutex<()>,
-    /// Locked during an append.
+    /// Locked while a task appends to the file; contains the state of the append lock.
     appending: AsyncMutex<Appending>,
-    /// Locked during a LOCK or LOCKU request, so that the recorded locks match the mgr's last answer.
+    /// Locked during a LOCK or LOCKU request, so that the recorded locks match the mgr's last reply.
     locking: AsyncMutex<()>,
     /// Notified when a lock that the mgr denied may be free.
     lock_free: Notify,
@@ -77,12 +77,12 @@ pub(crate) struct Inode {
     /// Locked while a task sends bytes under a layout, or returns the layout: the client must not send bytes under a
     /// returned layout.
     leaving: AsyncMutex<()>,
-    /// Whether the client has sent a truncate to the mgr and waits for the reply. The task holds [`Self::order`]
-    /// meanwhile.
+    /// Whether the client has sent a truncate to the mgr and waits for the reply. The waiting task holds
+    /// [`Self::order`].
     cutting: watch::Sender<bool>,
-    /// The lock that keeps a size report from following a SETATTR whose size and time it would overwrite. A close holds
-    /// the lock for reading from before it removes its open until the mgr has its report. Setting attributes holds it
-    /// for writing.
+    /// Keeps a size report from following a SETATTR, because the report overwrites the size and time that SETATTR set.
+    /// A close holds this lock for reading, from before it removes its open until the mgr has its size report. A task
+    /// that sets attributes holds it for writing.
     reporting: AsyncRwLock,
     /// The locks of each server that gets bytes of the file, created at its first use.
     lanes: OrderedMutex<BTreeMap<Lane, Arc<LaneLocks>>>,
@@ -107,7 +107,7 @@ impl LaneLocks {
     }
 }
 
-/// The state that the inode's mutex protects.
+/// The state of the open file that the inode's mutex protects.
 #[derive(Default)]
 struct State {
     /// The opens with their locks, and the errors that the client has yet to report through each open.
@@ -116,7 +116,7 @@ struct State {
     size: KnownSize,
     /// The written bytes that are not durable, or that the client has not reported to the mgr.
     dirty: DirtyData,
-    /// Which sharing the opens require, and the delegations that the client got and lost.
+    /// Whether the opens require coherence with other clients, and the delegations that the client got and lost.
     sharing: SharingState,
     /// How and when the client sends gathered bytes.
     sending: SendState,
@@ -135,9 +135,9 @@ struct SendState {
     streamed: Option<u64>,
     /// When the timer sends gathered bytes, and when it commits sent bytes.
     times: Times,
-    /// Whether a background task is making all bytes durable because the window is full.
+    /// Whether a background task is making all bytes durable because the write window is full.
     relieving: bool,
-    /// Whether a background task is committing bytes early, so that the window does not fill up.
+    /// Whether a background task is committing bytes early, so that the write window does not fill up.
     committing: bool,
 }
 
@@ -219,7 +219,7 @@ impl Inode {
     }
 
     /// Returns the mount's logical time, which increases with every change of a file size on this mount. Callers take
-    /// it before they request a size from the mgr, and so recognize an outdated answer.
+    /// it before they request a size from the mgr, and so recognize an outdated reply.
     pub(crate) fn stamp(&self) -> u64 {
         self.mount.stamp()
     }
@@ -237,7 +237,7 @@ impl Inode {
         }
     }
 
-    /// Records attributes of this file that came in the answer to another request, which the client sent at logical
+    /// Records attributes of this file that came in the reply to another request, which the client sent at logical
     /// time `stamp`. Returns them with the size corrected for this client's writes.
     pub(crate) fn met(&self, mut attrs: Attrs, stamp: u64) -> Attrs {
         let known = {
@@ -266,8 +266,8 @@ impl Inode {
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
         let shared = self.is_shared();
         let state = self.state();
-        // The mgr already knows the modification time of writes that it received, even if it may still lose their
-        // bytes.
+        // The mgr knows the modification time of the writes that it received. So ignore the time of the last write if
+        // the only uncommitted bytes are at the mgr.
         let told = shared && state.dirty.is_clean_but(Lane::Mgr);
         let written = state.dirty.written().filter(|_| !told && !state.dirty.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));
@@ -278,7 +278,7 @@ impl Inode {
         Attrs { size, used, mtime, ctime, ..attrs }
     }
 
-    /// Records the sharing that a new open of the file requires.
+    /// Records the consistency (`sharing` of the policy) that a new open of the file requires.
     pub(crate) fn opened_under(&self, ruling: &Ruling, exclusive: bool) {
         let coherent = self.policy_by(ruling).sharing == Sharing::Coherent;
         self.state().sharing.opened(coherent, exclusive);

@@ -1,4 +1,5 @@
-//! The client core: sessions, open files, layout drivers, and parallel requests to the iods under a bounded window.
+//! The client core: sessions, open files, layout drivers, and parallel requests to the iods under a bounded write
+//! window.
 //!
 //! A [`Mount`] is a connection to a file system, created from a [`Target`] and [`Options`]. Callers look up and change
 //! names through the mount, and read and write the bytes of a [`File`] that the mount opens. All operations are

@@ -27,7 +27,7 @@ use tokio::sync;
 /// locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rank {
-    /// Held during an append, which takes the append lock and writes.
+    /// Held during an append, which locks the append lock at the mgr and writes.
     Append,
     /// Held during LOCK and LOCKU.
     ByteRangeLocks,
@@ -56,23 +56,23 @@ pub(crate) enum Rank {
     SessionLink,
     /// Held while the client cleans up after a revoked delegation.
     Revocation,
-    /// The table of the open files of a mount.
+    /// Protects the table of the open files of a mount.
     InodeTable,
-    /// The layout state of one open file.
+    /// Protects the layout state of one open file.
     LayoutState,
-    /// The state of one open file.
+    /// Protects the state of one open file.
     InodeState,
-    /// The delegation of one open file.
+    /// Protects the delegation of one open file.
     Delegation,
-    /// The opens whose CLOSE is deferred.
+    /// Protects the queue of opens whose CLOSE is deferred.
     DeferredCloses,
-    /// The time of the next visit of the flush timer.
+    /// Protects the time at which the flush timer next looks for files with due steps.
     FlushTimer,
-    /// The OPENs that the mgr has not answered yet.
+    /// Protects the list of the OPENs that the mgr has not answered yet.
     Opening,
-    /// The policy settings of one open file.
+    /// Protects the policy settings of one open file.
     FileSettings,
-    /// The table of the locks for the requests to each server of one open file.
+    /// Protects the table of the locks for the requests to each server of one open file.
     Lanes,
 }
 
@@ -195,7 +195,7 @@ mod checked {
         static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// The rank of a lock.
+    /// The rank of a lock, which debug builds store with the lock.
     pub(super) struct Place(Rank);
 
     /// A rank that this thread holds, until this value is dropped.

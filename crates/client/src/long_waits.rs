@@ -14,7 +14,7 @@ const SAID_AFTER: Duration = Duration::from_secs(2);
 /// Minimum time between two messages about the same server.
 const SAID_FOR: Duration = Duration::from_secs(60);
 
-/// The requests that wait for one server, and when one of them last logged a message.
+/// Watches the requests that wait for one server, and remembers when one of them last logged a message.
 #[derive(Debug, Default)]
 pub(crate) struct LongWaits {
     report: Mutex<Report>,
@@ -29,7 +29,7 @@ struct Report {
 }
 
 impl LongWaits {
-    /// Creates the state for a server with a single address.
+    /// Creates the record of long waits for a server that has a single address.
     pub(crate) fn of(address: &impl ToString) -> Self {
         let waits = LongWaits::default();
         waits.at(address);
@@ -41,8 +41,8 @@ impl LongWaits {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).address = Some(address.to_string());
     }
 
-    /// Returns the outcome of `request`. If `request` takes long, logs that it waits for `server`, and that it waits at
-    /// most `patience`.
+    /// Returns the outcome of `request`. If `request` has no outcome after two seconds, logs that it waits for
+    /// `server`, and that it waits at most `patience`.
     pub(crate) async fn watch<F: Future>(
         &self,
         request: F,

@@ -4,15 +4,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The value of `news` if the mgr has reported no delay since the last call of [`MgrLoad::news`].
+/// The value of `news` if the mgr has reported no queue delay since the last call of [`MgrLoad::news`].
 const NO_NEWS: u64 = u64::MAX;
 
 /// The last queue delay that the mgr reported.
 #[derive(Debug)]
 pub(crate) struct MgrLoad {
-    /// Whether the client uses the delay. If so, the client also asks for it in requests that need no attributes.
+    /// Whether the client uses the queue delay. If so, the client also asks for it in requests that need no attributes.
     wanted: AtomicBool,
-    /// The last reported delay in nanoseconds, or `NO_NEWS`.
+    /// The last reported queue delay in nanoseconds, or `NO_NEWS`.
     news: AtomicU64,
 }
 
@@ -23,26 +23,26 @@ impl Default for MgrLoad {
 }
 
 impl MgrLoad {
-    /// Makes requests ask the mgr for the delay from now on.
+    /// Makes requests ask the mgr for the queue delay from now on.
     pub(crate) fn want(&self) {
         if !self.is_wanted() {
             self.wanted.store(true, Relaxed);
         }
     }
 
-    /// Returns whether requests should ask the mgr for the delay.
+    /// Returns whether requests should ask the mgr for the queue delay.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Relaxed)
     }
 
-    /// Records the delay in nanoseconds that the mgr reported, if it reported one.
+    /// Records the queue delay in nanoseconds that the mgr reported, if it reported one.
     pub(crate) fn told(&self, nanos: Option<u64>) {
         if let Some(nanos) = nanos {
             self.news.store(nanos.min(NO_NEWS - 1), Relaxed);
         }
     }
 
-    /// Returns the delay that the mgr reported since the last call, and clears it.
+    /// Returns the queue delay that the mgr has reported since the last call of this method, and clears it.
     pub(crate) fn news(&self) -> Option<Duration> {
         if self.news.load(Relaxed) == NO_NEWS {
             return None;

@@ -59,9 +59,9 @@ pub struct Mount {
 /// removal of the file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Node {
-    /// The inode number.
+    /// The inode number of the file.
     pub id: FileId,
-    /// The filehandle that the mgr issued.
+    /// The filehandle that the mgr issued for the file.
     pub handle: Bytes,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Inner {
     pub(crate) window: WriteWindow,
     /// The free buffer space for read-ahead, in bytes.
     pub(crate) read_ahead: Arc<Semaphore>,
-    /// The policy settings that apply to all files.
+    /// The policy settings that apply to all files of this mount.
     pub(crate) effective_policy: EffectivePolicy,
     /// Measured service times of servers, which the automatic write threshold depends on.
     timing: Mutex<Timing>,
@@ -82,7 +82,7 @@ pub(crate) struct Inner {
     pub(crate) runtime: Handle,
     root: Node,
     pub(crate) inodes: Arc<Inodes>,
-    /// The cache above this mount, if any.
+    /// The cache above this mount, such as the kernel's page cache, if any.
     pub(crate) keeper: OnceLock<Arc<dyn Keeper>>,
     /// The number of the next open owner of this mount.
     owners: AtomicU64,
@@ -90,13 +90,13 @@ pub(crate) struct Inner {
     stamps: AtomicU64,
     opening: OrderedMutex<Opening>,
     behind: FlushTimer,
-    /// Held for reading by the tasks that close dropped files, so that a disconnect can wait for them.
+    /// Each task that closes a dropped file holds this lock for reading, so that a disconnect can wait for the task.
     pub(crate) dropped: Arc<RwLock<()>>,
     /// Number of lost changes that [`Mount::sync_names`] has already reported.
     losses: AtomicU64,
 }
 
-/// The OPENs that the mgr has not answered yet, and the files that were closed meanwhile.
+/// The OPENs that the mgr has not answered yet, and the files that the client closed while it waited for their replies.
 #[derive(Default)]
 struct Opening {
     /// Number of OPENs that the client has sent, and the numbers of the unanswered ones.
@@ -105,7 +105,7 @@ struct Opening {
     /// For each logical time at which the client sent an unanswered OPEN, the number of these OPENs.
     sent: BTreeMap<u64, usize>,
     /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of its
-    /// last size change. The size in the answer to that OPEN may be older than the close.
+    /// last size change. The size in the reply to the oldest OPEN may be older than the close.
     closed: HashMap<FileId, u64>,
 }
 
@@ -174,8 +174,8 @@ impl Inodes {
 }
 
 impl Mount {
-    /// Returns whether both belong to the same mount, so that [`File::copy_range`](crate::File::copy_range) can copy
-    /// between their files.
+    /// Returns whether `self` and `other` belong to the same mount, so that
+    /// [`File::copy_range`](crate::File::copy_range) can copy between their files.
     pub fn is_same(&self, other: &Mount) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -233,9 +233,9 @@ impl Mount {
         Ok(Mount { inner, caller: None, walks: None })
     }
 
-    /// Returns the same mount, with requests in the name of another user. All I/O on a file that it opens carries this
-    /// user's credentials, whoever uses the file. Only the servers check permissions. At most 16 groups are sent (RFC
-    /// 5531 §8.2).
+    /// Returns a handle of the same mount that sends requests with the credentials of another user. All I/O on a file
+    /// that it opens carries this user's credentials, whoever uses the file. Only the servers check permissions. At
+    /// most 16 groups are sent (RFC 5531 §8.2).
     pub fn acting_as(&self, cred: &Cred) -> Mount {
         let auth = crate::session::auth_of(&self.inner.options, cred);
         Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)), walks: None }
@@ -246,11 +246,11 @@ impl Mount {
         Compound::new(what).by(&self.caller)
     }
 
-    /// Closes dropped files and ends the session. The caller should close all written files before: bytes that are not
-    /// durable by then are lost.
+    /// Closes dropped files and ends the session. Bytes that are not durable by then are lost, so the caller should
+    /// first close all files that it has written.
     pub async fn disconnect(self) -> Result<()> {
-        // Wait for the closes. Otherwise the mgr would keep removed files that are still open, and their space, until
-        // the lease expires.
+        // Wait for the tasks that close files. Otherwise the mgr keeps removed files that are still open, and their
+        // space, until the lease expires.
         drop(self.inner.dropped.write().await);
         self.inner.close_left().await;
         self.inner.leave_names().await;
@@ -310,8 +310,8 @@ impl Inner {
     }
 
     /// Returns the number of OPENs that the client has sent, and the number of the first unanswered one (the same if
-    /// there is none). An OPEN that the client sent before it returned a delegation may still grant this delegation. No
-    /// OPEN can once the second number has reached the first number at the time of the return.
+    /// there is none). An OPEN that the client sent before it returned a delegation may still grant this delegation.
+    /// All such OPENs are answered when the second number reaches the value that the first number had at the return.
     pub(crate) fn opens_asked(&self) -> (u64, u64) {
         let opening = self.opening();
         (opening.asked, opening.unanswered.first().copied().unwrap_or(opening.asked))
@@ -360,7 +360,7 @@ impl Inner {
         self.inodes.table().get(&id).and_then(Weak::upgrade)
     }
 
-    /// Removes a file from the table, if it has no opens.
+    /// Removes a file from the table of open files, if it has no opens.
     pub(crate) fn forget(&self, id: FileId) {
         let mut table = self.inodes.table();
         if table.get(&id).is_some_and(|inode| inode.strong_count() == 0) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::stateid4;
 
-/// Misses in a directory count together if each occurs within this time of the one before.
+/// Failed lookups (misses) in a directory count together if each occurs within this time of the one before.
 const MISSES_WITHIN: Duration = Duration::from_secs(2);
 /// How long the client requests no delegation of a directory after the mgr refused or recalled one, or after the
 /// directory had too many names.
@@ -32,15 +32,15 @@ const NAME_MAX: usize = 255;
 
 type Name = Box<[u8]>;
 
-/// A delegation that the client has to return to the mgr.
+/// A directory delegation that the client has to return to the mgr.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gone {
-    /// The filehandle of the directory.
+    /// The filehandle of the directory that the delegation is for.
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
 }
 
-/// A removal or rename of a name in flight, and the clock value of the name in the cache when the client sent the
+/// A request in flight that removes or renames a name, with the clock value that the name had when the client sent the
 /// request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Removal {
@@ -49,18 +49,19 @@ pub(crate) struct Removal {
     stamp: u64,
 }
 
-/// The stage of the cache for one directory.
+/// What the cache knows of one directory, and whether the client has a delegation of the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// The number of failed lookups, and the time of the last one. The client holds no delegation.
+    /// The number of failed lookups in the directory, and the time of the last one. The client holds no delegation of
+    /// the directory.
     Missed(u32, Timestamp),
-    /// The client does not request a delegation before this time.
+    /// The client does not request a delegation of the directory before this time.
     Alone(Timestamp),
-    /// The client has requested a delegation. The number identifies the requesting task.
+    /// The client has requested a delegation of the directory. The number identifies the requesting task.
     Asking(u64),
-    /// The client holds a delegation, and the task with this number is reading the names.
+    /// The client holds a delegation of the directory, and the task with this number is reading the names.
     Reading(u64, stateid4),
-    /// The client holds a delegation, and the cache contains every name that may exist.
+    /// The client holds a delegation of the directory, and the cache contains every name that may exist.
     Known(stateid4),
 }
 
@@ -73,20 +74,20 @@ struct Dir<C> {
     may_be: HashMap<Name, u64>,
     /// The callers that have lookup permission in the directory.
     callers: Vec<C>,
-    /// The clock value of the last use of this entry.
+    /// The clock value of the last use of this directory in the cache.
     used: u64,
 }
 
 /// The negative-lookup cache; the type `C` identifies callers.
 pub(crate) struct Negative<C> {
     dirs: HashMap<FileId, Dir<C>>,
-    /// The names in create requests without an answer, with the number of these requests.
+    /// The names in create requests without a reply, each with the number of such requests.
     making: HashMap<(FileId, Name), usize>,
-    /// Number of create requests that will never be answered.
+    /// Number of create requests that the mgr will never answer.
     doubts: usize,
     /// Number of cached names of all directories.
     names: usize,
-    /// The logical clock: the number of events so far.
+    /// The logical clock: the number of events (such as lookups and requests) that the cache has recorded.
     clock: u64,
 }
 
@@ -175,7 +176,7 @@ impl<C: Clone + PartialEq> Negative<C> {
             back.extend(self.make_room());
             let stage = Stage::Missed(0, now);
             let (may_be, callers) = (HashMap::new(), Vec::new());
-            // Copy the filehandle: it is a slice of a network buffer, and would keep the whole buffer in memory.
+            // Copy the filehandle, because it is a slice of a network buffer and keeps the whole buffer in memory.
             let handle = Bytes::copy_from_slice(handle);
             let new = Dir { stage, handle: handle.clone(), epoch, may_be, callers, used: clock };
             self.dirs.insert(dir, new);
@@ -194,8 +195,8 @@ impl<C: Clone + PartialEq> Negative<C> {
                 known.handle = Bytes::copy_from_slice(handle);
                 known.epoch = epoch;
                 known.callers = vec![caller.clone()];
-                // The mgr may execute a create request in flight after it has sent the names. So the cache contains
-                // these names already.
+                // The mgr may execute a create request in flight after it has sent the names. So add the names in such
+                // requests to the cache now.
                 let making = self.making.keys().filter(|(of, _)| *of == dir);
                 known.may_be = making.map(|(_, name)| (name.clone(), clock)).collect();
                 self.names += known.may_be.len();
@@ -297,8 +298,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Records that the mgr has answered a create request (`answered`), or never will and may still execute it. Returns
-    /// delegations to return if too many requests will never be answered.
+    /// Records the end of a create request: the mgr has answered it (`answered`), or will never answer it and may still
+    /// execute it. Returns delegations to return if too many requests will never be answered.
     pub(crate) fn made(&mut self, dir: FileId, name: &[u8], answered: bool) -> Vec<Gone> {
         if !answered {
             self.doubts += 1;
@@ -325,7 +326,8 @@ impl<C: Clone + PartialEq> Negative<C> {
     /// Records that the mgr has executed a removal, and removes the name from the cache.
     pub(crate) fn removed(&mut self, removal: Removal) {
         let Removal { dir, name, stamp } = removal;
-        // If a create request has changed the clock value of the name since then, the name may exist again.
+        // If a create request has changed the clock value of the name after the removal was sent, the name may exist
+        // again: keep it.
         if let Some(known) = self.dirs.get_mut(&dir)
             && known.may_be.get(&name) == Some(&stamp)
         {

@@ -12,8 +12,8 @@ pub struct Options {
     /// Whether payloads to and from iods carry checksums (CRC-32C). Payloads on a Unix socket never leave this machine
     /// and carry none.
     pub checksums: bool,
-    /// The write window: the maximum number of written bytes that are not durable yet, before writers wait. At least
-    /// twice the largest payload (2 MiB); smaller values are raised to that.
+    /// The write window: the maximum number of written bytes that are not durable yet, before writers wait. The minimum
+    /// is 2 MiB, which is twice the largest payload of a request; smaller values are raised to the minimum.
     pub window: usize,
     /// Maximum number of requests in flight to one iod, at least 1.
     pub in_flight_per_iod: usize,
@@ -30,7 +30,7 @@ pub struct Options {
     /// How long the client uses a cached size of an open file. After that time, a read up to the end of the file asks
     /// the mgr for the size, and so sees bytes that other clients appended.
     pub size_valid: Duration,
-    /// The default policy, for parts that no setting changes.
+    /// The default policy, which applies to policy settings that are set nowhere.
     pub driver: Policy,
     /// The policy settings of this mount, which override those of the server and of directories.
     /// [`crate::Mount::set_policy`] changes them later.
@@ -41,8 +41,8 @@ pub struct Options {
     /// was unreachable, the client does not try it again for 5 s, and its bytes take the mgr path.
     pub connect_timeout: Duration,
     /// How long a request waits for an unreachable server before it fails; 60 s by default, [`FOR_EVER`] if it must
-    /// never fail. The client sends the request again over a new connection when the server has not replied within a
-    /// third of this time, and at most 20 s. A request that fails on an iod may wait as long again on the mgr path.
+    /// never fail. If the server does not reply within a third of this time, or within 20 s, the client sends the
+    /// request over a new connection. After a request has failed on an iod, it may wait as long again on the mgr path.
     /// During the grace period of a restarted mgr, the wait is longer by the lease time.
     pub retry_timeout: Duration,
     /// The user and groups of the requests that the mount itself sends.

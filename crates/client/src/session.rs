@@ -63,11 +63,11 @@ struct Shared {
     owner: client_owner4,
     link: AsyncMutex<Link>,
     table: Arc<Mutex<Epoch>>,
-    /// Notified when a slot becomes free or another session replaces this one.
+    /// Notified when a slot of the session becomes free, or when another session replaces this one.
     freed: Notify,
     callbacks: Arc<Callbacks>,
     held: Arc<dyn HeldState>,
-    /// Whether a task is looking for revoked state.
+    /// Whether a task is looking for state that the mgr has revoked.
     testing: AtomicBool,
     settling: durability_barrier::DurabilityBarrier,
     waits: LongWaits,
@@ -109,7 +109,8 @@ impl Session {
         u64::from_be_bytes(self.shared.owner.co_verifier)
     }
 
-    /// Connects to the mgr and creates a session. `held` will hold the state that the mgr grants in the session.
+    /// Connects to the mgr and creates a session. The session passes recalls and revocations of the state that the mgr
+    /// grants to `held`.
     pub(crate) async fn connect(
         target: &Target,
         options: Options,
@@ -287,8 +288,8 @@ impl Shared {
                 Next::Done(results) => return Ok(results),
                 Next::Anew(error) | Next::Repeat(error) => error,
                 Next::Grace(error) => {
-                    // The mgr is reachable, and in its grace period. It waits up to a lease time for clients that may
-                    // never return.
+                    // The mgr is reachable, and waits in its grace period for other clients, which may never return. So
+                    // extend the deadline by a lease time.
                     deadline = begun + self.options.retry_timeout + self.lease();
                     error
                 }
@@ -303,7 +304,7 @@ impl Shared {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// Waits before the next attempt. Fails if the deadline would pass meanwhile.
+    /// Waits before the next attempt. Fails if the wait would end after the deadline.
     async fn pause(&self, attempt: u32, deadline: Instant) -> std::result::Result<(), ()> {
         let pause = recovery::pause(attempt).min(Duration::from_secs(1));
         if Instant::now() + pause > deadline {
@@ -345,7 +346,7 @@ impl Shared {
                 }
                 next => return Ok(next),
             };
-            // From here on, only the mgr knows whether it has executed the request.
+            // The request may have reached the mgr, and only the mgr knows whether it executed the request.
             let given_up = |error| if compound.once && slot.sent { unknown(compound, &error) } else { error };
             if self.pause(attempt, deadline).await.is_err() {
                 return Err(given_up(error));
@@ -380,7 +381,7 @@ impl Shared {
             Outcome::Wait => Next::Repeat(because("the mgr is still executing the request")),
             Outcome::Bind => Next::Repeat(because("the connection is not bound to the session")),
             Outcome::Again => Next::Anew(because("the slot has another sequence number at the mgr")),
-            // The mgr executed or refused the request, and did not cache the reply.
+            // The mgr executed or refused the request, and did not cache the reply, so the outcome is unknown.
             Outcome::Executed if compound.once => return Err(unknown(compound, &because("the reply was lost"))),
             Outcome::Executed => Next::Anew(because("the reply was lost")),
             Outcome::Refused(status) => Next::Done(Results::refused(compound, status)),
@@ -391,7 +392,7 @@ impl Shared {
         })
     }
 
-    /// Sends the request in the slot once.
+    /// Sends a COMPOUND in its slot, without retries.
     async fn send(
         &self,
         connection: &Connection,
@@ -410,7 +411,8 @@ impl Shared {
         let body = compound.request.encode(&sequence, MINOR, soon);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
-        // A reply from the reply cache reflects the mgr's state at the time of the first transmission.
+        // A reply from the reply cache reflects the mgr's state at the time of the first transmission, so keep this
+        // time.
         let sent = *slot.first.get_or_insert_with(now);
         let timeout = self.attempt_timeout();
         slot.sent = true;

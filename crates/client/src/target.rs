@@ -22,7 +22,7 @@ pub struct Target {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not a name on a Weir file system: {why} (expected weir://HOST[:PORT]/PATH)")]
 pub struct BadTarget {
-    /// The text that was parsed.
+    /// The text that is not a valid target.
     pub text: String,
     /// Why the text is not a valid target.
     pub why: &'static str,
@@ -52,7 +52,7 @@ impl Target {
         &self.host
     }
 
-    /// Returns the TCP port.
+    /// Returns the TCP port of the target.
     pub fn port(&self) -> u16 {
         self.port
     }

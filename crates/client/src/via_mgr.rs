@@ -36,7 +36,8 @@ impl Opened<'_> {
         }
     }
 
-    /// Takes the queue delay from the reply. Errors are ignored, because the operation does not depend on the delay.
+    /// Records the queue delay from the reply. Ignores a missing or malformed delay, because the operation does not
+    /// depend on it.
     fn hear_load(&self, results: &mut Results) {
         if self.session.load().is_wanted() {
             let _ = results.values();
@@ -75,15 +76,16 @@ impl Opened<'_> {
             let mut results = self.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: WRITE4resok = results.take(OP_WRITE)?;
-            // Count the bytes only after a success, because the client sends a write again whose stateid the mgr
-            // refused.
+            // Count the bytes only after a success: the client sends a write again if the mgr refused its stateid, and
+            // must not count it twice.
             add(&self.tally.written_via_mgr, got.count.into());
             self.hear_load(&mut results);
             let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };
             if let Some(before) = written
                 && (before.verifier, before.stable) != (now.verifier, now.stable)
             {
-                // The server restarted between two parts of the write, and may have lost the earlier part.
+                // The mgr restarted between two parts of the write, and may have lost the earlier part: write all parts
+                // again.
                 (done, written) = (0, None);
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use tokio::sync::Semaphore;
 
-/// The free space of the window; writers wait for space.
+/// The free space of the write window; writers wait for space.
 #[derive(Debug)]
 pub(crate) struct WriteWindow {
     room: Semaphore,
@@ -10,12 +10,12 @@ pub(crate) struct WriteWindow {
 }
 
 impl WriteWindow {
-    /// Creates an empty window of `size` bytes.
+    /// Creates an empty write window of `size` bytes.
     pub(crate) fn new(size: usize) -> Self {
         WriteWindow { room: Semaphore::new(size), size }
     }
 
-    /// Returns the size of the window in bytes.
+    /// Returns the size of the write window in bytes.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -29,13 +29,13 @@ impl WriteWindow {
     /// Waits until the window has space for `bytes`, at most one payload, and reserves it.
     pub(crate) async fn take(&self, bytes: usize) {
         let wanted = u32::try_from(bytes.min(self.size)).unwrap_or(u32::MAX);
-        // `acquire_many` cannot fail: the semaphore is never closed.
+        // `acquire_many` fails only if the semaphore is closed, and the window never closes it.
         if let Ok(permits) = self.room.acquire_many(wanted).await {
             permits.forget();
         }
     }
 
-    /// Releases space for `bytes`.
+    /// Returns space for `bytes` to the write window.
     pub(crate) fn release(&self, bytes: u64) {
         self.room.add_permits(bytes as usize);
     }

@@ -88,7 +88,7 @@ async fn an_executed_request_without_cached_reply_is_in_doubt_and_not_repeated()
 #[tokio::test]
 async fn a_reclaim_answered_with_delay_is_retried() {
     let (mgr, mount) = mounted().await;
-    // Use no delegation, because the client reclaims delegations in separate requests.
+    // Use no delegation: the client reclaims a delegation in a separate request, which this test does not expect.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let root = mount.root();
     let file = mount.create(&root, b"f", CreateOptions::default()).await.unwrap();
@@ -154,7 +154,7 @@ async fn closing_resumes_at_the_operation_answered_with_delay() {
         let changes = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
         let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap_or_else(|e| panic!("step {nth}: {e}"));
         assert_eq!((attrs.mode, attrs.size), (0o600, 5), "step {nth}");
-        // The second request contains exactly the operations from the delayed one on.
+        // The client sends a second request with exactly the operations from the delayed one on.
         let expected = if nth < STEPS.len() { vec![&STEPS[..], &STEPS[nth..]] } else { vec![&STEPS[..]] };
         assert_eq!(*asked.lock().unwrap(), expected, "step {nth}");
         assert_eq!(mount.lookup(&root, b"final").await.unwrap().1.mode, 0o600);
@@ -176,7 +176,8 @@ async fn each_delegation_is_returned_once() {
             if let nfs_argop4::OP_DELEGRETURN(args) = op {
                 noted.lock().unwrap().push(args.deleg_stateid.other);
                 if closes {
-                    // Give the task that returned the previous delegation time to check the file again.
+                    // Give the task that returned the previous delegation time to check whether the file has another
+                    // one to return.
                     std::thread::sleep(4 * nfs::client::recovery::pause(0));
                 }
             }

@@ -49,7 +49,7 @@ async fn an_older_write_does_not_land_over_a_newer_one() {
     assert_eq!(read(&open(&one, OpenFlags::READ).await, 0, 9).await, b"new.");
 }
 
-/// A client does not send its earlier bytes of a shared file again because it gets a new layout.
+/// When a client gets a new layout of a shared file, it does not send its earlier bytes of the file again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_write_is_not_sent_again_after_the_layout_was_lost() {
     let mut cluster = Cluster::start(2).await;
@@ -57,7 +57,7 @@ async fn an_older_write_is_not_sent_again_after_the_layout_was_lost() {
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ_WRITE).await);
     mine.write_at(0, text("OLD! and")).await.unwrap();
     cluster.restart_mgr().await;
-    // The restarted mgr does not know the old layout, and grants another one.
+    // The restarted mgr does not know the old layout, and grants the client another one.
     let (refreshed, cut) = tokio::join!(mine.refresh(), theirs.set_len(6));
     refreshed.and(cut).unwrap();
     theirs.write_at(0, text("new.")).await.unwrap();
@@ -141,7 +141,7 @@ async fn appenders_on_two_clients_always_find_the_current_end() {
         assert_eq!(file.append(Bytes::from(vec![round as u8; 7])).await.unwrap(), end);
         end += 7;
         if round == 9 {
-            // A plain write may also extend the file.
+            // Between appends, also extend the file with a plain write.
             mine.write_at(end, text("between")).await.unwrap();
             end += 7;
         }
@@ -263,7 +263,7 @@ impl Turns {
             }
             17 => self.files[who].fsync().await.unwrap(),
             18 => {
-                // The other client may hold the delegation when the file is opened again.
+                // Open the file again while the other client may hold the delegation.
                 let (mount, node) = (self.mounts[who].clone(), self.files[who].node());
                 let again = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
                 std::mem::replace(&mut self.files[who], again).close().await.unwrap();
@@ -292,7 +292,7 @@ async fn clients_that_take_turns_behave_like_one_client() {
     }
 }
 
-/// Clients concurrently write and read a few registers, which are places in a file. The history of all calls must be
+/// Clients concurrently write and read a few registers, which are positions in a file. The history of all calls must be
 /// linearizable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_at_the_same_time_have_an_order() {

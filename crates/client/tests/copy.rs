@@ -119,12 +119,12 @@ async fn copies_keep_holes_and_stop_at_the_end_of_the_source() {
     let other = cluster.mount(options()).await;
     let same = other.open(&from.node(), OpenFlags::READ_WRITE).await.unwrap();
     same.set_len(2 << 20).await.unwrap();
-    // Another client has truncated the source, and this mount has not noticed yet.
+    // Another client has truncated the source, and this mount has not noticed yet: the copy ends at the new size.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 1 << 20, len: 5 << 20 }).await.unwrap(), 1 << 20);
     assert!(content(&to).await[..1 << 20] == fill(1, 1 << 20));
     let error = from.copy_range(9, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
     assert!(error.is(Status::Inval), "{error}");
-    // Copy a range within one file.
+    // Copy a range within one file, which the client does by reading and writing.
     let mut expected = content(&to).await;
     assert_eq!(to.copy_range(5 << 20, &to, ByteRange { offset: 7, len: 3 << 20 }).await.unwrap(), 3 << 20);
     expected.resize(8 << 20, 0);
@@ -194,8 +194,8 @@ fn any_sequence_of_copies_matches_the_flat_models() {
     outcome.unwrap();
 }
 
-/// Parts of one file are copied concurrently. The copy of a hole at the front must not truncate the target, which the
-/// copy of another part may have extended already.
+/// Several tasks copy parts of one file concurrently. The task that copies a hole at the front must not truncate the
+/// target, which another task may have extended already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     const PART: u64 = 1 << 20;
@@ -232,7 +232,7 @@ async fn copies_survive_restarts_of_iods() {
                 async move { to.copy_range(round * 1000, &from, ByteRange { offset: 0, len: 24 << 20 }).await },
             )
         };
-        // In odd rounds, wait until iods have copied some bytes.
+        // In odd rounds, stop the iod only after iods have copied some bytes; in even rounds, stop it at once.
         while moved(&cluster).1 == begun && !copying.is_finished() && round % 2 == 1 {
             tokio::task::yield_now().await;
         }

@@ -25,7 +25,7 @@ enum Read {
     Longer,
     /// The read failed with this error, or the name does not exist.
     Refused(String),
-    /// The read returned other bytes, without an error.
+    /// The read returned other bytes than the written ones, without an error.
     Wrong,
 }
 
@@ -50,7 +50,7 @@ async fn read(mount: &Mount, name: &str, content: &[u8]) -> Read {
     }
 }
 
-/// Reads all files. If an iod is down, reads take long; then this function reads only one file of each kind.
+/// Reads all files. If an iod is down, reads only one file of each kind, because each read takes long.
 async fn read_all(mount: &Mount, files: &Files, all_up: bool) -> BTreeMap<String, Read> {
     let mut all = BTreeMap::new();
     for (name, content) in files.iter().filter(|(name, _)| all_up || ["long", "sparse", "tiny"].contains(&&name[..])) {
@@ -64,7 +64,7 @@ fn tells(check: &CheckReply) -> bool {
     !check.findings.is_empty() || check.broken_off.is_some() || check.refused.is_some()
 }
 
-/// Runs one case of damage. Returns a short description of the outcome for the summary.
+/// Damages one file, checks reads and repairs, and returns a short description of the outcome for the summary.
 async fn case(yard: &Yard, dice: &mut Dice) -> &'static str {
     let wreck = yard.restore();
     let Some(damage) = wreck.damage(yard, dice) else { return "nothing to do" };
@@ -97,14 +97,15 @@ async fn case(yard: &Yard, dice: &mut Dice) -> &'static str {
     let repaired = running.check(true).await;
     let again = read_all(&mount, yard.files(), running.all_up()).await;
     for (name, read) in &again {
-        // Without mirrors, the check cannot tell an older copy of a later truncated object from an object that grew.
+        // An object may be an older copy from before a truncate. Without mirrors, the check cannot tell it from an
+        // object that grew.
         let grew = |finding: &Finding| finding.code == "object-beyond" && finding.mended == Mended::Yes;
         let longer = *read == Read::Longer && !(yard.mirrors() == 1 && repaired.findings.iter().any(grew));
         let wrong = longer || *read == Read::Wrong;
         assert!(!wrong || damage.excuses(yard), "{about}: {name} has other bytes after the repair");
     }
     if whole && running.all_up() {
-        // Either this check or the background repair repairs the damage.
+        // The damage is repaired by this check with repair, or by the background repair of the mgr.
         running.until_clean(&about).await;
         assert!(again.values().all(|read| *read == Read::Right || damage.excuses(yard)), "{about}: {again:?}");
         assert!(

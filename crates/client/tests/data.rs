@@ -54,8 +54,8 @@ enum Step {
         len: usize,
     },
     Fsync,
-    /// Close the file and open it again. With `swap`, the other mount opens the file; one mount uses the direct path,
-    /// the other the mgr path.
+    /// Close the file and open it again. With `swap`, the other mount opens the file. One of the two mounts uses the
+    /// direct path, the other uses the mgr path.
     Reopen {
         swap: bool,
     },
@@ -189,7 +189,8 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
     let root = mount.root();
-    // The first files need additional requests, for the addresses of the iods and for connections.
+    // Create some files before counting: the first ones need more requests, for the addresses of the iods and for
+    // connections.
     for name in ["first", "second", "third", "fourth"] {
         let file = mount.create(&root, name.as_bytes(), CreateOptions::default()).await.unwrap();
         file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
@@ -226,7 +227,7 @@ async fn unsent_writes_are_included_in_every_reported_size() {
         let other = format!("also with {len}").into_bytes();
         assert_eq!(mount.link(&file.node(), &root, &other).await.unwrap().size, len);
     }
-    // Another client truncates the file meanwhile.
+    // Another client truncates the file while this client has it open.
     file.fsync().await.unwrap();
     let others = cluster.mount(options()).await;
     let (node, _) = others.lookup(&others.root(), b"f").await.unwrap();
@@ -235,8 +236,8 @@ async fn unsent_writes_are_included_in_every_reported_size() {
     assert_eq!(read_all(&file).await.len(), 10);
 }
 
-/// Scattered short writes: if there are few, each takes the mgr path as one request. If there are many, they take the
-/// direct path as list I/O.
+/// The client sends a few scattered short writes on the mgr path, one request for each. It sends many on the direct
+/// path as list I/O.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_scattered_short_writes_are_sent_as_list_io() {
     let cluster = Cluster::start(4).await;
@@ -249,7 +250,7 @@ async fn many_scattered_short_writes_are_sent_as_list_io() {
     for (name, count, requests, through) in [("few", 16u64, 16, 16 * 4096), ("many", 256, 4, 0)] {
         let file = mount.create(&dir, name.as_bytes(), CreateOptions::default()).await.unwrap();
         let before = mount.counters();
-        // The writes are in scattered order, and no two are adjacent.
+        // Write in scattered order, with a gap after each write.
         for i in (0..count).map(|i| i * 7 % count) {
             file.write_at(i * 3 * 4096, fill(i, 4096)).await.unwrap();
         }
@@ -383,7 +384,7 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
         }
         writer.close().await.unwrap();
     }
-    // The mode also restricts the owner, except through the open that created the file.
+    // The mode also restricts the owner of a file, except through the open that created the file.
     let dir = root.mkdir(&root.root(), b"free", 0o777).await.unwrap().0;
     let own = user.create(&dir, b"sealed", CreateOptions { mode: 0, ..Default::default() }).await.unwrap();
     own.write_at(0, fill(3, 100)).await.unwrap();
@@ -397,8 +398,8 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
     assert_eq!((counters.written_via_mgr, counters.read_via_mgr, counters.reconnects), (0, 0, 0), "{counters:?}");
 }
 
-/// One program appends to a log while another program reads the log. The mgr permits reads only under an open for
-/// reading.
+/// One program appends to a log while another program reads the log. Because the mgr permits reads only under an open
+/// for reading, the reader has its own open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_can_be_opened_for_reading_while_a_writer_has_it_write_only() {
     let cluster = Cluster::start(2).await;

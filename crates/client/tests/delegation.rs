@@ -135,7 +135,8 @@ impl Keeper for Sticks {
         let mut given_up = self.0.given_up.lock().unwrap();
         *given_up += 1;
         self.0.again.notify_all();
-        // Wait for a while, so that a second request that detects the revocation has time to call this function too.
+        // Wait for a while, so that a second task that detects the revocation has time to call `give_up` too, which is
+        // a failure.
         drop(self.0.again.wait_timeout_while(given_up, Duration::from_millis(300), |given_up| *given_up < 2).unwrap());
         self.0.end.add_permits(1);
         Box::pin(std::future::ready(()))
@@ -163,7 +164,7 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         assert_eq!(*stuck.given_up.lock().unwrap(), 1, "the bytes of the cache above are lost too");
         assert!(!mine.is_alone());
         assert!(theirs.read_at(0, 2 * len).await.unwrap().to_vec() == newer);
-        // The client keeps bytes that the program writes after the error.
+        // After the error, the client accepts writes again and does not lose them.
         mine.write_at(0, Bytes::from_static(b"new")).await.unwrap();
         mine.close().await.unwrap();
         assert_eq!(theirs.read_at(0, 4).await.unwrap().to_vec(), [b'n', b'e', b'w', 2]);

@@ -18,7 +18,7 @@ use wire::admin::Value;
 use wire::nfs4::*;
 
 fn options() -> Options {
-    // Writes below the threshold take the mgr path, and the mgr stores such small files inline.
+    // Writes below this threshold take the mgr path, and the mgr stores such small files inline (with their metadata).
     let driver = Policy { write_threshold: Rule::Fixed(64 << 10), ..Policy::default() };
     Options { durable: Durable::Fsync, driver, ..cluster::options() }
 }
@@ -61,7 +61,8 @@ async fn only_syncs_wait_for_the_disk() {
     let before = flushes(&other).await;
     small_file_workload(&mount, FILES).await;
     let working = flushes(&other).await - before;
-    // The metadata store also flushes once a second, and when it allocates a block of file ids.
+    // There are some flushes, because the metadata store also flushes once a second and when it allocates a block of
+    // file ids.
     assert!(working < FILES as u64 / 2, "{working} flushes");
     let before = flushes(&other).await;
     mount.sync_names().await.unwrap();
@@ -88,8 +89,8 @@ async fn only_syncs_wait_for_the_disk() {
     other.disconnect().await.unwrap();
 }
 
-/// What the mgr received: the number of requests for the boot number, and the operations whose replies need not wait
-/// for durability ([`nfs::fs::SOON`]).
+/// The requests that the mgr received: the number of requests for the boot number, and the operations whose replies
+/// need not wait for durability ([`nfs::fs::SOON`]).
 #[derive(Default)]
 struct Heard {
     settled: AtomicU64,
@@ -141,7 +142,7 @@ async fn durability_is_queried_once_and_a_possible_loss_reported_once() {
     file.fsync().await.unwrap();
     let later = mount.create(&root, b"g", CreateOptions::default()).await.unwrap();
     later.fsync().await.unwrap();
-    // When the machine lost power a second time (boot number 9), no change was waiting for a barrier.
+    // The machine loses power a second time (boot number 9). No change waits for a barrier, so nothing is lost.
     heard.boot.store(9, SeqCst);
     mount.lookup(&root, b"g").await.unwrap();
     mount.sync_names().await.unwrap();

@@ -10,13 +10,13 @@ use types::{SetAttrs, SetTime, Timestamp};
 
 const LEN: u64 = 100_000;
 
-/// Writes a file, and starts its deferred close in another task. Yields `turns` times to this task, then sets `changes`
-/// by node. Checks the resulting attributes.
+/// Writes a file, and starts its deferred close in another task. Yields `turns` times to the closing task, sets
+/// `changes` by node, and checks the resulting attributes.
 async fn round(mount: &Mount, name: String, changes: SetAttrs, turns: u32) {
     let file = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
     let node = file.node();
     file.write_at(0, Bytes::from(vec![7; LEN as usize])).await.unwrap();
-    // A mount flushes during close(2), and completes the rest of the close later.
+    // As a FUSE mount does, flush first in half of the rounds: close(2) flushes, and the mount closes the file later.
     if turns.is_multiple_of(2) {
         file.flush().await.unwrap();
     }

@@ -15,7 +15,7 @@ fn small() -> Options {
     Options { policy: Settings::parse(Origin::Mount, "write_threshold=64K").unwrap(), ..options() }
 }
 
-/// Returns the number with this name from the mgr's status.
+/// Returns the number that the mgr reports under this name in its status.
 async fn told(mount: &Mount, name: &str) -> u64 {
     let status = mount.status().await.unwrap();
     let mut values = status.groups.iter().flat_map(|group| &group.values);
@@ -50,7 +50,8 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
     let (mount, other) = (cluster.mount(small()).await, cluster.mount(small()).await);
     let soon = CreateOptions { unsynced: true, ..CreateOptions::default() };
     let make = async |name: &str, options| mount.create(&mount.root(), name.as_bytes(), options).await.unwrap();
-    // The metadata store allocates file ids in blocks, and the first file causes the flush for a block.
+    // Create a first file, because the metadata store allocates a block of file ids for it, which costs an additional
+    // flush.
     make("first", CreateOptions::default()).await.close().await.unwrap();
     let commits = || mount.counters().operation("COMMIT");
     let flushes = async || told(&mount, "flushes").await;
@@ -81,7 +82,8 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
         assert_eq!(flushes().await, before + n as u64 + 1, "{name}");
     }
     assert_eq!(commits(), asked + 5);
-    // The other client finds an existing file instead of creating it. Its open waits until the file is durable.
+    // The other client calls create and opens the existing file. The mgr makes the file durable before it answers this
+    // open.
     let file = make("there", soon).await;
     let found = other.create(&other.root(), b"there", soon).await.unwrap();
     assert!(!found.is_unsynced());
@@ -136,7 +138,7 @@ async fn deferred_closes_survive_removals_and_a_restart_of_the_mgr() {
         }
     }
     all_closed(&mount).await;
-    // The root directory counts as one of the files.
+    // The mgr counts the root directory as a file.
     assert_eq!(told(&mount, "files").await, 1 + FILES as u64 / 2);
     for n in (1..FILES).step_by(2) {
         let node = mount.lookup(&mount.root(), n.to_string().as_bytes()).await.unwrap().0;

@@ -159,7 +159,8 @@ async fn clients_recover_from_the_loss_of_any_answer_of_the_mgr() {
 async fn clients_recover_from_the_loss_of_any_answer_of_an_iod() {
     let wired = Wired::start(1).await;
     let (mut at, mut in_a_row) = (0, 0);
-    // The mgr also sends requests to the iod over its own connections. So a round may end without a lost reply.
+    // The mgr also sends requests to the iod over its own connections. So the proxy may drop no reply to the client in
+    // a round.
     while in_a_row < 3 {
         let lost = wired.iods[0].lost();
         wired.iods[0].lose_answer_after(at);
@@ -196,7 +197,7 @@ async fn interrupted_recovery_is_started_again() {
             two.write_at(0, fill(at + 1, 1000)).await.unwrap();
             two.fsync().await.unwrap();
             assert!(!another_owner_gets_a_lock(&mount, &one).await, "the mgr does not hold the lock any more");
-            // All clients have reclaimed, so the grace period must have ended.
+            // All clients have reclaimed, so the grace period must have ended, and a create succeeds.
             create(&mount, "three").await.close().await.unwrap();
             one.close().await.unwrap();
             two.close().await.unwrap();
@@ -214,7 +215,8 @@ async fn committed_bytes_are_not_sent_again_when_a_layoutcommit_is_lost() {
         let mount = wired.mount(options()).await;
         let file = Arc::new(create(&mount, "f").await);
         let data = fill(1, 3 << 20);
-        // From here on, the client has the addresses of the iods.
+        // Write once, so that the client has the addresses of the iods and needs no further request to the mgr for
+        // them.
         file.write_at(0, data.clone()).await.unwrap();
         file.fsync().await.unwrap();
         let data = fill(2, 3 << 20);
@@ -275,11 +277,11 @@ async fn a_dead_iod_fails_only_files_with_bytes_on_it() {
         for error in [read.as_ref().err(), synced.as_ref().err()] {
             assert_eq!(error.map(client::Error::errno), (!there).then_some(5), "{error:?}");
         }
-        // Earlier operations have reported the loss, so close has no error to report.
+        // Earlier operations have reported the lost bytes, so close has no error to report.
         file.close().await.unwrap();
     });
     tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("a request waits for ever");
-    // The mgr places new files on iods that are up.
+    // The mgr places new files on iods that are up, so a new file is usable.
     let file = create(&mount, "new").await;
     file.write_at(0, fill(9, 3 << 20)).await.unwrap();
     file.close().await.unwrap();
@@ -297,14 +299,15 @@ async fn requests_to_an_iod_that_never_answers_time_out() {
     let other = wired.mount(options()).await;
     wired.iods[0].hold_answers_after(0);
     let work = async {
-        // Send far more reads than may be in flight at once. They must time out together, not one after the other.
+        // Send far more reads than the client may have in flight at once. They must time out together, not one after
+        // the other.
         let reads = (0..600).map(|_| file.read_at(0, 1000));
         for read in futures_util::future::join_all(reads).await {
             assert_eq!(read.unwrap_err().errno(), 5);
         }
         file.write_at(0, fill(2, 1000)).await.unwrap();
         assert_eq!(file.fsync().await.unwrap_err().errno(), 5);
-        // Operations on names do not need the iod.
+        // Operations on names do not need the iod, so they succeed.
         other.mkdir(&other.root(), b"dir", 0o755).await.unwrap();
     };
     tokio::time::timeout(EVER, work).await.expect("a request waits for ever");
@@ -329,7 +332,7 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     file.write_at(0, fill(1, 1000)).await.unwrap();
     file.fsync().await.unwrap();
     assert_eq!(mount.counters().written_via_mgr, 0);
-    // The mgr can reach the iod, but this client cannot.
+    // From now on, the mgr can reach the iod, but this client cannot.
     wired.iods[0].hold_requests_from(before + 1);
     file.write_at(0, fill(2, 1000)).await.unwrap();
     file.fsync().await.unwrap();
@@ -343,8 +346,8 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     };
     let (refused, ended) = (count("refused.fenced"), count("connections.open"));
     wired.iods[0].let_requests_go();
-    // Either the iod refuses the late write, or the HELLO of a newer connection arrives first and closes the connection
-    // of the write.
+    // Wait for one of two events: the iod refuses the late write, or the HELLO of a newer connection closes the
+    // connection of the write.
     let arrived = async {
         while count("refused.fenced") == refused && count("connections.open") == ended {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -421,7 +424,7 @@ async fn a_failed_reclaim_fails_only_its_own_file() {
     stays.write_at(100, fill(2, 100)).await.unwrap();
     stays.fsync().await.unwrap();
     assert_eq!(stays.read_at(0, 300).await.unwrap().to_vec(), [fill(1, 100), fill(2, 100)].concat());
-    // fsync has reported the loss, so close has no error to report.
+    // fsync has reported the lost bytes, so close has no error to report.
     gone.close().await.unwrap();
     stays.close().await.unwrap();
 }
@@ -497,7 +500,7 @@ async fn an_invalid_name_in_a_directory_is_a_protocol_error() {
         let named = format!("the mgr sent a name that no file can have: {false_name:?}");
         assert!(error.to_string().contains(&named), "{error}");
         wired.mgr.leave_answers();
-        // The connection is still usable, and other directories can be read.
+        // The malformed name does not break the connection, and the client can read other directories.
         assert_eq!(mount.readdir(&mount.root()).next_page().await.unwrap().unwrap().len(), number + 1);
     }
 }

@@ -15,9 +15,9 @@ use tokio::runtime::Runtime;
 
 /// The delay that the proxy adds to each message to and from an iod.
 const WAY: Duration = Duration::from_millis(20);
-/// How long a busy mgr is blocked between two looks at its requests.
+/// How long a busy mgr is blocked each time, before it looks at its requests again.
 const BUSY: Duration = Duration::from_millis(150);
-/// The time limit of a step.
+/// The time limit of each step of a test.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Starts a proxy to `target` that delays all data, and returns its address.
@@ -26,7 +26,7 @@ fn far(target: SocketAddr) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for near in listener.incoming().flatten() {
-            // The target may have stopped already.
+            // If the target has already stopped, close the connection.
             let Ok(far) = TcpStream::connect(target) else { continue };
             let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
             std::thread::spawn(move || pass(near, far));
@@ -47,13 +47,13 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// What the mgr's only thread does, apart from serving requests.
+/// What the mgr's only thread does besides serving requests: nothing, block repeatedly, or block until further notice.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Idle,
     /// The thread repeatedly blocks for [`BUSY`].
     Busy,
-    /// The thread blocks until the test sets another `Mood`.
+    /// The thread blocks until the test sets another value of this type.
     Still,
 }
 
@@ -110,7 +110,8 @@ async fn file(mount: &Mount, name: &str) -> File {
     file
 }
 
-/// Writes 1000 bytes at the `n`th of the places after the first 2 MiB; no two places are adjacent.
+/// Writes 1000 bytes at position `n` after the first 2 MiB; positions are 4096 bytes apart, so no two writes are
+/// adjacent.
 async fn write(file: &File, n: u64) {
     file.write_at((2 << 20) + n * 4096, Bytes::from(vec![2; 1000])).await.unwrap();
 }
@@ -174,12 +175,12 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         assert!(through <= 2000, "{through} bytes through an overloaded mgr");
 
         hog.set(Mood::Idle);
-        // The load is an average of a dozen samples, which the mgr takes every ten milliseconds, however many requests
-        // it gets.
+        // The load is an average of a dozen samples, which the mgr takes every ten milliseconds, no matter how many
+        // requests it gets.
         let begun = Instant::now();
         while mount.write_threshold() <= 1000 {
             assert!(begun.elapsed() < LONG, "small writes do not return to the idle mgr");
-            // Every reply of the mgr contains the load.
+            // Every reply of the mgr contains the load, so any request updates the threshold.
             mount.getattr(&mount.root()).await.unwrap();
         }
         let before = mount.counters().written_via_mgr;
@@ -204,7 +205,7 @@ fn small_writes_do_not_wait_for_a_mgr_that_does_not_answer() {
         }
         assert!(mount.write_threshold() > 1000);
         hog.set(Mood::Still);
-        // Some writes are already waiting for the mgr. Later writes take the direct path.
+        // The first writes wait for the mgr. The client then notices the wait, and later writes take the direct path.
         let straight = mount.counters().written_direct;
         let mut writers = Vec::new();
         while mount.counters().written_direct < straight + 5000 {

@@ -85,7 +85,7 @@ async fn the_next_lock_holder_sees_bytes_written_under_the_lock() {
         }
         mine.write_at(0, Bytes::from_static(b"first")).await.unwrap();
         mine.unlock(1, ByteRange::ALL).await.unwrap();
-        // The other client gets the lock before this client requests it again.
+        // This client gets the lock only after the other client has held it and written the file.
         mine.lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap();
         assert_eq!(read(&mine).await, b"later");
     };
@@ -115,7 +115,7 @@ async fn a_lock_whose_request_was_cancelled_is_not_held() {
             tokio::task::yield_now().await;
         }
     }
-    // The owner keeps the lock that it held before the cancelled request.
+    // The owner still holds only the lock that it held before the cancelled request, so all other bytes become free.
     for free in [bytes(0, 5), bytes(6, 4)] {
         while !theirs.try_lock(1, free, EXCLUSIVE).await.unwrap() {
             tokio::task::yield_now().await;
@@ -192,8 +192,8 @@ async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     assert_eq!(mgr.counts().opens, 0);
 }
 
-/// After a client's lease has expired, its buffered bytes do not overwrite bytes that another client wrote meanwhile.
-/// Buffered bytes of other files are written.
+/// After a client's lease has expired, its buffered bytes do not overwrite bytes that another client wrote after the
+/// expiry. The client writes its buffered bytes of other files.
 #[tokio::test]
 async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     let mgr = MemoryMgr::start().await;
@@ -210,7 +210,7 @@ async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     assert!(error.is(Status::Io), "{error}");
     assert_eq!((read(&mine).await, read(&theirs).await), (b"theirs".to_vec(), b"theirs".to_vec()));
     free.fsync().await.unwrap();
-    // The client keeps bytes that the program writes after the error.
+    // After the error, the client accepts writes again and does not lose them.
     mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
     mine.close().await.unwrap();
     assert_eq!(read(&theirs).await, b"miners");
@@ -317,7 +317,8 @@ async fn a_single_appender_needs_few_locks_and_writes() {
     let after = (mount.counters().operation("LOCK"), mount.counters().operation("WRITE"));
     // The time for a hundred appends varies. All appends within a tenth of a second share one append lock.
     assert!(after.0 - before.0 <= 10 && after.1 - before.1 <= 10, "{before:?} {after:?}");
-    // The next appender, on another client, finds all bytes without an fsync.
+    // A client makes appended bytes durable when it releases the append lock, so the next appender finds them without
+    // an fsync.
     assert_eq!(theirs.append(Bytes::from_static(b"next")).await.unwrap(), 300);
     mine.close().await.unwrap();
     let all = read(&theirs).await;
@@ -341,7 +342,7 @@ async fn appends_of_several_mounts_do_not_overlap() {
             for i in 0..30u8 {
                 places.push((file.append(Bytes::from(vec![who, i, who ^ i])).await.unwrap(), who, i));
                 if i % 11 == who {
-                    // Sleep long enough for the other clients to append.
+                    // Keep the append lock unused for long enough that the other clients can append.
                     tokio::time::sleep(std::time::Duration::from_millis(120)).await;
                 }
             }

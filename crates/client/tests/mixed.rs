@@ -116,7 +116,7 @@ fn same(got: &[u8], want: &[u8], at: usize, what: &str) {
 /// The maximum length of the file.
 const LONGEST: usize = 200_000;
 
-/// A test with one client, which has the file open twice.
+/// The state of the test with one client, which has the file open twice.
 struct One {
     mount: Mount,
     dir: Node,
@@ -252,7 +252,7 @@ impl Sharer {
             let writing = whole || self.dice.below(3) > 0;
             let kind = if writing { LockKind::Write } else { LockKind::Read };
             self.file.lock(1, range, kind).await.unwrap();
-            // Get the file size that the other client left.
+            // The other client may have changed the file size, so request it.
             self.file.refresh().await.unwrap();
             let (from, to) = if whole { (0, SHARED) } else { (at, at + range.len as usize) };
             for _ in 0..1 + self.dice.below(12) {

@@ -161,7 +161,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
     line.hold_answers_after(0);
     for (round, pair) in PAIRS.into_iter().enumerate() {
         if round == 2 {
-            // One iod of the file is down while the next move begins.
+            // In round 2, one iod of the file is down while the move begins.
             let file = open(&one).await;
             let id = used(&file).await.1[0];
             file.close().await.unwrap();

@@ -181,7 +181,7 @@ async fn the_mgr_path_stores_and_truncates_bytes() {
     file.close().await.unwrap();
     let counters = mount.counters();
     assert!(counters.written_via_mgr >= 3_000_006 && counters.written_direct == 0, "{counters:?}");
-    // The open truncates the file.
+    // Truncate the file by opening it.
     let (node, _) = mount.lookup(&mount.root(), b"f").await.unwrap();
     let file = mount.open(&node, OpenFlags { truncate: true, ..OpenFlags::WRITE }).await.unwrap();
     assert_eq!(file.size(), 0);
@@ -281,7 +281,7 @@ async fn requests_over_cut_connections_are_executed_exactly_once() {
     let (mgr, mount) = mounted().await;
     let root = mount.root();
     for i in 0..300u32 {
-        // If the mgr executed a rename twice, the second one would fail. If it lost a mkdir, the rename would find no
+        // A rename that the mgr executes twice fails the second time. After a lost mkdir, the rename finds no
         // directory.
         let (from, to) = (format!("from{i}"), format!("to{i}"));
         let made = async {

@@ -136,7 +136,7 @@ async fn new_names_of_another_client_are_found_at_once() {
         assert!(is_there(&one, &dir, b"new").await, "{what}");
         assert!(is_there(&other, &dir, b"new").await, "{what}");
         // The client that lost its delegation does not request another one at once. Otherwise, clients that create
-        // names in the same directory would constantly wait for each other's delegation.
+        // names in the same directory often wait for each other's delegation.
         assert!(!is_known(&one, &dir).await, "{what}");
         assert!(is_known(&other, &dir).await, "{what}");
     }
@@ -209,7 +209,7 @@ async fn directory_delegations_are_requested_again_after_a_mgr_restart() {
     let dir = mkdir(&one, "d").await;
     learn(&one, &dir).await;
     cluster.restart_mgr().await;
-    // The mgr executes no change before all clients have reclaimed.
+    // The mgr executes no change before all clients have reclaimed, so send a request of the first client too.
     let root = one.root();
     let (_, found) = tokio::join!(touch(&other, &dir, b"new"), one.getattr(&root));
     found.unwrap();

@@ -42,7 +42,7 @@ async fn fill(file: File, runs: &[usize]) {
     let mut at = 0;
     for run in runs {
         file.write_at(at, Bytes::from(vec![7; *run])).await.unwrap();
-        // The gap keeps the client from joining adjacent ranges.
+        // Leave a gap, so that the client does not join the ranges to one request.
         at += 2 * *run as u64;
     }
     file.close().await.unwrap();
@@ -223,7 +223,8 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     let done = during(&other, async { fill(create(&other, &there, "new").await, &[KIB]).await }).await;
     // The client sends four COMPOUNDs: to create the file, to write, to commit, and to close.
     assert_eq!((done.compounds, done.mgr), (4, (1, KIB as u64)));
-    // An open without a directory gets no directory policy. An open with a removed directory succeeds.
+    // An open without a directory in its options gets no directory policy. An open whose directory has been removed
+    // succeeds.
     let file = opened(&other, &nodes[0], None, "").await;
     assert_eq!(file.policy().write_threshold, Rule::Fixed(0));
     file.close().await.unwrap();
@@ -235,8 +236,8 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     opened(&other, &nodes[0], Some(&there), "").await.close().await.unwrap();
 }
 
-/// If several places set the same part of the policy, the last place in the order of precedence applies. The client
-/// reports this place as the origin.
+/// If a policy setting is made at several levels (server, directory, mount and so on), the last level in the order of
+/// precedence applies. The client reports this level as the origin.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_of_later_places_override_earlier_ones() {
     let mut cluster = Cluster::start(1).await;
@@ -290,7 +291,7 @@ async fn policies_of_later_places_override_earlier_ones() {
     }
 }
 
-/// An extended attribute that an earlier release stored under the former name of a policy part keeps its effect. An
+/// An extended attribute that an earlier release stored under the former name of a policy setting keeps its effect. An
 /// attribute under the current name overrides it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attribute_with_the_former_name_of_a_part_applies() {
@@ -352,8 +353,8 @@ async fn only_the_first_short_write_after_a_stream_takes_the_direct_path() {
     mount.set_policy(b"write_threshold", Some(b"8K")).unwrap();
     let file = create(&mount, &mount.root(), "f").await;
     let mut at = 0;
-    // The first short write after long writes ends the stream, so it takes the direct path. Later short writes do not,
-    // until the next long write.
+    // The first short write after long writes ends the stream, and still takes the direct path. Later short writes take
+    // the mgr path, until the next long write.
     for (len, straight) in [(20, true), (1, true), (1, false), (1, false), (30, true), (2, true), (2, false)] {
         let done = during(&mount, async {
             file.write_at(at, Bytes::from(vec![len as u8; len * KIB])).await.unwrap();

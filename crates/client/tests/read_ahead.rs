@@ -32,8 +32,8 @@ async fn written(mount: &Mount, name: &[u8], data: &Bytes) -> File {
     mount.open(&node, OpenFlags::READ).await.unwrap()
 }
 
-/// Returns the cost of a reader's requests: the bytes from iods and short-circuit reads, the number of these reads, and
-/// the bytes that the reader found in read-ahead buffers.
+/// Returns the cost of a reader's requests: the bytes read from iods or lent files, the number of such reads, and the
+/// bytes that the reader found in read-ahead buffers.
 async fn cost(mount: &Mount, file: &File, data: &Bytes, requests: impl IntoIterator<Item = (u64, usize)>) -> [u64; 3] {
     let before = mount.counters();
     for (offset, len) in requests {
@@ -116,7 +116,7 @@ async fn a_lock_discards_bytes_read_ahead_before_another_client_wrote() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends `count` reads of `len` bytes, each `step` bytes after the one before.
+    /// Sends `count` reads of `len` bytes, each `step` bytes after the start of the previous read.
     Read {
         offset: usize,
         len: usize,

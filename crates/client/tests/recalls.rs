@@ -22,14 +22,15 @@ async fn concurrent_truncates_by_two_clients_do_not_deadlock() {
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
     let theirs = other.open(&node, OpenFlags::READ_WRITE).await.unwrap();
     for round in 1..=10 {
-        // Each client then holds a layout for writing, which the mgr recalls for the truncate of the other client.
+        // After its write, each client holds a layout for writing, which the mgr recalls for the truncate of the other
+        // client.
         write(&mine, round).await;
         write(&theirs, round).await;
         let (a, b) = tokio::join!(mine.set_len(LEN / 2), theirs.set_len(LEN / 2));
         a.unwrap();
         b.unwrap();
     }
-    // The mgr would revoke a layout if the client took longer than a lease time to return it.
+    // The mgr revokes a layout that a client does not return within a lease time. It has revoked none.
     assert_eq!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked, 0);
     mine.close().await.unwrap();
     theirs.close().await.unwrap();

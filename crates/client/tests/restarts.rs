@@ -55,8 +55,8 @@ async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
     let mount = cluster.mount(Options { retry_timeout: Duration::from_millis(1500), policy, ..options() }).await;
     let file = create(&mount, "f").await;
     cluster.mgr.take().unwrap().stop().await;
-    // The failed GETATTR shows that the mount considers the mgr unreachable. The following loop takes longer than
-    // `retry_timeout`.
+    // The failed GETATTR shows that the mount considers the mgr unreachable. The flush timer runs during the following
+    // loop, which takes longer than `retry_timeout`.
     let root = mount.root();
     mount.getattr(&root).await.unwrap_err();
     file.write_at(0, fill(1, 100)).await.unwrap();
@@ -76,7 +76,7 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let file = create(&mount, "f").await;
     let data = fill(1, 9 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // Later bytes must still replace earlier ones when the client sends both again.
+    // Overwrite some bytes. When the client sends the writes again, later bytes must still replace earlier ones.
     let top = fill(2, 3 << 20);
     let bottom = file.read_at(0, 9 << 20).await.unwrap().to_vec();
     assert!(bottom == data);
@@ -119,7 +119,7 @@ async fn a_write_waits_for_an_iod_to_restart() {
         file.fsync().await.unwrap();
     };
     let back = async {
-        // Start the iods only after the client has sent a request again.
+        // Start the iods only after the client has sent a request a second time.
         while mount.counters().retries == 0 {
             tokio::task::yield_now().await;
         }
@@ -154,7 +154,7 @@ async fn abandoned_bytes_are_not_reported_as_durable() {
     let mount = cluster.mount(Options { connect_timeout: SHORT, retry_timeout: SHORT, ..options() }).await;
     let file = create(&mount, "f").await;
     file.write_at(0, fill(1, 100)).await.unwrap();
-    // The read makes the client send its pending bytes to the iod, which then loses them.
+    // The read makes the client send its pending bytes to the iod, and the iod then loses them.
     assert!(file.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
     cluster.stop_iod(0);
     lose_bytes(&cluster.store(0).join("objects"));
@@ -209,8 +209,8 @@ async fn bytes_not_reported_to_the_mgr_can_be_read_on_the_mgr_path() {
     file.write_at(0, data.clone()).await.unwrap();
     assert!(file.read_at(0, 1 << 20).await.unwrap().to_vec() == data);
     cluster.stop_iod(0);
-    // For a while, the client does not try an iod again that was unreachable. The mgr reconnects sooner, so the read
-    // takes the mgr path.
+    // After an iod was unreachable, the client does not try it again for a while. The mgr reconnects sooner, so the
+    // read takes the mgr path.
     let read = file.read_at(0, 1 << 20);
     let back = async {
         while !mount.counters().operations.iter().any(|(name, _)| name == "READ") {
@@ -289,11 +289,11 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // The read makes the client send its pending bytes to the iods. The mgr does not know of these bytes.
+    // The read makes the client send its pending bytes to the iods. The client has not reported these bytes to the mgr.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // Here the client notices that its session and its layout are lost. It does not report bytes that are not durable
-    // yet.
+    // With this request the client notices that its session and its layout are lost. It does not report bytes that are
+    // not durable yet.
     mount.statfs().await.unwrap();
     assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 0);
     file.close().await.unwrap();
@@ -306,7 +306,7 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: under one, the truncate would wait until this client has flushed its bytes.
+    // Use no delegation: with one, the truncate waits until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
@@ -330,12 +330,12 @@ async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
 async fn a_truncate_before_a_late_size_report_leaves_a_consistent_file() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: under one, the truncate would wait until this client has flushed its bytes.
+    // Use no delegation: with one, the truncate waits until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     file.write_at(0, fill(5, 100)).await.unwrap();
     file.fsync().await.unwrap();
-    // A hole is durable at once. The client has only its modification time to report.
+    // A hole is durable at once, so the client has only the modification time of the hole to report.
     file.punch(ByteRange { offset: 0, len: 10 }).await.unwrap();
     file.write_at(100, fill(6, 100)).await.unwrap();
     assert_eq!(file.read_at(100, 100).await.unwrap().len(), 100);

@@ -36,7 +36,8 @@ async fn the_layout_of_a_file_in_use_is_renewed_before_it_expires() {
     file.write_at(0, Bytes::from(vec![1; 1 << 20])).await.unwrap();
     let given = || cluster.mgr.as_ref().unwrap().counters().layouts_write;
     let (before, begun) = (given(), Instant::now());
-    // Run until the layout has been renewed twice, which takes longer than the lifetime of one capability.
+    // Read and write until the client has renewed the layout twice, which takes longer than the lifetime of one
+    // capability.
     let mut number = 0u64;
     while given() < before + 2 {
         assert!(begun.elapsed() < Duration::from_secs(60), "the layout was never renewed");

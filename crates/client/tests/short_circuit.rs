@@ -103,7 +103,7 @@ fn as_mgr(
         assert_eq!(reply.u32().unwrap(), 0, "the iod refused");
         reply
     };
-    // Use a session id with the highest possible epoch.
+    // Use a session id with the highest possible epoch, because the iod refuses sessions of old epochs.
     let session = u64::from(u32::MAX) << 32;
     let ticket = key.ticket(fsid, session, u64::MAX);
     let hello = HelloArgs::new(&ticket, [8; 32], false);
@@ -177,7 +177,7 @@ async fn short_circuit_reads_of_any_range_return_the_right_bytes() {
     let counters = mount.counters();
     assert!(counters.short_circuit_reads > 300, "{counters:?}");
     assert_eq!(counters.rpc("LEND"), 3, "one request for each object");
-    // Make two holes, and write bytes after them.
+    // Make two holes: write beyond the end of the file, and punch a hole into it.
     file.write_at(9 << 20, Bytes::from_static(b"far")).await.unwrap();
     file.punch(types::ByteRange { offset: 1 << 20, len: 1 << 20 }).await.unwrap();
     let mut model = data.to_vec();
@@ -229,7 +229,8 @@ async fn a_fence_ends_short_circuit_reads() {
     as_mgr(&cluster, 0, Procedure::Fence, |cap| encode(&FenceArgs { cap, generation: Generation(1000) }), object);
     let before = one.counters().short_circuit_reads;
     let (mine, theirs) = tokio::join!(lent.read_at(0, BLOCK), asking.read_at(0, BLOCK));
-    // The mgr does not know of this fence, so no client gets a capability for the new generation.
+    // The mgr does not know of this fence and grants no capability for the new generation, so both clients get the same
+    // error.
     assert_eq!(mine.unwrap_err().as_status(), theirs.unwrap_err().as_status());
     assert_eq!(one.counters().short_circuit_reads, before);
     assert_eq!(lent_files(&cluster, 0), 0);
@@ -245,7 +246,7 @@ async fn an_object_created_again_is_not_read_from_its_old_file() {
     borrow(&other, &reader, 0, BLOCK).await;
     as_mgr(&cluster, 0, Procedure::Remove, |cap| encode(&ObjectArgs { cap }), file.node().id);
     let lent = other.counters().short_circuit_reads;
-    // The iod, too, returns zeros for an object that does not exist.
+    // Without a loan, the client reads from the iod, which returns zeros for an object that does not exist.
     assert_eq!(read(&reader, 0, BLOCK).await, [0; BLOCK]);
     file.write_at(0, fill(5, 100_000)).await.unwrap();
     file.fsync().await.unwrap();
@@ -263,7 +264,7 @@ async fn short_circuit_reads_end_with_the_iod_and_resume_after_its_restart() {
     let file = create(&mount, "f", fill(6, 100_000)).await;
     borrow(&mount, &file, 0, BLOCK).await;
     cluster.stop_iod(0);
-    // The client notices the closed connection a moment later.
+    // The client notices the closed connection a moment later, so repeat the read until it fails.
     soon(async || file.read_at(0, BLOCK).await.is_err()).await;
     let lent = mount.counters().short_circuit_reads;
     assert_eq!(lent_files(&cluster, 0), 0, "a file of a dead iod is still open");
@@ -282,7 +283,8 @@ async fn lent_files_are_closed_with_the_layout_and_with_the_file() {
     let file = create(&one, "f", fill(7, 100_000)).await;
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
-    // The iod runs in this process, and may still have its own descriptor of the file that it lent.
+    // The iod runs in this process, and may still have its own descriptor of the lent file. Wait until only the client
+    // has one.
     soon(async || lent_files(&cluster, 0) == 1).await;
     // For a truncate, the mgr recalls the layouts of other clients, and a client without a layout closes its loans.
     file.set_len(90_000).await.unwrap();

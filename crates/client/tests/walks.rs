@@ -79,7 +79,7 @@ async fn operations_are_executed_if_their_paths_still_lead_to_the_file() {
     for (what, error) in all(&tree).await {
         assert_eq!(error, None, "{what}");
     }
-    // With two expectations for a file, both of its names must lead to it.
+    // With two path expectations for a file, the mgr executes an operation only if both names lead to the file.
     tree.mount.link(&tree.file, &tree.root, b"second").await.unwrap();
     let both = [walk(&tree.root, &["a", "b", "f"], &tree.file), walk(&tree.root, &["second"], &tree.file)];
     let mount = tree.mount.expecting(both.to_vec());
@@ -115,7 +115,8 @@ async fn operations_change_nothing_if_their_paths_lead_elsewhere() {
             mount.remove(root, b"a").await.unwrap();
         }
     }
-    // Without path expectations, the moved files are accessible. An error of the operation itself is not a moved path.
+    // Without path expectations, the moved files are accessible. An operation that fails for another reason does not
+    // return the error of a moved path.
     assert!(!mount.lookup(&tree.dir, b"none").await.unwrap_err().is_moved());
     mount.getattr(&tree.file).await.unwrap();
 }

@@ -55,7 +55,7 @@ enum Problem {
     Answer(Failure),
     /// The iod does not implement the procedure LEND.
     NotKnown,
-    /// The client cannot read the lent file without blocking. The same will hold for every other file of this iod.
+    /// The client cannot read the lent file without blocking. It cannot do so with any other file of this iod either.
     OfNoUse(io::Error),
     /// The connection is broken.
     Broken(io::Error),
@@ -104,7 +104,7 @@ impl Iod {
         let Some(Line { connection, lender, .. }) = line else { return Told::NotNow };
         let Some(lender) = lender else { return Told::Never };
         let socket = tokio::time::timeout(lender.patience, lender.socket.clone().lock_owned()).await;
-        // The lock is busy while another request waits for a stopped iod (SIGSTOP).
+        // Another request holds the lock while it waits for a stopped iod (SIGSTOP), so request no loan now.
         let Ok(socket) = socket else { return Told::NotNow };
         let Some(ticket) = self.ticket(socket.is_none()).await else { return Told::NotNow };
         self.shared.tally.native(Procedure::Lend);
@@ -127,7 +127,7 @@ impl Iod {
                 self.lends.store(false, Relaxed);
                 Told::Never
             }
-            // The blocking task was cancelled, because the runtime is shutting down.
+            // The runtime is shutting down and has cancelled the blocking task, so there is no loan.
             Err(_) => Told::NotNow,
         }
     }

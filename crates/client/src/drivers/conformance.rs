@@ -44,9 +44,9 @@ pub(crate) trait Fixture {
     fn restart(&self, lane: usize);
     /// Removes all bytes of a lane from its server, including durable bytes.
     fn lose(&self, lane: usize);
-    /// Truncates the file on all servers, as the mgr would.
+    /// Truncates the file on all servers, as the mgr does.
     async fn truncate(&self, size: u64);
-    /// Fences the file: the servers refuse all layouts granted before.
+    /// Fences the file: the servers then refuse all layouts that were granted before the fence.
     async fn fence(&self);
     /// Returns the number of requests that each server has received.
     fn received(&self) -> Vec<u64>;
@@ -146,8 +146,8 @@ impl<F: Fixture> Client<F> {
         self.fill(ranges);
         for Share { lane, parts } in self.layout.shares(ranges) {
             let payload = self.payload(&parts);
-            // Write stably only without earlier unstable writes: sending these again later would overwrite the newer
-            // bytes.
+            // Write stably only if the server has no unstable writes. Otherwise the client could send the unstable
+            // writes again later, and overwrite the newer bytes.
             let stable = !self.sent.contains_key(&lane) && self.rng.below(3) == 0;
             let written = self.layout.write(lane, &parts, &payload, stable).await;
             let written = written.unwrap_or_else(|e| panic!("seed {}: writing: {e:?}", self.seed));
@@ -454,7 +454,7 @@ pub(crate) async fn failures_have_their_class<F: Fixture>(make: impl Fn() -> F) 
             client.fixture.fail(failing, None);
             tokio::time::sleep(LEFT_ALONE).await;
             client.fixture.restart(failing);
-            // The client does not know which of these requests the server executed, so it writes everything again.
+            // The client does not know which of the failed requests the server executed, so it writes everything again.
             client.write_all().await;
             client.check(range(0, SIZE)).await;
         }

@@ -104,8 +104,8 @@ fn refused(refusal: Refused) -> NotDone {
     match refusal {
         Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
         Refused::Answer(error) => match error.as_status() {
-            // An iod returns `Lost` for missing durable bytes. A new layout helps if the file was truncated after the
-            // grant of this one.
+            // An iod returns `Lost` for missing durable bytes. If the file was truncated after the grant of this
+            // layout, a new layout helps.
             Some(Status::CapExpired | Status::CapRefused | Status::Fenced | Status::Lost) => NotDone::Stale(error),
             _ => NotDone::Failed(error),
         },
@@ -237,7 +237,7 @@ fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<ObjectRun>> {
 
 /// Requests for single objects; `index` is the index of the object in the distribution.
 impl Objects {
-    /// Reads extents of an object; the answer covers them in order. All extents together must fit into one payload.
+    /// Reads extents of an object; the reply covers them in order. All extents together must fit into one payload.
     async fn read_object(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<ObjectRun>> {
         if let Some(found) = self.read_short_circuit(index, extents) {
             return Ok(found);

@@ -49,14 +49,14 @@ impl Xdr for IodAddress {
     }
 }
 
-/// The state of the only server.
+/// The state of the server, which stores the whole file.
 #[derive(Default)]
 struct Server {
     bytes: Vec<u8>,
     /// The bytes that survive a restart of the server.
     durable: Vec<u8>,
     starts: u64,
-    /// The smallest layout generation that the server accepts.
+    /// The smallest layout generation that the server accepts; a fence increases it.
     generation: u32,
     trouble: Option<Trouble>,
     received: u64,

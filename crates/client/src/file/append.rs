@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 /// The byte that an appender locks: the first one beyond the range that fcntl(2) can lock.
 const APPENDING: Span = Span { first: 1 << 63, last: 1 << 63 };
-/// The owner of the append lock. Callers must not use this owner number: their lock requests would not conflict with
-/// the appenders of this mount.
+/// The owner of the append lock. Callers must not use this owner number, because locks of the same owner do not
+/// conflict with the append lock.
 const APPENDER: u64 = u64::MAX;
 /// How long the client keeps the append lock while no other client has the file open. An appender on another client may
 /// wait this long for it.
@@ -48,7 +48,7 @@ impl File {
             inode.let_go(&mut appending).await;
         }
         let (alone, end) = match appending.kept {
-            // The append lock excludes other appenders, but not clients that write or truncate without it.
+            // The append lock does not exclude clients that write or truncate without it, so get the current size.
             Some(_) => (true, inode.size_now().await?),
             None => self.begin(&mut appending).await?,
         };
@@ -56,13 +56,13 @@ impl File {
         if alone {
             return written.map(|()| end);
         }
-        // Release the lock for the next client, after making the appended bytes durable so that this client sees them.
+        // Release the lock for the client that waits for it. `unlock` first makes the appended bytes durable.
         appending.kept = None;
         let given_back = inode.unlock(self.key(), APPENDER, APPENDING).await;
         written.and(given_back).map(|()| end)
     }
 
-    /// Acquires the append lock and asks for the size of the file. Returns whether the client may keep the lock, and
+    /// Acquires the append lock and requests the size of the file. Returns whether the client may keep the lock, and
     /// the size.
     async fn begin(&self, appending: &mut Appending) -> Result<(bool, u64)> {
         let inode = self.inode();
@@ -102,7 +102,7 @@ impl Inode {
             tokio::time::sleep_until(until).await;
             let Some(inode) = inode.upgrade() else { return };
             let mut appending = inode.appending().await;
-            // Release only if the lock is the one of this timer: the client may have released and acquired it again.
+            // Release only the lock that this timer is for: a lock that the client acquired later has its own timer.
             if appending.kept.is_some_and(|(_, kept)| kept <= until) {
                 inode.let_go(&mut appending).await;
             }

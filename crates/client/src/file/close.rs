@@ -36,7 +36,7 @@ impl Open {
         let written = self.durable().await;
         let mere = if written.is_ok() { self.inode.remove_mere_open(self.key).await } else { None };
         let Some((stateid, delegation)) = mere else {
-            // Box the future of the full close: it is large, and most opens end with the deferred CLOSE below.
+            // Box the future of the full close: it is large, and most closes only defer the CLOSE.
             return Box::pin(self.end_after(written, SetAttrs::default(), None, false)).await.map(|_| ());
         };
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
@@ -52,7 +52,7 @@ impl Open {
         self.ahead.end().await;
         self.inode.end_appending(self.key).await;
         let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
-        // Report the loss of the file even if another step failed.
+        // Make the creation of the file durable even if the client failed to write the bytes.
         let made = self.inode.close_making().await;
         written.and(made).and(self.inode.all_locks_kept(self.key))
     }
@@ -86,7 +86,7 @@ impl Open {
         let durable = last && written.is_ok() && self.inode.is_sure();
         let mut rest = Rest { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
         if written.is_err() {
-            // A file whose writes failed gets neither its final times nor its final name.
+            // A file whose writes failed gets neither its final times nor its final name, which mark it as complete.
             rest = Rest { changes: SetAttrs::default(), attrs: false, rename: None, ..rest };
         }
         let outcome = self.work_off(rest).await;
@@ -100,19 +100,19 @@ impl Open {
     async fn work_off(&self, mut rest: Rest) -> Result<Option<Attrs>> {
         let mut attrs = None;
         let mut outcome = Ok(());
-        // Each round completes at least one remaining step; most closes need one round.
+        // Each round completes at least one remaining step, so the loop ends; most closes need one round.
         while rest.is_left() {
             if let Err(error) = self.round(&mut rest, &mut attrs).await {
                 outcome = outcome.and(Err(error));
-                // After an error, only CLOSE remains useful.
+                // After an error, skip all steps but CLOSE, so that the mgr does not keep the open.
                 rest = Rest::closing(rest.give_back, rest.close);
             }
         }
         outcome.map(|()| attrs)
     }
 
-    /// Sends one COMPOUND with all remaining steps. A step also counts as complete if it fails in a way that does not
-    /// matter.
+    /// Sends one COMPOUND with all remaining steps. A step also counts as complete if the mgr no longer knows its open,
+    /// layout, delegation or file.
     async fn round(&self, rest: &mut Rest, attrs: &mut Option<Attrs>) -> Result<()> {
         let (inode, before) = (&self.inode, rest.steps());
         if rest.report && inode.cannot_report().await {
@@ -154,7 +154,7 @@ impl Open {
             making.answered();
         }
         if sent.is_err() {
-            // The session is gone, and all opens of the session with it.
+            // The open and the delegation end with the session, so the client need not close or return them.
             (rest.close, rest.give_back) = (None, false);
         }
         let mut results = sent?;
@@ -178,7 +178,7 @@ impl Open {
             inode.mount.removed(removal);
         }
         match booked {
-            // The mgr delayed an operation in the middle. The next round sends this operation first, and waits for it.
+            // The mgr delayed an operation after earlier ones. The next round begins with it, so the session retries.
             Err(error) if error.is(Status::Delay) && rest.steps() < before => Ok(()),
             booked => booked,
         }
@@ -195,7 +195,7 @@ impl Open {
             results.take::<StatusOnly>(OP_SETATTR)?;
             rest.changes = SetAttrs::default();
         }
-        // If the mgr did not know the layout, the next round returns the delegation.
+        // If LAYOUTRETURN fails, the mgr does not execute DELEGRETURN, so the next round returns the delegation.
         rest.give_back = returned && delegation.is_some();
         if returned {
             match results.raw::<layoutreturn_stateid>(OP_LAYOUTRETURN) {
@@ -215,7 +215,7 @@ impl Open {
         if let Some(open) = rest.close.take() {
             match results.raw::<stateid4>(OP_CLOSE) {
                 Ok(_) => {}
-                // The next round waits, and sends the CLOSE again.
+                // The mgr delayed the CLOSE, so the next round sends it again.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) => {
                     rest.close = Some(open);
                     return Ok(());
@@ -250,7 +250,8 @@ impl Open {
             self.inode.add_open(self.key, self.origin.caller.clone(), *stateid, self.origin.flags);
         }
         let reported = self.inode.report().await;
-        // Meanwhile the mgr may have restarted, and the client may have reclaimed the open under a new stateid.
+        // During the report the mgr may have restarted, and the client may have reclaimed the open. So close the
+        // current stateid.
         rest.close = self.inode.remove_open(self.key).0.or(rest.close.take());
         rest.report = false;
         match reported {

@@ -38,7 +38,7 @@ struct State {
 /// The result of a read and the reserved buffer space; `None` if the read failed.
 type Found = Shared<BoxFuture<'static, Option<Arc<(ReadResult, OwnedSemaphorePermit)>>>>;
 
-/// A range that the client has read ahead or is reading ahead.
+/// A piece: a file range that the client has read ahead or is reading ahead.
 struct Piece {
     range: ByteRange,
     /// The version of the file's contents when the read began.
@@ -67,7 +67,7 @@ impl ReadAhead {
             at += cut(&found.0.segments, at - there.offset, range.end() - at, &mut segments);
             counters::add(&inode.mount.tally.read_ahead, at - before);
             if at < there.end().min(range.end()) {
-                // The piece ends at the end of the file, as of the time when it was read.
+                // The file ended inside this piece when the client read it ahead, so read the rest of the range now.
                 break;
             }
         }
@@ -79,8 +79,8 @@ impl ReadAhead {
         Ok(ReadResult { segments, eof: rest.eof })
     }
 
-    /// Records a request and starts read-ahead. Returns the existing pieces that cover the start of the range without a
-    /// gap, in order.
+    /// Records a request of the reader, and starts read-ahead. Returns the read-ahead pieces that cover the start of
+    /// `range` without a gap, in order.
     fn begin(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange) -> Vec<(ByteRange, Found)> {
         let version = inode.version();
         let now = Instant::now();
@@ -91,7 +91,7 @@ impl ReadAhead {
         let before = state.pieces.len();
         state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
         if state.pieces.len() < before {
-            // The file changed, or the reader paused: drop the detected access pattern.
+            // The file changed, or the reader paused and pieces expired: forget the detected access pattern.
             state.streams.forget();
         }
         let mut out = Vec::new();
@@ -104,18 +104,18 @@ impl ReadAhead {
         }
         for wanted in state.streams.note(range, policy.read_ahead) {
             let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
-            // Without free buffer space, do not read ahead, as if there were no pattern. Other readers free space as
-            // they advance.
+            // Without free buffer space, do not read ahead. Later requests try again, because other readers free space
+            // as they advance.
             let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
             state.pieces.push(piece);
         }
         if !state.tidied && !state.pieces.is_empty() {
-            // One task drops the expired pieces of the file, because a reader may create thousands of short pieces
-            // within `LIFE`.
+            // One task drops all expired pieces of the file. A task for each piece is too expensive, because a reader
+            // may create thousands of short pieces within `LIFE`.
             state.tidied = true;
             net::task::spawn_on(&inode.mount.runtime, tidy(Arc::downgrade(&self.state), now + LIFE));
         }
-        // A sequential reader does not request a piece again that it has read to its end.
+        // Drop each piece that the reader has read to its end, because a sequential reader does not request it again.
         state.pieces.retain(|piece| piece.range.end() > range.end() || piece.range.end() <= range.offset);
         out
     }
@@ -140,7 +140,8 @@ impl ReadAhead {
 
     /// Drops all read-ahead pieces, and prevents further read-ahead.
     pub(super) async fn end(&self) {
-        // While this task holds the lock for writing, no read-ahead begins. Later reads see `over`, and start none.
+        // While this task holds the lock for writing, no read-ahead task can begin. Later reads of the file see `over`,
+        // and start no read-ahead.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;
@@ -149,8 +150,8 @@ impl ReadAhead {
 }
 
 impl State {
-    /// Drops read-ahead pieces older than `LIFE`. Returns when the oldest remaining piece expires; if none remains, the
-    /// calling task ends.
+    /// Drops read-ahead pieces older than `LIFE`. Returns when the oldest remaining piece expires, or `None` if no
+    /// piece is left.
     fn tidy(&mut self, now: Instant) -> Option<Instant> {
         self.pieces.retain(|piece| now < piece.asked + LIFE);
         let next = self.pieces.iter().map(|piece| piece.asked + LIFE).min();

@@ -7,8 +7,8 @@ use crate::drivers::NotDone;
 use layout::kinds::native::Update;
 
 impl Inode {
-    /// Records that a change got no reply and was abandoned. Its bytes may take another path after
-    /// [`Inode::end_strays`].
+    /// Records that the client abandoned a change without a reply. After [`Inode::end_strays`], the client may send the
+    /// bytes on another path.
     pub(super) fn note_stray(&self, not_done: NotDone) -> NotDone {
         match not_done {
             NotDone::Unanswered(error) => {
@@ -20,8 +20,8 @@ impl Inode {
     }
 
     /// Waits until no abandoned request can be executed any more: the mgr fences the file's earlier layouts. Without
-    /// the fence, such a request in a broken connection could later overwrite newer bytes, or write beyond a truncate.
-    /// The next request on the direct path asks for a new layout.
+    /// the fence, an abandoned request that is still in the network could later overwrite newer bytes, or write beyond
+    /// a truncate. The next request on the direct path requests a new layout.
     pub(super) async fn end_strays(&self) -> Result<()> {
         let due = |state: &State| state.abandoned.then_some((None, Update { fence: true, ..Update::default() }));
         self.commit_layout("taking back requests that were given up", self.mount.options.retry_timeout, due).await

@@ -14,21 +14,21 @@ use types::{ByteRange, Status, Verifier};
 const ROUNDS: u32 = 8;
 
 impl Inode {
-    /// Waits until every byte written before is durable; the mgr may not know of all of them yet. Records errors for
-    /// every open for writing.
+    /// Waits until every byte written before the call is durable. The client may still have to report the new size to
+    /// the mgr. Records write errors for every open for writing.
     pub(crate) async fn make_durable(self: &Arc<Self>) {
         self.hand_over(true).await;
         self.settle_all().await;
     }
 
-    /// Waits until servers have received every byte written before, and returns the error of the open `key`.
+    /// Waits until servers have received every byte written before the call, and returns the error of the open `key`.
     pub(crate) async fn push(self: &Arc<Self>, key: u64) -> Result<()> {
         self.hand_over(false).await;
         self.settle(ByteRange::ALL).await;
         self.take_error(key)
     }
 
-    /// Waits until every byte sent before is durable.
+    /// Waits until every byte that the client sent before the call is durable.
     pub(super) async fn settle_all(self: &Arc<Self>) {
         self.settle(ByteRange::ALL).await;
         self.commit_all().await;
@@ -40,7 +40,7 @@ impl Inode {
         self.take_error(key)
     }
 
-    /// Waits until every byte written before, the size, and the creation of the file are durable.
+    /// Waits until every byte written before the call, the size, and the creation of the file are durable.
     pub(crate) async fn fsync(self: &Arc<Self>, key: u64) -> Result<()> {
         let data = self.fsync_data(key).await;
         data.and(self.report().await).and(self.sync_making().await)
@@ -70,7 +70,7 @@ impl Inode {
             return self.mount.session.settle(&self.losses).await;
         }
         if self.is_unsynced()
-            // If the last open has just ended, its close has synced the creation, or reports why not.
+            // `opened` fails if the last open has ended. Its close has made the creation durable, or reports the error.
             && let Ok(opened) = self.opened(false)
         {
             opened.commit().await?;
@@ -96,7 +96,8 @@ impl Inode {
         self.see_error(key).and(reported).and(made)
     }
 
-    /// Makes all bytes durable in a background task, because the window is full. Later operations report errors.
+    /// Makes all bytes durable in a background task, because the write window is full. The next write, fsync or close
+    /// reports errors.
     pub(crate) fn relieve(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -108,23 +109,23 @@ impl Inode {
         let inode = self.clone();
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.make_durable().await;
-            // The flush timer sends the size report to the mgr later.
+            // Schedule the flush timer, which sends the size report to the mgr later.
             inode.settle_in_a_while(&inode.policy());
             inode.state().sending.relieving = false;
-            // Check again: writers that began to wait while this task ran did not start another task.
+            // Writers that began to wait while this task ran did not start another task, so check the window again.
             inode.mount.relieve_if_full();
         });
     }
 
-    /// Commits received bytes while writes continue, so that uncommitted bytes do not fill the window. Later operations
-    /// report errors.
+    /// Commits received bytes while writes continue, so that uncommitted bytes do not fill the write window. The next
+    /// write, fsync or close reports errors.
     pub(super) async fn commit_behind(self: Arc<Self>) {
         self.commit_all().await;
         self.state().sending.committing = false;
     }
 
     /// Sends COMMIT to every server that ever received bytes. For a server without uncommitted bytes, only waits for a
-    /// COMMIT in progress. The mgr comes last, because bytes that an iod does not accept go to the mgr.
+    /// COMMIT in progress. Sends the COMMIT to the mgr last, because bytes that an iod does not accept move to the mgr.
     async fn commit_all(self: &Arc<Self>) {
         let direct: Vec<Lane> = self.lanes().keys().copied().filter(|lane| *lane != Lane::Mgr).collect();
         futures_util::future::join_all(direct.into_iter().map(|lane| self.commit_lane(lane))).await;
@@ -140,8 +141,8 @@ impl Inode {
     /// Commits a server's bytes like [`Inode::commit_lane`]. `because` is the error of the direct path, if the bytes
     /// were moved to the mgr path.
     async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
-        // Hold this lock to the end. Otherwise another caller could find no uncommitted bytes, and wrongly report them
-        // as durable, while this task moves them to another path or has yet to record their loss.
+        // Hold the `committing` lock to the end. Otherwise another caller could find no uncommitted bytes and wrongly
+        // report them as durable, before this task has moved them or recorded their loss.
         self.lane(lane).committing.hold(pin!(self.commit_locked(lane, because))).await;
     }
 
@@ -231,7 +232,7 @@ impl Inode {
                         tries -= 1;
                         let again = layout.write(index, &piece.parts, &piece.payload, false).await;
                         match again.map_err(|e| self.note_stray(e)) {
-                            // If an iod delayed the request for long, the next layout may have expired too.
+                            // Retry several times: while an iod delays the request, the next layout may expire too.
                             Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,
                         }

@@ -36,7 +36,7 @@ impl Inode {
                 let part = ByteRange { offset: range.offset + done, len: range.len - done };
                 let (count, verifier) = match self.mgr_copy(target + done, source, part).await {
                     Err(error) if error.is(Status::Inval) => {
-                        // Another client may have truncated the source file.
+                        // Another client may have truncated the source file, so request its current size.
                         let shorter = inside(range, source.learn_attrs().await?.size);
                         if shorter.len >= range.len {
                             return Err(error);

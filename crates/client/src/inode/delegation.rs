@@ -100,17 +100,17 @@ impl Delegation {
     }
 }
 
-/// What the client learned from the answer to an OPEN.
+/// What the client learned from the reply to an OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Learnt {
-    /// Whether the client should request a delegation again. The mgr granted one that a concurrent close is returning,
-    /// or has already returned.
+    /// Whether the client should request a delegation again, because the OPEN granted one that a concurrent close is
+    /// returning or has returned.
     pub(crate) again: bool,
-    /// The logical time ([`Inode::stamp`]) as of which the attributes in the answer are valid.
+    /// The logical time ([`Inode::stamp`]) as of which the attributes in the reply are valid.
     pub(crate) stamp: u64,
 }
 
-/// Returns the delegation in the answer to an OPEN: its stateid, its type (read or write), and whether the mgr recalls
+/// Returns the delegation in the reply to an OPEN: its stateid, its type (read or write), and whether the mgr recalls
 /// it immediately.
 fn given(answer: &open_delegation4) -> Option<(stateid4, Power, bool)> {
     match answer {
@@ -196,7 +196,7 @@ impl Inode {
     /// Returns the delegation that the last close must return; from now on the client does nothing else under it.
     /// Returns `None` if the file was opened again, because the new open may rely on the delegation.
     pub(crate) fn leave(&self) -> Option<stateid4> {
-        // An open adds itself to the list before it checks the delegation, so this check sees it.
+        // An open adds itself to the list of opens before it checks the delegation, so this check finds the open.
         let state = self.state();
         let mut delegated = self.delegated();
         if !state.opens.all().is_empty() {
@@ -220,7 +220,7 @@ impl Inode {
         match std::mem::take(&mut *delegated) {
             Delegation::None => Ok(None),
             Delegation::Held(held, _) => {
-                // Count the delegation as being returned until it is in the queue of `DeferredCloses`: the answer to a
+                // Count the delegation as being returned until it is in the queue of `DeferredCloses`: the reply to a
                 // concurrent OPEN may grant the same delegation.
                 self.mount.leaving().goes_back(held);
                 Ok(Some(held))
@@ -245,14 +245,14 @@ impl Inode {
                 return Learnt { again: true, ..learnt };
             }
             // Answers may arrive in another order than the mgr sent them. The mgr grants no read delegation to a client
-            // that holds a write delegation, so this answer is older.
+            // that holds a write delegation, so this reply is older: ignore it.
             let is_older = power == Power::Read && matches!(*delegated, Delegation::Held(_, Power::Write));
             if is_older {
                 return learnt;
             }
             if !delegated.is(stateid) {
-                // Without a delegation, the size and attributes learned or requested before may be outdated. The answer
-                // to this OPEN is current.
+                // While the client held no delegation, other clients may have changed the size and attributes that it
+                // knows or has requested. The reply to this OPEN is current.
                 state.size.doubt();
                 state.sharing.granted();
                 let changed = state.size.is_newer_than(asking.stamp);
@@ -263,7 +263,7 @@ impl Inode {
                 *delegated = Delegation::Held(stateid, power);
             }
             if state.opens.all().is_empty() && *delegated == Delegation::Held(stateid, power) {
-                // The file was closed before the answer arrived. Return the delegation now: no close will return it,
+                // The file was closed before the reply arrived. Return the delegation now: no close will return it,
                 // and the mgr recalls it only on a conflict.
                 *delegated = Delegation::Returning(stateid, power);
                 self.mount.leaving().goes_back(stateid);
@@ -274,7 +274,7 @@ impl Inode {
                 return learnt;
             }
         }
-        // Check this only after the delegation is stored: a reclaim that begins from now on finds the delegation.
+        // Check the epoch only after storing the delegation: a reclaim that begins from now on finds the delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
@@ -297,7 +297,7 @@ impl Inode {
             let mut delegated = self.delegated();
             *delegated = match *delegated {
                 Delegation::Held(..) => Delegation::Held(stateid, power),
-                // The task that returns the delegation continues with the reclaimed stateid.
+                // The task that is returning the delegation continues, with the reclaimed stateid.
                 Delegation::Recalled(..) | Delegation::Returning(..) => Delegation::Recalled(stateid, power),
                 Delegation::None => return,
             };
@@ -344,7 +344,7 @@ impl Inode {
                 Delegation::Held(held, power) if held.other == stateid.other => {
                     *delegated = Delegation::Recalled(held, power);
                 }
-                // Another task is already returning the delegation.
+                // Another task is already returning the delegation, or the client does not hold it.
                 other => return other.is(stateid),
             }
         }
@@ -359,10 +359,11 @@ impl Inode {
                 let Some(inode) = inode.upgrade() else { return };
                 let Some(stateid) = inode.delegated().leaving() else { return };
                 if let Err(error) = inode.give_back_delegation(stateid).await {
-                    // The next write, fsync or close reports the error.
+                    // Record the error, so that the next write, fsync or close reports it.
                     inode.fail(error);
                 }
-                // Check this before the pause. After the pause, a close may already be returning another delegation.
+                // Check before the pause whether the delegation is returned. After the pause, a close may already be
+                // returning another delegation.
                 if inode.delegated().leaving().is_none() {
                     return;
                 }
@@ -384,7 +385,7 @@ impl Inode {
         let reported = self.report().await;
         {
             let mut delegated = self.delegated();
-            // A close may have returned the delegation first.
+            // If a close has already returned the delegation, send no DELEGRETURN.
             let Some((_, power)) = delegated.held().filter(|_| delegated.is(stateid)) else { return reported };
             *delegated = Delegation::Returning(stateid, power);
         }
@@ -392,7 +393,7 @@ impl Inode {
         compound.putfh(&self.node.handle);
         append_return(&mut compound, stateid);
         let mut results = self.mount.session.call(compound).await?;
-        // If the file is gone, the delegation is gone too.
+        // If the mgr has removed the file, the delegation no longer exists either.
         if results.done(&[OP_PUTFH]).is_ok() {
             self.returned(stateid, &mut results).await?;
         }
@@ -420,7 +421,8 @@ impl Inode {
         self.share(stateid);
         match results.raw::<Nothing>(OP_DELEGRETURN) {
             Ok(_) => Ok(true),
-            // The mgr does not know the delegation, or has revoked it.
+            // The mgr no longer knows the delegation, or has revoked it, so it did not execute the operations after
+            // DELEGRETURN.
             Err(crate::compound::Failed::Nfs(status)) => {
                 tracing::debug!(file = %self.node.id, ?status, "the mgr had forgotten or revoked the delegation before DELEGRETURN");
                 if status == NFS4ERR_DELEG_REVOKED {
@@ -441,7 +443,7 @@ impl Inode {
         let mut delegated = self.delegated();
         if delegated.is(stateid) {
             *delegated = Delegation::None;
-            // From now on the client asks the mgr for the size, and read-ahead bytes are invalid.
+            // From now on the client asks the mgr for the size, and no longer uses the bytes that it has read ahead.
             state.size.doubt();
             state.sharing.asked(Instant::now());
         }
@@ -455,7 +457,7 @@ impl Inode {
             return self.delegation_revoked(stateid);
         }
         self.share(stateid);
-        // Send buffered bytes now, because the file counts as shared.
+        // Send buffered bytes now, because the file counts as shared, and writes to a shared file must reach a server.
         let Some(inode) = self.mount.inodes.by_handle(&self.node.handle) else { return };
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.mount.hand_on(inode.node.id).await;
@@ -469,16 +471,16 @@ impl Inode {
     /// Handles a revocation: the mgr has allowed other clients to use the file. The client drops its bytes that are not
     /// durable, because they could overwrite newer bytes of other clients.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
-        // Two requests may report the revocation at the same time. Without this lock, the second report would drop
-        // bytes that programs wrote after the first one.
+        // Two tasks may detect the revocation at the same time. Without this lock, the second task drops bytes that
+        // programs wrote after the first task had finished.
         let _one = self.revoking.lock();
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().sharing.is_exclusive();
         if !exclusive && (power == Power::Read || self.is_clean()) {
             return self.delegation_lost(stateid);
         }
-        // The order matters: first the cache above drops its bytes, then the client. Only then may programs write the
-        // file, which is now shared.
+        // The order matters: first the cache above the client drops its bytes, then the client does. Only then may
+        // programs write the file, which is now shared.
         let emptied = self.mount.keeper.get().map(|keeper| keeper.give_up(self.node.id));
         {
             let mut state = self.state();
@@ -500,7 +502,8 @@ impl Inode {
     pub(crate) async fn resized(&self) {
         self.state().size.forget_when();
         if let Some(keeper) = self.mount.keeper.get() {
-            // Limit the wait: the pending reply to the mgr occupies a slot of the backchannel.
+            // Limit the wait, because the mgr's notification occupies a slot of the backchannel until the client
+            // replies.
             let _ = tokio::time::timeout(RESIZED_WITHIN, keeper.resized(self.node.id)).await;
         }
     }

@@ -1,8 +1,9 @@
-//! Dirty data of an open file: written bytes that are pending, in flight, or uncommitted (received by a server that may
-//! still lose them), and the report that the client owes the mgr.
+//! Dirty data of an open file, and the size report that the client owes the mgr. Dirty bytes are pending, in flight, or
+//! uncommitted (received by a server that may still lose them).
 //!
-//! Bytes go from pending to in flight to uncommitted. They leave the table when they are durable, or when the client
-//! drops them and records an error. Each function that removes bytes returns the window space that they occupied.
+//! Bytes go from pending to in flight to uncommitted. They leave the dirty data when they are durable, or when the
+//! client drops them and records an error. Each function that removes bytes returns the window space that they
+//! occupied.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,7 @@ pub(crate) enum Lane {
     Mgr,
 }
 
-/// Written bytes for one server, with their file ranges.
+/// A piece: written bytes for one server, with their file ranges.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) payload: Arc<Payload>,
@@ -33,7 +34,7 @@ pub(super) struct Piece {
     pub(super) parts: Vec<ByteRange>,
 }
 
-/// The client's state when it sent some bytes.
+/// The conditions under which the client sent some bytes: the layout grant, and whether the file was shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Under {
     /// The value of [`DirtyData::grant`] when the client sent the bytes; unused on the mgr path.
@@ -72,9 +73,9 @@ pub(super) struct Resend {
 pub(super) struct Batch {
     /// The file ranges that the batch writes.
     pub(super) ranges: Vec<ByteRange>,
-    /// Number of requests without a reply.
+    /// Number of requests of the batch that have no reply yet.
     left: usize,
-    /// Number of bytes in requests without a reply.
+    /// Number of bytes in the requests of the batch that have no reply yet.
     bytes: u64,
     /// When the client sent the batch, if the batch is one range and the client measures its total time.
     pub(super) timed: Option<Instant>,
@@ -85,7 +86,7 @@ pub(super) struct Batch {
 pub(super) enum Committed {
     /// All bytes that the COMMIT covers are durable; they release this many bytes of window space.
     All(u64),
-    /// The server has lost some bytes. The durable ones release this many bytes of window space.
+    /// The server has lost some bytes. The durable bytes release this much window space.
     Lost(u64),
 }
 
@@ -104,7 +105,7 @@ pub(super) struct DirtyData {
     uncommitted: BTreeMap<Lane, Vec<Sent>>,
     /// An upper bound for the number of uncommitted bytes.
     uncommitted_at_most: u64,
-    /// Number of acknowledgements of unstable writes by servers.
+    /// Number of unstable writes that servers have acknowledged.
     acknowledged: u64,
     /// The file offset just after the last byte that became durable since the last LAYOUTCOMMIT. If set, a LAYOUTCOMMIT
     /// is due.
@@ -115,8 +116,8 @@ pub(super) struct DirtyData {
     /// Whether unreported bytes became durable under a layout that the client has lost. The mgr must then ask the iods
     /// for the length of the file.
     ask_iods: bool,
-    /// Whether this client may have made holes in the file. From then on every report says so. A superfluous report
-    /// only makes the mgr ask the iods how much space the file uses.
+    /// Whether this client may have made holes in the file. From then on every size report says so. If the file has no
+    /// hole, this only makes the mgr ask the iods how much space the file uses.
     holes: bool,
     /// Whether the client dropped bytes that iods may have received. The mgr must then ask the iods for the length of
     /// the file.
@@ -126,27 +127,27 @@ pub(super) struct DirtyData {
 }
 
 impl Under {
-    /// The state for bytes on the mgr path, where no grant matters.
+    /// The value for bytes that the client sends through the mgr. They need no layout, so `grant` is unused.
     pub(super) const MGR: Under = Under { grant: 0, shared: false };
 }
 
 impl Piece {
-    /// Creates the piece for one file range, which one WRITE to the mgr contains.
+    /// Creates the record of the bytes for one file range, which one WRITE to the mgr contains.
     pub(super) fn of_range(range: ByteRange, data: Bytes) -> Piece {
         Piece { payload: Arc::new(Payload::new(data.into())), parts: vec![range] }
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the piece.
     pub(super) fn bytes(&self) -> u64 {
         self.payload.data.len() as u64
     }
 
-    /// Returns the file offset just after the last byte.
+    /// Returns the file offset just after the last byte of the piece.
     fn end(&self) -> u64 {
         self.parts.iter().map(|part| part.end()).max().unwrap_or(0)
     }
 
-    /// Splits the bytes by file range.
+    /// Splits the bytes of the piece by file range.
     pub(super) fn split(&self) -> Vec<(ByteRange, Bytes)> {
         let mut data = self.payload.data.to_bytes();
         self.parts.iter().map(|part| (*part, data.split_to(part.len as usize))).collect()
@@ -223,7 +224,8 @@ impl DirtyData {
         self.in_flight.entry(batch).and_modify(|batch| (batch.left, batch.timed) = (requests, timed));
     }
 
-    /// Records that the time of a batch is not representative. The write threshold then does not use it.
+    /// Excludes the total time of a batch from the measurements for the write threshold, because it is not
+    /// representative.
     pub(super) fn disregard_time(&mut self, batch: u64) {
         self.in_flight.entry(batch).and_modify(|batch| batch.timed = None);
     }
@@ -267,7 +269,7 @@ impl DirtyData {
     /// was its last request.
     pub(super) fn request_ended(&mut self, number: u64, done: bool) -> Option<Batch> {
         let batch = self.in_flight.get_mut(&number)?;
-        // A failed request may end early, so the time of its batch is not representative.
+        // A failed request may end early. Its batch then took no representative time, so drop the measurement.
         batch.timed = batch.timed.filter(|_| done);
         batch.left -= 1;
         if batch.left > 0 { None } else { self.in_flight.remove(&number) }
@@ -301,7 +303,7 @@ impl DirtyData {
     }
 
     /// Returns whether there are more than `many` uncommitted bytes. Recomputes the upper bound only when it exceeds
-    /// `many`, because there may be a hundred thousand pieces.
+    /// `many`, because counting a hundred thousand writes takes long.
     pub(super) fn is_uncommitted_beyond(&mut self, many: u64) -> bool {
         if self.uncommitted_at_most > many {
             self.uncommitted_at_most = self.uncommitted_bytes();
@@ -324,7 +326,8 @@ impl DirtyData {
     }
 
     /// Returns the value for `covered` of [`DirtyData::committed`] if the client sends a COMMIT now; `None` if the
-    /// server has no uncommitted bytes. A COMMIT covers only bytes that the server acknowledged before.
+    /// server has no uncommitted bytes. A COMMIT covers only bytes that the server acknowledged before the client sent
+    /// the COMMIT.
     pub(super) fn covered_by_commit(&self, lane: Lane) -> Option<u64> {
         self.is_uncommitted(lane).then_some(self.acknowledged)
     }
@@ -383,17 +386,17 @@ impl DirtyData {
         Some(Resend { at, acknowledged: sent.acknowledged, number: sent.number, piece: sent.piece.clone() })
     }
 
-    /// Records that the server received a write again, under this grant.
+    /// Records that the server received a write again, which the client sent under the layout grant with this number.
     pub(super) fn resent(&mut self, lane: Lane, resend: &Resend, verifier: Verifier, grant: u64) {
         let sent = self.uncommitted.get_mut(&lane).and_then(|all| all.get_mut(resend.at));
-        // The client may have dropped the write in the meantime.
+        // If the client dropped the write before the reply arrived, there is nothing to record.
         if let Some(sent) = sent.filter(|sent| sent.acknowledged == resend.acknowledged) {
             (sent.verifier, sent.under.grant) = (verifier, grant);
         }
     }
 
-    /// Records that the mgr received a write that was first sent to a data server, in these ranges. Returns the window
-    /// space to release.
+    /// Records that the mgr received a write that was first sent to a data server, in one request for each range.
+    /// Returns the window space to release.
     #[must_use]
     pub(super) fn moved_to_mgr(
         &mut self,
@@ -402,7 +405,7 @@ impl DirtyData {
         received: Vec<(ByteRange, Bytes, Written)>,
     ) -> u64 {
         let Some(all) = self.uncommitted.get_mut(&lane) else { return 0 };
-        // The client may have dropped the write in the meantime.
+        // If the client dropped the write before the reply arrived, there is nothing to record.
         let Some(at) = all.iter().position(|sent| sent.acknowledged == resend.acknowledged) else { return 0 };
         let sent = all.remove(at);
         if all.is_empty() {
@@ -449,7 +452,7 @@ impl DirtyData {
 
 /// The size report (LAYOUTCOMMIT) that the client owes the mgr.
 impl DirtyData {
-    /// Returns the number of the current grant, under which the client sends bytes now.
+    /// Returns the number of the current layout grant, under which the client sends bytes now.
     pub(super) fn grant(&self) -> u64 {
         self.grant
     }
@@ -460,7 +463,8 @@ impl DirtyData {
         self.ask_iods = self.unreported.is_some();
     }
 
-    /// Records that bytes up to `end`, sent under this grant, are durable on iods and not reported to the mgr.
+    /// Records that bytes up to `end`, sent under the layout grant with this number, are durable on iods and not
+    /// reported to the mgr.
     pub(super) fn became_durable(&mut self, end: u64, grant: u64) {
         self.unreported = Some(self.unreported.unwrap_or(0).max(end));
         self.ask_iods |= grant != self.grant;
@@ -476,19 +480,21 @@ impl DirtyData {
         self.holes
     }
 
-    /// Returns the report that is due, if any: the end of the durable bytes, and the update for the layout.
+    /// Returns the size report that is due, if any: the file offset just after the durable bytes, and the update for
+    /// the layout.
     pub(super) fn report_due(&self) -> Option<(u64, Update)> {
         self.unreported.map(|end| (end, Update { measure: self.ask_iods, holes: self.holes, ..Update::default() }))
     }
 
-    /// Records that the mgr received a report up to `end`. Returns `None` if a later report is due. Otherwise returns
-    /// whether the mgr asked the iods, so that its size may differ from the size that the client knows.
+    /// Records that the mgr received a size report up to file offset `end`. Returns `None` if a later report is due.
+    /// Otherwise returns whether the mgr asked the iods, so that its size may differ from the size that the client
+    /// knows.
     pub(super) fn reported(&mut self, end: u64) -> Option<bool> {
         self.unreported.take_if(|due| *due == end)?;
         Some(std::mem::take(&mut self.ask_iods))
     }
 
-    /// Drops the report that is due.
+    /// Drops the size report that is due.
     pub(super) fn drop_report(&mut self) {
         self.unreported = None;
     }
@@ -496,7 +502,7 @@ impl DirtyData {
 
 /// All dirty data together.
 impl DirtyData {
-    /// Returns the window space that all bytes occupy.
+    /// Returns the space that all dirty bytes occupy in the write window.
     #[cfg(test)]
     fn bytes(&self) -> u64 {
         let in_flight: u64 = self.in_flight.values().map(|batch| batch.bytes).sum();

@@ -1,5 +1,5 @@
 //! The size of an open file as far as this client knows it. It tracks whether other clients may have changed the size,
-//! which answers of the mgr are outdated, and the version of the contents.
+//! which replies of the mgr are outdated, and the version of the contents.
 
 #[cfg(test)]
 mod tests;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of size reports that the client remembers, to recognize answers that are older than a report.
+/// Maximum number of size reports that the client remembers, to recognize replies that are older than a report.
 const REPORTS: usize = 16;
 
 /// The version of a file's contents as far as this client knows. It changes when this client writes, truncates or locks
@@ -23,25 +23,25 @@ pub(crate) struct Version {
 /// The known size of a file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownSize {
-    /// The size, including this client's unsent writes.
+    /// The size of the file, including this client's unsent writes.
     size: u64,
-    /// The mount's logical time ([`super::Inode::stamp`]) at the last change of the size on this mount. An answer that
+    /// The mount's logical time ([`super::Inode::stamp`]) at the last change of the size on this mount. A reply that
     /// the client requested earlier may be outdated.
     stamp: u64,
     /// Whether other clients may have changed the size since the client learned it.
     doubtful: bool,
-    /// Counts the events, other than changes of the size, that make earlier read bytes outdated.
+    /// A counter that increases when bytes that the client has read become outdated, other than by a change of the
+    /// size.
     turns: u64,
     /// Whether the mgr reported a smaller size than the client knew, so that a read up to the earlier end must be
     /// repeated.
     shorter: bool,
     /// When the client last learned the size from the mgr.
     learned: Option<Instant>,
-    /// Whether the client is requesting the size because its last answer is too old.
+    /// Whether the client is requesting the size because its last reply is too old.
     asking: bool,
     /// The ends of the last LAYOUTCOMMITs, each with the mount's logical time when the mgr replied. The ends decrease.
-    /// The size in an answer that was requested before several of these replies must reach at least the first of their
-    /// ends.
+    /// A size that the client requested before some of these replies must reach at least the end of the first of them.
     reported: VecDeque<(u64, u64)>,
 }
 
@@ -82,13 +82,13 @@ impl KnownSize {
         self.set(self.size.max(end), stamp);
     }
 
-    /// Records that this client set the size.
+    /// Records that this client set the size of the file.
     pub(super) fn set(&mut self, size: u64, stamp: u64) {
         self.size = size;
         self.touch(stamp);
     }
 
-    /// Records a change at logical time `stamp`: the size in answers that the client requested earlier may be outdated.
+    /// Records a change at logical time `stamp`: the size in replies that the client requested earlier may be outdated.
     pub(super) fn touch(&mut self, stamp: u64) {
         self.stamp = stamp;
     }
@@ -99,16 +99,16 @@ impl KnownSize {
         self.invalidate_reads();
     }
 
-    /// Records that bytes read before are outdated.
+    /// Records that all bytes that the client read before this call are outdated.
     pub(super) fn invalidate_reads(&mut self) {
         self.turns += 1;
     }
 
-    /// Records the size from an answer of the mgr that the client requested at logical time `stamp`; returns the known
+    /// Records the size from a reply of the mgr that the client requested at logical time `stamp`; returns the known
     /// size. `own_end` is the file offset just after the last byte that the mgr may not know of.
     pub(super) fn learn(&mut self, size: u64, stamp: u64, own_end: u64, now: Instant) -> u64 {
         if self.is_newer_than(stamp) {
-            // The answer may be older than a change on this mount.
+            // The reply may be older than a change on this mount, so do not use it.
             self.doubt();
         } else {
             self.accept(size, own_end);
@@ -127,7 +127,8 @@ impl KnownSize {
         self.size
     }
 
-    /// Records the mgr's size, if nothing on this mount has changed the size since the request.
+    /// Records the mgr's size. The caller has checked that nothing on this mount has changed the size since the
+    /// request.
     fn accept(&mut self, size: u64, own_end: u64) {
         self.doubtful = false;
         let size = size.max(own_end);
@@ -146,7 +147,7 @@ impl KnownSize {
     }
 
     /// Ends the request that [`KnownSize::begin_asking`] began. `answer` is the size that the mgr returned, if it
-    /// replied. Changes on this mount since the request take precedence over the answer.
+    /// replied. Changes on this mount since the request take precedence over the reply.
     pub(super) fn end_asking(&mut self, answer: Option<u64>, stamp: u64, own_end: u64, now: Instant) {
         (self.asking, self.learned) = (false, Some(now));
         if let Some(size) = answer.filter(|_| !self.is_newer_than(stamp)) {

@@ -22,7 +22,7 @@ const RENEW_PAUSE: Duration = Duration::from_secs(1);
 /// A layout that the mgr granted.
 #[derive(Clone, Debug)]
 pub(super) struct Grant<L> {
-    /// The layout that the driver created from the mgr's answer.
+    /// The layout that the driver created from the mgr's reply.
     pub(super) layout: L,
     /// The generation of the file when the mgr granted the layout; each fence increases it.
     pub(super) generation: Generation,
@@ -30,7 +30,7 @@ pub(super) struct Grant<L> {
     pub(super) stateid: stateid4,
     /// Whether the layout allows writing.
     pub(super) write: bool,
-    /// Whether the file was open for reading at the grant. The layout then allows reads.
+    /// Whether the file was open for reading when the mgr granted the layout. If so, the layout allows reads.
     pub(super) read: bool,
     /// The number of the OPEN that requested the layout in the same COMPOUND; `None` for a separate LAYOUTGET.
     pub(super) open: Option<u64>,
@@ -49,7 +49,7 @@ pub(super) enum Granted {
     /// The client lost or returned its layout after it had sent this request, so the mgr may have granted this layout
     /// before the loss. The client holds the layout, but requests another one before I/O uses it.
     Doubtful,
-    /// The grant is older than a layout that the client holds or has returned.
+    /// The mgr granted this layout before one that the client holds or has returned.
     Outdated,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Recall {
 /// Whether I/O may use the layout that the client holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
-    /// I/O may use it.
+    /// I/O may use the layout.
     Usable,
     /// No I/O may use the layout, because the iods refuse it or the mgr may have revoked it. The client still reports
     /// earlier writes under it, and returns it on a recall.
@@ -92,7 +92,7 @@ pub(super) struct Held<L> {
     standing: Standing,
     /// Whether the mgr fenced the layout on request of this client.
     fenced: bool,
-    /// The state of the replacement of this layout, once an attempt has begun.
+    /// The state of the attempt to replace this layout; `None` before the first attempt.
     renewal: Option<Renewal>,
 }
 
@@ -118,7 +118,7 @@ pub(super) struct LayoutState<L> {
     recall: Option<Recall>,
     /// The stateid of the layout that the client last returned. Layouts up to its sequence number are no longer valid.
     gone: Option<stateid4>,
-    /// Number of OPENs that the client had sent when it last returned or lost a layout. The answer to one of these
+    /// Number of OPENs that the client had sent when it last returned or lost a layout. The reply to one of these
     /// OPENs may grant a layout that is no longer valid.
     opens_before: u64,
     /// The layout kind to request, as an index into the client's order of preference. The mgr has refused all kinds
@@ -133,7 +133,7 @@ fn is_after(seqid: u32, other: u32) -> bool {
     seqid.wrapping_sub(other) as i32 > 0
 }
 
-/// Returns the stateid with the later sequence number; both belong to the same layout.
+/// Returns the stateid with the later sequence number; `a` and `b` belong to the same layout.
 fn later(a: stateid4, b: stateid4) -> stateid4 {
     if is_after(b.seqid, a.seqid) { b } else { a }
 }
@@ -155,7 +155,7 @@ impl<L> Default for LayoutState<L> {
 }
 
 impl<L> Held<L> {
-    /// Returns the driver's layout.
+    /// Returns the layout that the driver created.
     pub(super) fn layout(&self) -> &L {
         &self.grant.layout
     }
@@ -176,7 +176,7 @@ impl<L> Held<L> {
     }
 }
 
-/// Requests for a layout, and their answers.
+/// Requests for a layout, and their replies.
 impl<L> LayoutState<L> {
     /// Returns whether the client should send a LAYOUTGET for the preferred kind, for opens with these access modes.
     pub(super) fn wants(&self, read: bool, write: bool) -> bool {
@@ -346,8 +346,8 @@ impl<L> Held<L> {
 
 /// The return, recall and loss of the layout.
 impl<L> LayoutState<L> {
-    /// Records a recall. The client answers it with a LAYOUTRETURN ([`LayoutState::begin_return`]) even if it holds no
-    /// layout, because the answer with the grant may be in flight or lost.
+    /// Records a layout recall. Even if the client holds no layout, it answers with a LAYOUTRETURN
+    /// ([`LayoutState::begin_return`]), because the reply with the grant may be in flight or lost.
     pub(super) fn recalled(&mut self, recall: Recall) {
         let later = |before: Recall| Recall { stateid: later(before.stateid, recall.stateid), ..recall };
         let before = self.recall.filter(|before| before.stateid.other == recall.stateid.other);
@@ -371,8 +371,8 @@ impl<L> LayoutState<L> {
         let held = self.held.take_if(|held| held.grant.stateid.other == stateid.other);
         let stateid = held.map_or(stateid, |held| later(held.grant.stateid, stateid));
         if let Some(other) = &mut self.held {
-            // The recall was late, or came before the grant of the layout that it recalls. The client requests a layout
-            // again before the next I/O.
+            // The client holds a layout with another stateid: the recall was late, or arrived before the grant of the
+            // layout that it recalls. The next I/O requests a layout again.
             other.standing = Standing::Spent;
         }
         self.gone = Some(stateid);
@@ -384,20 +384,21 @@ impl<L> LayoutState<L> {
     pub(super) fn take_for_close(&mut self) -> Option<(layouttype4, stateid4)> {
         let in_use = self.is_in_use();
         let Grant { kind, stateid, .. } = self.held.take_if(|_| !in_use)?.grant;
-        // The LAYOUTRETURN of the close also answers a recall of the layout.
+        // The LAYOUTRETURN of the close also answers a recall of the layout, so remove the recall.
         let recall = self.recall.take_if(|recall| recall.stateid.other == stateid.other);
         let stateid = recall.map_or(stateid, |recall| later(stateid, recall.stateid));
         self.gone = Some(stateid);
         Some((kind.number(), stateid))
     }
 
-    /// Records the end of a LAYOUTRETURN, with or without a reply. `opens` is the number of OPENs sent so far.
+    /// Records the end of a LAYOUTRETURN, with or without a reply. `opens` is the number of OPENs that the client has
+    /// sent by now.
     pub(super) fn returned(&mut self, opens: u64) {
         self.opens_before = opens;
     }
 
-    /// Drops a layout that the mgr revoked or does not know. `opens` is the number of OPENs sent so far. Requests that
-    /// use the layout continue until the iods refuse them.
+    /// Drops a layout that the mgr revoked or does not know. `opens` is the number of OPENs that the client has sent by
+    /// now. Requests that use the layout continue until the iods refuse them.
     pub(super) fn lose(&mut self, opens: u64) {
         self.held = None;
         if let Some(asked) = &mut self.asked {

@@ -1,4 +1,4 @@
-//! The layout of an open file: the requests that get, renew, report under and return it.
+//! The layout of an open file: the requests that get, renew and return it, and the size reports under it.
 
 use super::layout_state::{Grant, Granted, Held, LayoutState, Recall};
 use super::opens::TRIES;
@@ -49,7 +49,7 @@ impl Layouts {
     /// Waits until no request uses a layout.
     async fn are_unused(&self) {
         loop {
-            // Enable the notification before the check, so that the task misses none.
+            // Enable the notification before the check, so that the task misses no notification.
             let mut unused = std::pin::pin!(self.unused.notified());
             unused.as_mut().enable();
             if !self.state().is_in_use() {
@@ -122,7 +122,7 @@ impl Inode {
 
     /// Returns whether an OPEN should also request a layout of the preferred kind.
     pub(crate) async fn wants_layout(&self, read: bool, write: bool) -> bool {
-        // Wait for a LAYOUTGET in flight, which may get the layout.
+        // Wait for a LAYOUTGET in flight: if it gets the layout, OPEN need not request one.
         let _turn = self.layout_turn().await;
         self.layouts.state().wants(read, write)
     }
@@ -158,7 +158,8 @@ impl Inode {
                 },
                 several => format!("{} layouts instead of one", several.len()),
             },
-            // The mgr may grant a layout a little later. Until then I/O takes the mgr path.
+            // The mgr may grant a layout a little later, so request one at a later I/O. Until then I/O takes the mgr
+            // path.
             Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE | NFS4ERR_LAYOUTTRYLATER)) => return None,
             Err(Failed::Nfs(NFS4ERR_RECALLCONFLICT | NFS4ERR_RETURNCONFLICT)) => return None,
             Err(failed) => format!("{failed:?}"),
@@ -178,8 +179,8 @@ impl Inode {
         let granted = layouts.granted(grant);
         match granted {
             Granted::Usable { continues: true } | Granted::Outdated => {}
-            // Update both under one lock, so that no write under the new layout counts as a write under the earlier
-            // one.
+            // Update the layout state and the dirty data while the layout state is locked. Otherwise a write under the
+            // new layout could count as a write under the earlier one.
             Granted::Usable { .. } | Granted::Recalled | Granted::Doubtful => self.state().dirty.granted_again(),
         }
         granted
@@ -196,7 +197,7 @@ impl Inode {
             // uses.
             drop(stale);
         }
-        // Without a lease, the mgr may have granted the layout and locks to other clients.
+        // Check the lease: if it has expired, the mgr may have granted the layout and locks to other clients.
         self.mount.session.ensure_lease().await?;
         if let Some(layout) = self.usable_layout(write) {
             return Ok(Some(layout));
@@ -204,7 +205,8 @@ impl Inode {
         if self.layouts.state().is_refused() {
             return Ok(None);
         }
-        // Box the future of the request, because most I/O finds a usable layout before.
+        // Box the future of the request, so that the caller's future stays small. Most I/O finds a usable layout and
+        // sends no request.
         let ask = async {
             if let Some(layout) = self.usable_layout(write) {
                 return Ok(Some(layout));
@@ -226,10 +228,10 @@ impl Inode {
         Some(used)
     }
 
-    /// Starts a task that requests another layout before the current one expires. Meanwhile I/O continues under the
+    /// Starts a task that requests another layout before the current one expires. Until then, I/O continues under the
     /// current layout.
     fn renew_soon(&self, number: u64) {
-        // An inode without opens is not in the table, and needs no layout.
+        // An inode without opens is not in the mount's table of open files, and needs no layout.
         let Some(inode) = self.mount.inodes.get(self.node.id) else { return };
         let Some(write) = self.layouts.state().begin_renewal(number, Instant::now()) else { return };
         net::task::spawn_on(&self.mount.runtime, async move {
@@ -268,7 +270,7 @@ impl Inode {
                     None => break,
                 }
             }
-            // Try the next kind only if the mgr refused this one. Otherwise it may grant this kind a little later.
+            // Try the next kind only if the mgr refused this one. Otherwise the mgr may grant this kind later.
             let next = self.layouts.state().kind();
             if next == position {
                 return Ok(());
@@ -301,13 +303,14 @@ impl Inode {
         }
     }
 
-    /// Reports size and modification time of writes since the last report to the mgr (RFC 8881 §18.42). If the client
-    /// holds no layout, it first requests one; the mgr grants none while another client truncates the file.
+    /// Sends LAYOUTCOMMIT with the size and modification time after the writes since the last report (RFC 8881 §18.42).
+    /// If the client holds no layout, it first requests one. The mgr grants no layout while another client truncates
+    /// the file.
     pub(crate) async fn report(&self) -> Result<()> {
         self.report_within(self.mount.options.retry_timeout).await
     }
 
-    /// Reports like [`Inode::report`], but waits at most `patience` for a layout.
+    /// Sends the size report like [`Inode::report`], but waits at most `patience` for a layout.
     async fn report_within(&self, patience: Duration) -> Result<()> {
         let due = |state: &State| state.dirty.report_due().map(|(end, update)| (Some(end), update));
         self.commit_layout("reporting what was written", patience, due).await
@@ -373,7 +376,7 @@ impl Inode {
         self.opened(true).ok().and_then(|opened| opened.caller)
     }
 
-    /// Returns whether a report is due and the client holds no layout to send it under.
+    /// Returns whether a size report is due and the client holds no layout to send it under.
     pub(crate) async fn cannot_report(&self) -> bool {
         let _turn = self.layout_turn().await;
         let reportable = self.layouts.state().reportable().is_some();
@@ -381,16 +384,16 @@ impl Inode {
     }
 
     /// Excludes attribute changes ([`Inode::set_attrs`]). A close holds the guard from before it removes its open until
-    /// the mgr has its report.
+    /// the mgr has its size report.
     pub(crate) async fn reporting(&self) -> RwLockReadGuard<'_, ()> {
         self.reporting.read().await
     }
 
-    /// Records that the mgr received a report up to `end`.
+    /// Records that the mgr received a size report up to file offset `end`.
     pub(crate) fn reported(&self, end: u64) {
         let mut state = self.state();
         if let Some(asked_iods) = state.dirty.reported(end) {
-            // The mgr asked the iods, whose size may differ from the size that the client knows.
+            // The mgr took the size from the iods, so it may differ from the size that the client knows.
             if asked_iods {
                 state.size.doubt();
             }
@@ -398,8 +401,8 @@ impl Inode {
         }
     }
 
-    /// Drops the report that is due, because the mgr removed the file during its close. The last name had been removed
-    /// before, and the mgr lost the open in a restart. No client can read the file any more.
+    /// Drops the size report that is due, because the mgr removed the file during its close. The file had no name any
+    /// more, and the mgr lost the open in a restart. No client can read the file any more.
     pub(crate) fn gone(&self) {
         tracing::debug!(file = %self.node.id, "the mgr removed the file before CLOSE: the client drops its size report");
         self.state().dirty.drop_report();
@@ -408,9 +411,10 @@ impl Inode {
     /// Appends the LAYOUTCOMMIT that is due, if any, and returns the LAYOUTRETURN of a last close. `report` is `None`
     /// if the caller wants no LAYOUTCOMMIT; otherwise it says whether all written bytes are durable.
     ///
-    /// Another task may open the file again meanwhile. No I/O may use the layout while the client returns it, because
-    /// afterwards the mgr no longer asks the iods for sizes. With `wait`, no task can request another layout before
-    /// [`Goodbye::said`]. Callers set no `wait` if the mgr may have to recall this layout before it replies.
+    /// While the COMPOUND is in flight, another task may open the file again. No I/O may use the layout while the
+    /// client returns it, because afterwards the mgr no longer asks the iods for sizes. With `wait`, no task can
+    /// request another layout before [`Goodbye::said`]. Callers set no `wait` if the mgr may have to recall this layout
+    /// before it replies.
     pub(crate) async fn append_goodbye(
         &self,
         compound: &mut Compound,
@@ -436,7 +440,7 @@ impl Inode {
         Goodbye { committed, returned, turn }
     }
 
-    /// Records the end of a LAYOUTRETURN. The answer to an OPEN that the client sent earlier may still grant the
+    /// Records the end of a LAYOUTRETURN. The reply to an OPEN that the client sent earlier may still grant the
     /// returned layout.
     fn layout_is_back(&self) {
         let opens = self.mount.opens_asked().0;
@@ -444,24 +448,25 @@ impl Inode {
     }
 
     /// Forgets the durable lengths of the objects. The client calls this before it truncates the file, and again after
-    /// the mgr has answered: a layout that the mgr granted before the truncate may arrive in between.
+    /// the mgr has answered: a layout that the mgr granted before the truncate may arrive between the two calls.
     pub(crate) async fn forget_lengths(&self) {
-        // Wait for a LAYOUTGET in flight: its answer may contain lengths from before the truncate.
+        // Wait for a LAYOUTGET in flight: its reply may contain object lengths from before the truncate.
         let _turn = self.layout_turn().await;
         if let Some(held) = self.layouts.state().held() {
             held.layout().truncating();
         }
     }
 
-    /// Forbids I/O under the current layout after a failed truncate: the mgr may still execute the truncate, and would
-    /// remove later writes. The mgr grants no other layout until the outcome is known.
+    /// Forbids I/O under the current layout after a failed truncate: the mgr may still execute the truncate, which
+    /// removes later writes. The mgr grants no other layout until the outcome of the truncate is known.
     pub(super) async fn distrust_layout(&self) {
         let _turn = self.layout_turn().await;
         self.layouts.state().distrust();
     }
 
-    /// Removes an open if CLOSE is the only operation that its close needs: no report is due, and it has no locks and
-    /// no layout to return. Returns the stateid of the open, and the delegation to return if this was the last open.
+    /// Removes an open if CLOSE is the only operation that its close needs: no size report is due, and the open has no
+    /// locks and no layout to return. Returns the stateid of the open, and the delegation to return if this was the
+    /// last open.
     pub(crate) async fn remove_mere_open(&self, key: u64) -> Option<(stateid4, Option<stateid4>)> {
         let _turn = self.layout_turn().await;
         let has_layout = self.has_layout();
@@ -488,10 +493,10 @@ impl Inode {
         self.lose_layout();
     }
 
-    /// Returns the report that is due, in the form for an mgr that has restarted since it granted the layout
+    /// Returns the size report that is due, in the form for an mgr that has restarted since it granted the layout
     /// (`loca_reclaim`, RFC 8881 §12.7.4).
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
-        // A task that has locked `layout_turn` is about to report, or to request a layout to report under.
+        // The task that has locked `layout_turn`, if any, sends the size report itself, so do nothing.
         let _turn = self.layout_turn.try_lock()?;
         let (end, update) = self.state().dirty.report_due()?;
         let layouts = self.layouts.state();
@@ -512,7 +517,7 @@ impl Inode {
         let inode = self.clone();
         net::task::spawn(async move {
             if let Err(error) = inode.give_back().await {
-                // Opens for writing must report the error.
+                // Written bytes may not be durable, so each open for writing must report the error.
                 inode.fail(error);
             }
         });
@@ -530,29 +535,30 @@ impl Inode {
     /// Answers a recall (RFC 8881 §20.3): makes all writes durable, reports them, and returns the layout. The next I/O
     /// requests a new layout.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
-        // A truncate by this client delays all writes until the mgr replies, and the mgr may wait for the return of
-        // this layout.
+        // Do not wait for the writes if a truncate by this client delays them: the truncate waits for the mgr, and the
+        // mgr may wait for this return.
         let mut cutting = self.cutting.subscribe();
         tokio::select! {
             biased;
             // `wait_for` cannot fail: the sender lives as long as this inode. A truncate cannot begin while bytes are
-            // being sent, because both lock `order`.
+            // being sent, because truncate and send both lock `order`.
             _ = cutting.wait_for(|cutting| *cutting) => {}
             () = self.hand_over(true) => {}
         }
         self.settle_all().await;
-        // The client may have sent more writes since. From now on it sends no write until it has returned the layout.
+        // Other tasks may have sent writes during `settle_all`. From now on, no task sends a write until the client has
+        // returned the layout.
         self.leaving.hold(pin!(self.return_recalled())).await
     }
 
     async fn return_recalled(self: &Arc<Self>) -> Result<()> {
         self.settle_all().await;
-        // Do not wait for another layout: the client that needs the recall's outcome waits for this return, and the mgr
-        // grants no layout before it.
+        // Do not wait for another layout: the client that caused the recall waits for this return, and the mgr grants
+        // no layout before it.
         let reported = self.report_within(Duration::ZERO).await;
         let returned = self.layout_turn.hold(pin!(self.send_return())).await?;
         match reported {
-            // The mgr granted the layout after the client had postponed its report.
+            // The client had no layout for the report yet. The next fsync or close sends the report.
             Err(error) if returned && error.is(Status::NoLayout) => Ok(()),
             Err(_) if !returned => Ok(()),
             reported => reported,
@@ -562,9 +568,9 @@ impl Inode {
     /// Sends the LAYOUTRETURN that answers a recall, after the last request under the layout has ended. Returns `false`
     /// if there is no recall to answer.
     async fn send_return(&self) -> Result<bool> {
-        // The mgr recalls layouts on behalf of clients that truncate or extend the file.
+        // The mgr recalls layouts for clients that truncate or extend the file, so the known size may be outdated.
         self.state().size.doubt();
-        // A close may have returned the layout already. The next fsync or close then sends the report.
+        // If a close has already returned the layout, there is no recall to answer.
         if !self.layouts.state().begin_return() {
             return Ok(false);
         }
@@ -592,7 +598,7 @@ pub(crate) struct Goodbye<'a> {
 }
 
 impl Goodbye<'_> {
-    /// Records the end of the COMPOUND, with or without a reply from the mgr.
+    /// Records the end of the COMPOUND that contains the LAYOUTRETURN, with or without a reply from the mgr.
     pub(crate) fn said(&mut self, inode: &Inode) {
         if self.returned.is_some() {
             inode.layout_is_back();

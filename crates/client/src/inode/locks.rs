@@ -22,7 +22,7 @@ use wire::nfs4::*;
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
-/// Whether another owner held the requested lock at first, so that the caller had to wait.
+/// Whether the caller had to wait, because another owner held a conflicting lock when the caller requested its lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waited(pub(crate) bool);
 
@@ -37,7 +37,7 @@ pub struct HeldLock {
     pub owner: Option<u64>,
 }
 
-/// The mgr's answer to a LOCK request.
+/// The mgr's reply to a LOCK request.
 enum Answer {
     Granted,
     Denied,
@@ -45,15 +45,15 @@ enum Answer {
     Again,
 }
 
-/// A LOCK request in flight. If its caller is cancelled or the answer is lost, the drop of this value makes the client
-/// settle with the mgr whether the owner has the lock.
+/// A LOCK request in flight. If its caller is cancelled or the reply is lost, the client does not know whether the
+/// owner has the lock. Dropping this value then starts a task that finds out.
 struct Doubt<'a> {
     inode: &'a Arc<Inode>,
     key: u64,
     owner: u64,
     span: Span,
     kind: LockKind,
-    /// Whether the client still waits for the answer.
+    /// Whether the client still waits for the reply to LOCK.
     open: bool,
 }
 
@@ -142,7 +142,7 @@ impl Inode {
         let mut pause = PAUSE;
         let mut waited = Waited(false);
         loop {
-            // Enable the notification before the request, so that the task misses none.
+            // Enable the notification before the request, so that the task misses no notification.
             let mut free = std::pin::pin!(self.lock_free.notified());
             free.as_mut().enable();
             if self.lock(key, owner, span, kind, true).await? {
@@ -159,14 +159,15 @@ impl Inode {
         self.lock_free.notify_waiters();
     }
 
-    /// Makes the mgr's locks match the locks that the client has recorded, after the answer to a LOCK was lost or
-    /// ignored.
+    /// Makes the mgr's locks match the locks that the client has recorded, after the client lost or ignored the reply
+    /// to a LOCK.
     async fn settle_doubt(&self, key: u64, owner: u64, span: Span, kind: LockKind) -> Result<()> {
-        // If the file is closed, the mgr has released its locks.
+        // If the file is closed, the mgr has released its locks, so there is nothing to do.
         let Some(before) = self.state().opens.locks_in(key, owner, span) else { return Ok(()) };
         let (mut tries, mut open) = (TRIES, false);
         if self.lock_stateids(key, owner)?.1.is_none() {
-            // The lost answer contained the lock stateid; a repeated LOCK returns it again.
+            // The lost reply contained the lock stateid, which the client needs to unlock. A repeated LOCK returns it
+            // again.
             match self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await? {
                 Answer::Granted => {}
                 Answer::Denied | Answer::Again => return Ok(()),
@@ -227,7 +228,7 @@ impl Inode {
         match results.raw::<LOCK4resok>(OP_LOCK) {
             Ok(got) if self.locked(key, owner, open, got.lock_stateid, (span, kind)) => Ok(Answer::Granted),
             Err(Failed::Nfs(NFS4ERR_DENIED)) => Ok(Answer::Denied),
-            // While the answer was in flight, the open was closed, or was reclaimed without this lock.
+            // During the request the open was closed, or was reclaimed without this lock: request the lock again.
             Ok(_) => self.again(tries, lost_error()),
             Err(failed @ Failed::Nfs(status)) if is_state_lost(status) => {
                 let error = results.error(&failed);
@@ -252,8 +253,7 @@ impl Inode {
         self.locking.hold(pin!(self.send_back(owner, span))).await.and(written)
     }
 
-    /// Releases a lock range like [`Self::unlock`], but does not report write errors: the next call that reports errors
-    /// does.
+    /// Releases a lock range like [`Self::unlock`], but leaves write errors for the next call that reports errors.
     pub(crate) async fn unlock_quietly(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = self.flush(key).await;
         self.locking.hold(pin!(self.send_back(owner, span))).await.and(written)
@@ -329,7 +329,8 @@ impl Inode {
         let mut state = self.state();
         let booked = state.opens.locked(key, open_stateid, lock, (owner, span, kind));
         if booked {
-            // The previous lock holder may have changed the file.
+            // The previous lock holder may have changed the file, so the known size and read-ahead bytes may be
+            // outdated.
             state.size.doubt();
         }
         booked
@@ -357,8 +358,8 @@ impl Inode {
         LOCK4args { locktype, reclaim: true, offset, length, locker }
     }
 
-    /// Handles a refused lock stateid that the client has not replaced since: the mgr has revoked the locks or does not
-    /// know them.
+    /// Handles a refused lock stateid that the client has not replaced since the request: the mgr has revoked the locks
+    /// or does not know them.
     pub(super) async fn lock_refused(&self, lock: stateid4) -> Result<()> {
         self.lock_gone(lock);
         self.mount.session.free_stateid(lock).await
@@ -398,12 +399,13 @@ impl Inode {
         }
     }
 
-    /// Returns an error if locks of this owner under this open were lost and the owner has not unlocked since.
+    /// Returns an error if the client lost locks of this owner under this open, and the owner has not unlocked after
+    /// the loss.
     fn locks_kept(&self, key: u64, owner: u64) -> Result<()> {
         self.state().opens.locks_kept(key, Some(owner))
     }
 
-    /// Returns an error if locks under this open were lost and their owners have not unlocked since.
+    /// Returns an error if the client lost locks under this open, and their owners have not unlocked after the loss.
     pub(crate) fn all_locks_kept(&self, key: u64) -> Result<()> {
         self.state().opens.locks_kept(key, None)
     }

@@ -164,7 +164,7 @@ impl OpenStates {
     /// Returns the stateids of all opens and locks.
     pub(super) fn stateids(&self) -> Vec<stateid4> {
         let locks = self.opens.iter().flat_map(|open| open.locks.values()).filter_map(|locks| locks.stateid);
-        // Lock stateids first, because the end of an open also ends its locks.
+        // List lock stateids before opens, because the end of an open also ends its locks.
         locks.chain(self.opens.iter().map(|open| open.stateid)).collect()
     }
 }
@@ -218,8 +218,8 @@ impl OpenStates {
         true
     }
 
-    /// Records that an owner released a range. Returns `false` if the client has reclaimed the locks under another
-    /// stateid since.
+    /// Records that an owner released a range. Returns `false` if the client has meanwhile reclaimed the locks under
+    /// another stateid.
     pub(super) fn unlocked(&mut self, owner: u64, lock: stateid4, span: Span) -> bool {
         let is_known = self.owners_mut(owner).any(|locks| locks.is(lock));
         if is_known {
@@ -279,8 +279,8 @@ impl OpenStates {
         exclusive
     }
 
-    /// Returns an error if locks under this open (of `owner`, or of any owner) were lost and the owner has not unlocked
-    /// since.
+    /// Returns an error if the client lost locks of `owner` (`None`: of any owner) under this open, and the owner has
+    /// not unlocked after the loss.
     pub(super) fn locks_kept(&self, key: u64, owner: Option<u64>) -> Result<()> {
         let open = self.get(key);
         let all = open.into_iter().flat_map(|open| &open.locks).filter(|(o, _)| owner.is_none_or(|owner| owner == **o));

@@ -1,7 +1,7 @@
 //! I/O on the mgr path under an open of the file. The client opens the file again if the mgr does not know the open.
 //!
-//! The mgr may lose the client's state while the client prepares or sends a request. It then refuses the stateid in the
-//! request without executing it, even if the client has opened the file again meanwhile.
+//! The mgr may lose the client's state while the client prepares or sends a request. The mgr then refuses the stateid
+//! in the request without executing it, even if the client has already opened the file again.
 
 use super::delegation::revoked_error;
 use super::locks::lost_error;
@@ -25,7 +25,8 @@ impl Inode {
         found.ok_or_else(|| Error::usage("the file is no longer open for this operation"))
     }
 
-    /// Returns the current state of an open that allows the I/O (for writing, if `write`).
+    /// Returns the current stateid of an open that allows the I/O (for writing, if `write`), with what a request to the
+    /// mgr needs.
     pub(super) fn opened(&self, write: bool) -> Result<Opened<'_>> {
         let (stateid, caller) = self.suitable(write)?;
         let (session, tally, handle) = (&self.mount.session, &self.mount.tally, &self.node.handle);
@@ -49,8 +50,7 @@ impl Inode {
     pub(super) async fn mgr_write(&self, batch: u64, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let mut tries = TRIES;
         loop {
-            // Check before each attempt: while it opened the file again, the client may have learned that it lost
-            // locks.
+            // Check before each attempt: the client may have learned that it lost locks while it opened the file again.
             self.check_given_up(batch)?;
             let opened = self.opened(true)?;
             match opened.write(offset, data.clone(), stable).await {
@@ -105,7 +105,7 @@ impl Inode {
     /// `tries` are used up.
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
-        // Box the future: it is large, and the mgr rarely loses a stateid.
+        // Box the future, so that the caller's future stays small: the mgr rarely loses a stateid.
         self.reopening.hold(Box::pin(self.replace_stateid(stateid, error)).as_mut()).await
     }
 
@@ -119,11 +119,11 @@ impl Inode {
             return self.lock_refused(stateid).await.and(Err(lost_error()));
         }
         let open = self.state().opens.by_stateid(stateid).cloned();
-        // The open was closed, or got another stateid after the client prepared the request.
+        // The open was closed, or got another stateid after the client prepared the request: the caller tries again.
         let Some(open) = open else { return Ok(()) };
         tracing::debug!(file = %self.node.id, "{error}; opening it again");
         // When the mgr drops an open, it also drops the locks under it. It may keep revoked stateids until
-        // FREE_STATEID.
+        // FREE_STATEID, so free them all.
         let locks = self.locks_under(open.key);
         self.lose_locks(open.key, None);
         for gone in locks.into_iter().chain([open.stateid]) {

@@ -22,7 +22,7 @@ use wire::nfs4::OP_PUTFH;
 const RUNS_MANY: usize = 16;
 const RUNS_SHORT: u64 = 16 << 10;
 
-/// How often the client requests the size again because other tasks on this mount change it.
+/// How often a read requests the size again because other tasks on this mount have changed the size during the request.
 const SIZE_TRIES: u32 = 16;
 
 /// How long a read up to the end of a file waits for the mgr to confirm the end.
@@ -34,7 +34,7 @@ impl Inode {
     /// Reads a range, see [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         if self.is_shared() {
-            // Box the future: most reads are of files that are not shared.
+            // Box the future, so that the future of most reads stays small: most files are not shared.
             return Box::pin(self.read_beside_others(&policy, offset, len)).await;
         }
         let found = self.read_once(&policy, offset, len).await?;
@@ -44,8 +44,8 @@ impl Inode {
     }
 
     async fn read_once(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
-        // If a write on this mount overtakes the answer, ask again. The answer may be older than the write, or older
-        // than another client's truncate.
+        // A write on this mount may complete before the reply arrives. The reply may then be older than the write, or
+        // older than another client's truncate. So ask again.
         for _ in 0..SIZE_TRIES {
             if !self.is_doubtful() {
                 break;
@@ -74,8 +74,8 @@ impl Inode {
     }
 
     /// Reads a shared file with [`Inode::read_shared`], and checks the result against the client's uncommitted bytes.
-    /// If the result lacks some, another client has overwritten them, or a server has lost them. The client then sends
-    /// COMMIT, sends lost bytes again, and reads again.
+    /// If the result lacks some of these bytes, another client has overwritten them, or a server has lost them. The
+    /// client then sends COMMIT, sends lost bytes again, and reads again.
     async fn read_beside_others(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         let found = self.read_shared(policy, offset, len).await?;
         let (own, end) = {
@@ -105,7 +105,7 @@ impl Inode {
             return Ok(ReadResult { segments: Vec::new(), eof: offset >= FILE_SIZE_MAX });
         }
         self.expose(range).await;
-        // The mgr may still be gathering bytes that this client wrote on the mgr path.
+        // The mgr may still be gathering bytes that this client wrote on the mgr path, so the iods may lack them.
         let gathered = self.state().dirty.is_gathered(range);
         let straight = !gathered && self.reads_straight(policy, len).await;
         let layout = if straight { self.layout(false, None).await? } else { None };
@@ -131,7 +131,8 @@ impl Inode {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
-            // Compute `own_end` before the request: the mgr's answer need not include later reports.
+            // Compute `own_end` before the request, because the mgr's reply need not include reports that follow the
+            // request.
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;
             if data.is_empty() && !eof {
@@ -145,7 +146,8 @@ impl Inode {
                 runs.push((at, if zeros { Found::Nothing(len) } else { Found::Data(data) }));
                 at += len;
             }
-            // The mgr does not know of unreported bytes that this client wrote directly to the iods.
+            // The mgr does not know of unreported bytes that this client wrote directly to the iods, so its EOF may
+            // come too early.
             if eof && at >= own_end {
                 return Ok(true);
             }
@@ -196,7 +198,8 @@ impl Inode {
     /// Returns whether a read of `len` bytes takes the direct path.
     async fn reads_straight(&self, policy: &Policy, len: u64) -> bool {
         let straight = threshold::path(len, policy.read_threshold) == Path::Direct;
-        // Do not request a layout for a file that is too short, or whose writes take the mgr path.
+        // Do not request a layout for a file that is too short, or whose writes take the mgr path: read it through the
+        // mgr.
         let least = self.mount.present_threshold(policy.write_threshold).max(least_size(policy));
         straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout())
     }
@@ -216,7 +219,7 @@ impl Inode {
             return Ok(attrs);
         }
         // Another client has truncated the file, or a server has lost bytes that this client wrote. A COMMIT shows
-        // which.
+        // which is true, and the client sends lost bytes again.
         Box::pin(self.settle_all()).await;
         self.ask_attrs().await
     }
@@ -243,7 +246,7 @@ impl Inode {
     async fn read_direct(self: &Arc<Self>, layout: LayoutUse, range: ByteRange) -> Result<Runs> {
         let shares = layout.shares(&[range]).into_iter();
         let reads: Vec<_> = shares.map(|share| self.read_share(layout.clone(), share)).collect();
-        // From here on each share holds its own use of the layout, which ends with the share's request.
+        // From here on each share holds its own use of the layout until its request ends, so drop this use.
         drop(layout);
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
@@ -256,7 +259,8 @@ impl Inode {
                 Ok(ReadDone { mut runs, lost }) => {
                     drop(layout);
                     for range in lost {
-                        // Box the future of this rarely needed read, which would enlarge the future of every read.
+                        // Box the future of this rarely needed read, so that the future of every other read stays
+                        // small.
                         runs.extend(Box::pin(self.read_via_mgr(range)).await?);
                     }
                     return Ok(runs);
@@ -301,14 +305,15 @@ impl Inode {
             if len > 0 {
                 runs.push((at, Found::Data(data)));
             } else {
-                // The server has no bytes at this place below the known size: the file was truncated meanwhile, or the
-                // bytes were not written yet.
+                // The mgr has no bytes here, below the known size: another client truncated the file, or this client
+                // has not reported its writes.
                 if !eof {
                     return Err(Error::protocol(
                         "reading through the mgr: the mgr returned 0 bytes before the end of the file",
                     ));
                 }
-                // The mgr does not know of all of this client's writes, so the reader would see zeros in their place.
+                // The mgr does not know of all of this client's writes, and returns zeros in their place: report the
+                // writes, and read again.
                 if !told && !self.is_clean() {
                     self.make_durable().await;
                     self.report().await?;

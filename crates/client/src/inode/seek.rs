@@ -18,7 +18,7 @@ impl Inode {
         if offset >= size {
             return Ok(None);
         }
-        // When the mgr grants the layout, it stops gathering other clients' writes. End this use at once, because a
+        // Get a layout, because the mgr then stops gathering other clients' writes. End this use at once, because a
         // task must not hold a use of the layout while it waits for the mgr.
         drop(self.layout(false, None).await?);
         self.expose_to_iods().await;
@@ -38,7 +38,7 @@ impl Inode {
             Some(found) => found,
             None => self.next_via_mgr(offset).await?,
         };
-        // If another client has truncated the file meanwhile, the objects on the iods may reach beyond the size.
+        // Another client may have truncated the file before the iods replied, so cut the range to the size.
         Ok(found.and_then(|run| run.intersection(ByteRange { offset, len: size - offset })))
     }
 
@@ -57,7 +57,7 @@ impl Inode {
 
     /// Punches a hole, see [`crate::File::punch`].
     pub(crate) async fn punch(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
-        // Commit first: sending uncommitted bytes again would fill the hole.
+        // Commit first. Otherwise sending uncommitted bytes again could fill the hole.
         self.fsync_data(key).await?;
         let _turn = Turn(self);
         let size = self.size_now().await?;
@@ -106,7 +106,8 @@ impl Inode {
         caller: &Caller,
         changes: &SetAttrs,
     ) -> Result<Attrs> {
-        // Make everything durable first: sending uncommitted bytes again would restore bytes beyond the new end.
+        // Make everything durable first. Otherwise sending uncommitted bytes again could restore bytes beyond the new
+        // end.
         self.make_durable().await;
         key.map_or(Ok(()), |key| self.take_error(key))?;
         self.order.hold(pin!(self.set_attrs_in_order(caller, changes))).await
@@ -115,15 +116,15 @@ impl Inode {
     async fn set_attrs_in_order(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         self.cutting.send_replace(true);
         let _over = Over(self);
-        // Other tasks of this mount may have sent bytes since. Neither these bytes nor a report of them may reach a
-        // server after the truncate.
+        // Other tasks of this mount may have sent bytes before this task locked `order`. Neither these bytes nor a
+        // report of them may reach a server after the truncate.
         self.settle_all().await;
         self.reporting.hold_write(pin!(self.report_and_set_attrs(caller, changes))).await
     }
 
     async fn report_and_set_attrs(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         let settled = async { self.end_strays().await.and(self.report().await) }.await;
-        // Without an open for writing, the client cannot report, and need not: the closes have reported, or failed.
+        // Without an open for writing, the client can report nothing. It need not: each close has reported, or failed.
         if self.is_open_for_writing() {
             settled?;
         }
@@ -132,7 +133,7 @@ impl Inode {
         }
         let mut tries = TRIES;
         let attrs = loop {
-            // The last open for writing may close meanwhile; then SETATTR carries the anonymous stateid.
+            // If the last open for writing closes before SETATTR is sent, SETATTR carries the anonymous stateid.
             let opened = changes.size.and_then(|_| self.opened(true).ok());
             let stateid = opened.map_or(stateid4 { seqid: 0, other: [0; 12] }, |opened| opened.stateid);
             match self.send_attrs(stateid, caller, changes).await {
@@ -149,7 +150,8 @@ impl Inode {
         if changes.size.is_some() {
             self.forget_lengths().await;
             let mut state = self.state();
-            // The client has not sent bytes written meanwhile; it sends them after the truncate.
+            // The client still holds the bytes that programs wrote during the truncate. It sends them after the
+            // truncate.
             let size = attrs.size.max(state.dirty.own_end());
             state.size.set(size, self.mount.next_stamp());
         }
@@ -178,7 +180,7 @@ impl Inode {
     }
 }
 
-/// A guard whose drop invalidates bytes that were read before.
+/// A guard that marks bytes which the client read earlier as outdated, when the guard is dropped.
 struct Turn<'a>(&'a Inode);
 
 impl Drop for Turn<'_> {

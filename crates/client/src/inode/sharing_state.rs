@@ -1,5 +1,5 @@
-//! The sharing of a file with other clients: what the opens require, the delegations that this client got and lost, and
-//! when it may request the next one.
+//! The sharing of a file with other clients: whether the opens require coherence, the delegations that this client got
+//! and lost, and when it may request the next one.
 
 #[cfg(test)]
 mod tests;
@@ -21,12 +21,13 @@ pub(super) struct SharingState {
     grants: u64,
     /// Number of delegations that the mgr revoked. The client drops writes that relied on a revoked delegation.
     revocations: u64,
-    /// When the client last requested or lost a delegation.
+    /// When the client last requested a delegation of the file, or lost one.
     asked: Option<Instant>,
 }
 
 impl SharingState {
-    /// Records the requirements of a new open of the file.
+    /// Records whether a new open of the file requires coherence, and whether a cache holds dirty bytes under its
+    /// delegation.
     pub(super) fn opened(&mut self, coherent: bool, exclusive: bool) {
         self.coherent |= coherent;
         self.exclusive |= exclusive;
@@ -42,8 +43,8 @@ impl SharingState {
         self.exclusive
     }
 
-    /// Returns whether the client should request a delegation: an open requires coherence, and the last request is not
-    /// recent.
+    /// Returns whether the client should request a delegation: an open requires coherence, and the client has not
+    /// requested or lost a delegation recently.
     pub(super) fn may_ask(&self, now: Instant) -> bool {
         let lately = self.asked.is_some_and(|asked| now.saturating_duration_since(asked) < ASK_AGAIN);
         self.coherent && !lately

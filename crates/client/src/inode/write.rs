@@ -55,8 +55,8 @@ struct Errand {
 }
 
 impl Inode {
-    /// Accepts byte ranges into the window; see [`crate::File::write_at`] and [`crate::File::write_list`]. Reports
-    /// write errors of the open `key`.
+    /// Accepts byte ranges into the write window; see [`crate::File::write_at`] and [`crate::File::write_list`].
+    /// Reports write errors of the open `key`.
     pub(crate) async fn write(
         self: &Arc<Self>,
         key: Option<u64>,
@@ -72,19 +72,19 @@ impl Inode {
             self.take_run(ruling, &policy, revocations, (offset, data)).await?;
             hull = Some(hull.map_or(range, |hull| hull.around(range)));
         }
-        // Check this only after the inode has the bytes. A later recall finds the bytes in the inode and makes them
-        // durable; after an earlier recall, this call sends them now.
+        // Check only now, after the inode has the bytes, whether writes must reach a server. A later recall finds the
+        // bytes in the inode and makes them durable.
         if let Some(hull) = hull.filter(|hull| !hull.is_empty())
             && (policy.access == Access::Unbuffered || self.writes_through())
         {
             self.ask_again();
-            // Box the future of the send, because most writes are only gathered.
+            // Box the future of the send, so that the caller's future stays small: most writes are only gathered.
             return Box::pin(self.send(key, hull)).await;
         }
         Ok(())
     }
 
-    /// Accepts one byte range into the window.
+    /// Accepts one byte range into the write window.
     async fn take_run(
         self: &Arc<Self>,
         ruling: &Arc<Ruling>,
@@ -96,7 +96,7 @@ impl Inode {
             let part = data.split_to(data.len().min(PAYLOAD_MAX));
             let len = part.len();
             if !self.mount.window.try_take(len) {
-                // Box the future of the wait, because most writes find free window space at once.
+                // Box the future of the wait, so that the caller's future stays small: most writes find space at once.
                 Box::pin(self.wait_for_room(len)).await;
             }
             let gathered = {
@@ -119,7 +119,7 @@ impl Inode {
                 state.dirty.pending().bytes()
             };
             if !self.writes_through() && self.is_enough(gathered, policy).await {
-                // Box the future of the send, because most writes do not fill a batch.
+                // Box the future of the send, so that the caller's future stays small: most writes do not fill a batch.
                 Box::pin(self.hand_over(false)).await;
             }
         }
@@ -131,11 +131,11 @@ impl Inode {
         if self.size_now().await? >= end {
             return Ok(());
         }
-        // Request the layout before recording the new end. An end recorded earlier becomes doubtful when the mgr grants
-        // another layout.
+        // Request the layout before recording the new end. When the mgr grants another layout, the client no longer
+        // trusts an end that it recorded before.
         if self.layout(true, None).await?.is_none() {
             // The client gets no layout, for example because the file has mirrors. Write the last byte through the mgr
-            // instead, which extends the file.
+            // instead, to extend the file.
             return self.write(Some(key), ruling, [(end - 1, Bytes::from_static(&[0]))]).await;
         }
         {
@@ -160,8 +160,8 @@ impl Inode {
         self.state().sending.times.take(now)
     }
 
-    /// Does the steps of the flush timer that are due. Later operations report errors. While the mgr does not answer,
-    /// postpones the steps: no caller waits for them, and the client keeps the bytes.
+    /// Does the steps of the flush timer that are due. The next write, fsync or close reports errors. While the mgr
+    /// does not answer, postpones the steps: no caller waits for them, and the client keeps the bytes.
     pub(crate) async fn do_due(self: Arc<Self>, due: Due) {
         let answers = self.mount.session.answers().await;
         if let Err(error) = &answers {
@@ -187,7 +187,7 @@ impl Inode {
         next.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
-    /// Schedules the flush timer to send gathered bytes, unless another operation sends them before.
+    /// Schedules the flush timer to send gathered bytes, unless another operation sends them first.
     fn leave_in_a_while(self: &Arc<Self>, state: &mut State, policy: &Policy) {
         if policy.gather_delay != NEVER {
             state.sending.times.leave = Instant::now().checked_add(policy.gather_delay);
@@ -207,7 +207,7 @@ impl Inode {
     /// Returns whether the client has gathered enough bytes to send them.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
-            // Fewer bytes than one full request are never enough; do not request the layout for this decision.
+            // Fewer bytes than one full request are never enough, so this decision needs no layout.
             FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }
@@ -232,7 +232,7 @@ impl Inode {
     /// Sends all gathered bytes to servers, and returns while the requests are in flight. With `last`, a server that
     /// has no uncommitted bytes and gets only one request receives a stable write, which saves a COMMIT.
     ///
-    /// Errors are recorded; later operations report them.
+    /// Records errors, which the next write, fsync or close reports.
     pub(crate) async fn hand_over(self: &Arc<Self>, last: bool) {
         let send = async {
             if !self.state().dirty.pending().is_empty() {
@@ -254,7 +254,8 @@ impl Inode {
             let state = self.state();
             let ranges = state.dirty.pending().ranges();
             let verdict = if shared && policy.write_threshold != Rule::Fixed(ALWAYS_MGR) {
-                // A write to a shared file waits for its reply, so the mgr path would only add latency.
+                // A write to a shared file waits for its reply, so take the direct path: the mgr path has a higher
+                // latency.
                 ALWAYS_STRAIGHT.into()
             } else {
                 self.mount.threshold(policy.write_threshold, longest(&ranges))
@@ -287,7 +288,8 @@ impl Inode {
         let timed = whole.then(Instant::now);
         self.state().dirty.divided(batch, errands.len(), timed);
         let runtime = &self.mount.runtime;
-        // Send a small request from this task. Many requests take time to send, and should not delay other tasks.
+        // Send a small request from this task. Many requests take time to send, so spawn tasks that do not delay the
+        // caller.
         let alone = errands.len() == 1 && errands[0].piece.bytes() <= BEGIN_MAX;
         let runners = errands.len().min(RUNNERS);
         let errands = Arc::new(Mutex::new(errands.into_iter()));
@@ -311,7 +313,7 @@ impl Inode {
     /// all ranges take the mgr path.
     ///
     /// Waits until no request in flight overlaps the batch. Commits overlapping uncommitted bytes that took the other
-    /// path, because sending them again would overwrite the new bytes.
+    /// path, because the client could send them again later and overwrite the new bytes.
     async fn begin_batch(self: &Arc<Self>, rule: Option<(Verdict, &dyn Layout)>) -> (u64, Extents, Ways) {
         let mut settled = self.settled.subscribe();
         loop {
@@ -326,8 +328,8 @@ impl Inode {
                 }
                 let ways = state.ways(rule);
                 if let Some((number, extents)) = state.dirty.begin_batch() {
-                    // A short last range, such as a tail or a measurement, does not make later ranges part of a stream.
-                    // Otherwise every following range would take the direct path, whatever the threshold is.
+                    // Only a long last range makes later ranges part of a stream. After a short one, such as a
+                    // measurement, later ranges follow the threshold again.
                     if let (Some(last), Some((verdict, _))) = (ways.straight.last(), rule) {
                         let long = threshold::path(last.len, verdict.t) == Path::Direct;
                         state.sending.streamed = long.then(|| last.end());
@@ -365,7 +367,8 @@ impl Inode {
             let mut state = self.state();
             let ended = state.dirty.request_ended(errand.batch, done);
             if ended.is_some() {
-                // A size that the client requested earlier may not include these bytes.
+                // A size that the client requested before the write completed may not include these bytes, so treat it
+                // as outdated.
                 state.size.touch(self.mount.next_stamp());
             }
             ended
@@ -417,16 +420,16 @@ impl Inode {
             }
         }
         self.state().dirty.disregard_time(errand.batch);
-        // Bytes that this iod received earlier and may lose must take the same path before these bytes.
+        // Bytes that this iod received earlier and may lose must take the mgr path before these newer bytes.
         let moved = locks.committing.hold(pin!(self.move_to_mgr(errand.lane))).await;
         moved.map_err(|error| lost(Error::by_no_path(why.clone(), error)))?;
         let written = self.write_via_mgr(errand).await;
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
-    /// Locks a data server's bytes against moves to the mgr, once the iods have all older bytes that `piece`
-    /// overwrites. Such bytes may have moved to the mgr since the batch began, and the mgr could send them to the iods
-    /// later than `piece`.
+    /// Waits until the iods have all older bytes that `piece` overwrites, and locks the server's bytes against moves to
+    /// the mgr. Older bytes may have moved to the mgr after the batch began, and the mgr could send them later than
+    /// `piece`.
     async fn sending_after_mgr<'a>(self: &Arc<Self>, locks: &'a LaneLocks, piece: &Piece) -> RwLockReadGuard<'a, ()> {
         loop {
             let sending = locks.sending.read().await;
@@ -434,7 +437,7 @@ impl Inode {
                 return sending;
             }
             drop(sending);
-            // Box the future of the commit: it is rarely needed, and would enlarge the future of every write.
+            // Box the future of this rarely needed commit, so that the future of every write stays small.
             Box::pin(self.commit_lane(Lane::Mgr)).await;
         }
     }
@@ -477,8 +480,8 @@ impl Inode {
         outcome
     }
 
-    /// Sends the oldest uncommitted write of a data server to the mgr. The write stays in the table until the mgr has
-    /// received it, so that a reader still finds its bytes on this client.
+    /// Sends the oldest uncommitted write of a data server to the mgr. The write stays in the dirty data until the mgr
+    /// has received it, so that a reader still finds its bytes on this client.
     async fn move_first_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let Some(resend) = self.state().dirty.resend(lane, 0) else { return Ok(()) };
         let mut received = Vec::new();
@@ -526,8 +529,8 @@ impl State {
     }
 }
 
-/// Returns the requests of a batch, and whether the client measures their total time. It does for several direct
-/// requests whose bytes would be a single request on the mgr path.
+/// Returns the requests of a batch, and whether the client measures their total time. It measures the time of several
+/// direct requests if their bytes fit into one request on the mgr path.
 fn errands_of(batch: u64, extents: &Extents, ways: &Ways, layout: Option<&dyn Layout>) -> (Vec<Errand>, bool) {
     let straight = layout.map(|layout| layout.shares(&ways.straight)).unwrap_or_default();
     let through = chunks(&ways.through);

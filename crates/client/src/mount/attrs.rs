@@ -13,7 +13,7 @@ use types::{Attrs, FileId, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Maximum size of the names in the answer to one LISTXATTRS, in bytes.
+/// Maximum size of the names in the reply to one LISTXATTRS, in bytes.
 const XATTR_NAMES_BYTES: u32 = 64 << 10;
 
 /// Whether an extended attribute may, must, or must not exist before it is set.
@@ -57,8 +57,8 @@ impl Mount {
 
     async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        // Flush and report first. A later write or report would undo the new size or time, even one of a close in
-        // progress.
+        // Flush and report first, also for a close in progress: a write or report after SETATTR overwrites the new size
+        // or time.
         let settles = |inode: &&Arc<Inode>| {
             let undone = (changes.size.is_some() || changes.mtime.is_some()) && !inode.is_clean();
             undone || (changes.size.is_some() && inode.is_open_for_writing())
@@ -140,12 +140,12 @@ impl Mount {
         Ok(())
     }
 
-    /// Applies a policy attribute that was set through this mount to the open file at once.
+    /// Applies a policy attribute that a caller has set through this mount to the file at once, if the file is open.
     fn own_changed(&self, node: &Node, name: &[u8], value: Option<&[u8]>) {
         let Some(inode) = self.inner.open_inode(node.id).filter(|_| is_policy_name(name)) else { return };
         inode.set_own(|own| match (value, Part::named(name)) {
             (None, Ok(part)) => own.unset(part),
-            // The mgr has accepted the value, so parsing it cannot fail.
+            // Ignore the result: the mgr has accepted the value, so parsing it cannot fail.
             (Some(value), _) => drop(own.set(Origin::File, name, value)),
             (None, Err(_)) => {}
         });

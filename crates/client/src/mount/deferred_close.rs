@@ -17,14 +17,15 @@ use wire::nfs4::*;
 /// Maximum number of files that one COMPOUND closes. The COMPOUND has one SEQUENCE, and three operations for each file:
 /// PUTFH, DELEGRETURN and CLOSE.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
-/// How long the client defers a CLOSE. A file that is removed meanwhile stays an orphan until the CLOSE. Other clients
-/// do not wait this long: a recall of a queued delegation makes the client close all queued files at once.
+/// How long the client defers a CLOSE. If the file is removed before the CLOSE, it stays an orphan until the CLOSE.
+/// Other clients do not wait this long: a recall of a queued delegation makes the client close all queued files at
+/// once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How often the client sends the COMPOUND before it gives up the closes.
 const TRIES: u32 = 2;
 
-/// An open that the caller has closed and the mgr has not.
+/// An open that the caller has closed, and whose CLOSE the client has not sent to the mgr.
 pub(crate) struct Left {
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
@@ -36,7 +37,7 @@ pub(crate) struct Left {
 /// What happens to a delegation in the deferred closes when its file is opened again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
-    /// The delegation is not in the queue.
+    /// The delegation is not in the queue of deferred closes.
     Nowhere,
     /// The delegation was in the queue. It has been removed, so the client keeps it.
     Kept,
@@ -61,8 +62,8 @@ struct Queue {
     /// Recalled delegations. The client returns them even if the file is opened again, because it has accepted the
     /// recall and the mgr does not repeat it.
     recalled: BTreeSet<[u8; 12]>,
-    /// Returned delegations, each with the number of OPENs sent by then. The answer to one of these OPENs may still
-    /// grant the returned delegation.
+    /// Returned delegations, each with the number of OPENs that the client sent before the return. The reply to one of
+    /// these OPENs may still grant the returned delegation.
     gone: BTreeMap<[u8; 12], u64>,
     /// Whether a background task will close the queued opens.
     expected: bool,
@@ -110,14 +111,14 @@ impl DeferredCloses {
         goes_back
     }
 
-    /// Records that the client is returning a delegation. An OPEN whose answer grants the same delegation does not get
+    /// Records that the client is returning a delegation. An OPEN whose reply grants the same delegation does not get
     /// it.
     pub(crate) fn goes_back(&self, stateid: stateid4) {
         self.queue().sent.insert(stateid.other);
     }
 
-    /// Records that a delegation is returned or lost. `asked` is the number of OPENs sent by now, and `answered` the
-    /// number of the first unanswered one.
+    /// Records that the client has returned or lost a delegation. `asked` is the number of OPENs that the client has
+    /// sent by now, and `answered` the number of the first unanswered one.
     pub(crate) fn is_gone(&self, other: [u8; 12], (asked, answered): (u64, u64)) {
         let mut queue = self.queue();
         queue.sent.remove(&other);
@@ -130,7 +131,7 @@ impl DeferredCloses {
 
     /// Removes a delegation from the queue because the file is open again, unless the client is already returning the
     /// delegation. The caller holds the inode's delegation lock until it has stored the delegation. Otherwise another
-    /// task could return the delegation meanwhile, and the client would write the file under a returned delegation.
+    /// task could return the delegation in between, and the client would write the file under a returned delegation.
     pub(crate) fn take_back(&self, stateid: stateid4, _locked: &Delegation) -> Queued {
         let mut queue = self.queue();
         let other = &stateid.other;
@@ -154,7 +155,7 @@ impl Inner {
         {
             let mut queue = self.leaving().queue();
             if let Some(held) = left.delegation {
-                // The delegation is now in the queue, where an open may take it back.
+                // The delegation is now in the queue. An open of the file may remove it from the queue and keep it.
                 queue.sent.remove(&held.other);
             }
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));
@@ -172,7 +173,7 @@ impl Inner {
                 () = tokio::time::sleep(PATIENCE) => {}
                 () = mount.leaving().hurry.notified() => {}
             }
-            // Opens that are queued from now on belong to the next task.
+            // The next task closes the opens that are queued from now on.
             mount.leaving().queue().expected = false;
             mount.close_left().await;
         });
@@ -190,7 +191,8 @@ impl Inner {
             while !some.is_empty() {
                 let Err(error) = self.close_some(&mut some).await else { continue };
                 tracing::debug!(files = some.len(), "closing files: {error}");
-                // The session has already retried for long. Most likely the mgr is down, and forgets all opens.
+                // The session has already retried for `retry_timeout`. Most likely the mgr is down and forgets all
+                // opens, so give up soon.
                 failures += 1;
                 if failures == TRIES {
                     break;
@@ -228,7 +230,7 @@ impl Inner {
                     self.leaving().is_gone(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
                         // The mgr does not know the delegation or has revoked it, and did not execute the remaining
-                        // operations.
+                        // operations. The next COMPOUND contains them.
                         some.push_front(left);
                         if status == NFS4ERR_DELEG_REVOKED {
                             // The mgr reports a revoked delegation in every reply until FREE_STATEID acknowledges the
@@ -250,7 +252,7 @@ impl Inner {
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
                 Err(failed) => tracing::debug!(?failed, "the mgr had forgotten an open before CLOSE"),
             }
-            // The mgr did not execute the remaining operations.
+            // After a failed operation, the mgr did not execute the remaining ones. The next COMPOUND contains them.
             break;
         }
         Ok(())

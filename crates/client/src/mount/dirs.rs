@@ -10,7 +10,7 @@ use types::limits::PAYLOAD_MAX;
 use types::{Attrs, Status};
 use wire::nfs4::*;
 
-/// The size of the answer to one READDIR in bytes, enough for some hundred entries.
+/// The size of the reply to one READDIR in bytes, enough for some hundred entries.
 const PAGE_BYTES: u32 = 128 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
 
@@ -53,7 +53,7 @@ impl Mount {
     }
 
     /// Returns the current attributes of an entry. Asks the mgr only if another client may have changed the attributes
-    /// since the page was read. If the file was removed meanwhile, returns the attributes from the page.
+    /// since READDIR returned the entry. If the file was removed since then, returns the attributes from READDIR.
     pub async fn entry_attrs(&self, entry: &Entry) -> Result<Attrs> {
         if !entry.written_elsewhere {
             return Ok(entry.attrs);
@@ -84,8 +84,8 @@ impl ReadDir {
             let stamp = self.mount.inner.stamp();
             let mut results = self.mount.inner.session.call(compound).await?;
             results.arrived()?;
-            // Only the first page checks the path of the directory. Later pages read the same directory, wherever its
-            // name leads.
+            // Only the first page checks the path of the directory. Later pages read the same directory, even if its
+            // path now leads to another one.
             self.mount = self.mount.expecting(Vec::new());
             let got: READDIR4resok = results.take(OP_READDIR)?;
             self.verifier = got.cookieverf;
@@ -104,7 +104,7 @@ impl ReadDir {
             for entry in got.reply.entries {
                 page.extend(self.entry(entry, stamp, what)?);
             }
-            // All entries of the page may have been removed meanwhile. This is not the end of the directory.
+            // Other clients may have removed all entries of the page, so an empty page is not the end of the directory.
             if !page.is_empty() {
                 return Ok(Some(page));
             }

@@ -1,9 +1,9 @@
 //! The flush timer of a mount: sends gathered bytes after a delay, and commits sent bytes after a further delay,
 //! without fsync or close.
 //!
-//! So other clients soon see the log of a long-running program, and a crash of the machine loses seconds of the log,
-//! not hours. Most files are closed before any step is due. Therefore each file only records its due times, and the
-//! timer visits all open files when the first step is due.
+//! So other clients soon see what a long-running program writes to a log. A crash of the machine loses seconds of the
+//! log, not hours. Most files are closed before any step is due. Therefore each file only records its due times, and
+//! the timer visits all open files when the first step is due.
 
 use super::Inner;
 use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
@@ -12,14 +12,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long after they were sent the timer commits bytes and reports the size to the mgr.
+/// How long after the client sent bytes the timer commits them and reports the size to the mgr.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The shortest pause between two visits of all open files.
+/// The shortest pause between two visits. In a visit, the timer goes through all open files and starts the due steps.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The pause between two visits is at least this many times as long as the last visit took.
 const PAUSE_TIMES: u32 = 20;
 
-/// The due times of one file. Only one step of a file runs at a time.
+/// The due times of the timer's steps for one file. Only one step of a file runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
     /// When the timer sends gathered bytes.
@@ -69,12 +69,12 @@ impl Times {
     }
 }
 
-/// The schedule of the next visit of all open files.
+/// The schedule of the timer: when it next visits all open files to start due steps.
 pub(super) struct FlushTimer {
-    /// The time of the next visit, or `None` if no task is waiting for it. During a visit, the earliest due time
-    /// recorded since the visit began.
+    /// The time of the next visit of all open files, or `None` if no task is waiting for it. During a visit, the
+    /// earliest due time recorded since the visit began.
     next: OrderedMutex<Option<Next>>,
-    /// Notified when the next visit becomes earlier.
+    /// Notified when the time of the next visit becomes earlier.
     earlier: Arc<Notify>,
 }
 
@@ -94,7 +94,7 @@ impl FlushTimer {
 }
 
 impl Inner {
-    /// Schedules a visit at time `at`, when a step of a file is due.
+    /// Schedules a visit of all open files at time `at`, when a step of a file is due.
     pub(crate) fn due_at(self: &Arc<Self>, at: Instant) {
         let mut next = self.behind.next();
         match *next {
@@ -110,7 +110,7 @@ impl Inner {
         }
     }
 
-    /// Starts all steps that are due by `now`; returns when the next step is due.
+    /// Starts all steps of all open files that are due by `now`; returns when the next step is due.
     fn go_through(self: &Arc<Self>, now: Instant) -> Next {
         let mut all = self.inodes.all();
         all.sort_unstable_by_key(|inode| inode.node.id);
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(times.settle_from(at(3)), None, "the oldest sent bytes set the time");
         assert_eq!(times.take(at(0)), (due(false, false), Some(at(1))));
         assert_eq!(times.take(at(1)), (due(true, false), None));
-        // While a step runs, no other step is returned. Steps that become due meanwhile are returned afterwards.
+        // While a step runs, `take` returns no other step. It returns steps that become due during the step afterwards.
         times.leave = Some(at(7));
         assert_eq!(times.take(at(6)), (due(false, false), None));
         assert_eq!((times.done(), times.take(at(6))), (Some(at(5)), (due(false, true), None)));

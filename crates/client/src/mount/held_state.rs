@@ -1,4 +1,4 @@
-//! The mount's reactions to events of the state that the mgr granted: recalls, revocations, and a restart of the mgr.
+//! How the mount reacts when the mgr recalls or revokes state that it granted, or restarts.
 
 mod reclaim;
 
@@ -27,19 +27,20 @@ impl HeldState for Inodes {
         if recalled { NFS4_OK } else { NFS4ERR_NOMATCHING_LAYOUT }
     }
 
-    /// Handles a recall. If the client does not know the delegation and an OPEN is unanswered, the answer may grant the
-    /// delegation; the client rejects the recall, and the mgr repeats it. If every OPEN is answered, the program that
-    /// opened the file was gone when the answer arrived; the client returns the delegation at once.
+    /// Handles the recall of a delegation. If the client does not know the delegation and an OPEN is unanswered, the
+    /// reply may grant the delegation; the client rejects the recall, and the mgr repeats it. If every OPEN is
+    /// answered, the program that opened the file was gone when the reply arrived; the client returns the delegation
+    /// at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;
-        // Check this first. An answer that arrives later grants no delegation that is already recalled; the code below
-        // finds the delegation of an earlier answer.
+        // Check first whether all OPENs are answered. If so, the client knows every delegation that it may hold, and
+        // the search that follows finds it.
         let all_answered = self.names.are_opens_answered();
         let leaves = || self.leaving.recall(stateid);
         let is_known = self.names.recall(stateid)
             || leaves()
             || self.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))
-            // A close may have moved the delegation to the deferred closes since the first check.
+            // A close may have moved the delegation to the deferred closes after the first call of `leaves`.
             || leaves();
         match is_known {
             false if !all_answered => return NFS4ERR_BAD_STATEID,
@@ -77,13 +78,13 @@ impl HeldState for Inodes {
     }
 
     async fn revoked(&self, HeldStateid { file, stateid }: HeldStateid, status: nfsstat4) {
-        // A file that was closed meanwhile has lost nothing.
+        // The file was closed before the mgr revoked the state, so no open, lock or data of the file is lost.
         let Some(inode) = self.get(file) else { return };
         tracing::debug!(%file, ?status, "the mgr has revoked a stateid");
         if inode.delegation().is_none_or(|held| held.other != stateid.other) {
             return inode.revoked(stateid).await;
         }
-        // The mgr may not know a delegation because the client's DELEGRETURN has just arrived at the mgr.
+        // The mgr does not know a delegation whose DELEGRETURN has just arrived. Such a delegation is not lost.
         if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
             match status {
                 NFS4ERR_DELEG_REVOKED => inode.delegation_revoked(stateid),

@@ -28,9 +28,9 @@ pub(super) fn check_answer(name: &[u8], what: &str) -> Result<()> {
     types::name::check(name).map_err(refused)
 }
 
-/// Returns the access time for a new file: a random time within the next second. If the mgr restarts before it answers,
-/// the client recognizes the file that it created by this time. The time is not in the past, so it never precedes the
-/// creation.
+/// Returns the access time for a new file: a random time within the next second. By this access time, the client
+/// recognizes the file that it created, if the mgr restarts before it replies. The time is not in the past, so it never
+/// precedes the creation.
 fn mark() -> Result<Timestamp> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
@@ -44,8 +44,7 @@ fn node(results: &mut Results) -> Result<(Node, Attrs)> {
     Ok((Node { id: attrs.id, handle }, attrs))
 }
 
-/// Converts ESTALE, which means that another client undid the operation before this client could read its result, to an
-/// error in doubt.
+/// Converts ESTALE to an error in doubt: another client undid the operation before this client could read its result.
 fn undone(error: Error) -> Error {
     if error.is(Status::Stale) { error.with_doubt() } else { error }
 }
@@ -92,8 +91,8 @@ impl Mount {
         let mut todo: VecDeque<Vec<u8>> = path.iter().cloned().collect();
         let mut symlinks = 0;
         loop {
-            // Look up the components before the next "..". Only then is it known that the last of them is no symlink
-            // and that ".." cancels it.
+            // Look up the components before the next "..". Only the result shows that the last component is no symlink,
+            // so that ".." cancels it.
             let run = todo.iter().take_while(|c| *c != b"..").count();
             let whole: Vec<Vec<u8>> = done.iter().cloned().chain(todo.iter().take(run).cloned()).collect();
             let at_end = run == todo.len();
@@ -195,7 +194,7 @@ impl Mount {
         compound.op(OP_CREATE, &CREATE4args { objtype, objname, createattrs }).getfh().getattr();
         let making = self.inner.makes(dir, name);
         let mut results = match self.inner.session.call(compound).await {
-            // Only a file that this request created has this access time (the mark).
+            // Only a file that this request created has the access time `mark`, so the request has succeeded.
             Err(error) if error.is_in_doubt() => match self.lookup(dir, name).await {
                 Ok(found) if found.1.atime == mark => return Ok(found),
                 _ => return Err(error),

@@ -18,7 +18,7 @@ use types::limits::PAYLOAD_MAX;
 use types::{FileId, Status, Timestamp};
 use wire::nfs4::*;
 
-/// The size of the answer to one READDIR, in bytes.
+/// The size of the reply to one READDIR, in bytes.
 const PAGE_BYTES: u32 = 512 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
 /// How often the client tries to return a directory delegation.
@@ -43,7 +43,7 @@ pub(crate) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// Records that the mgr has answered the request, so that it cannot take effect later.
+    /// Records that the mgr has answered the request, so the mgr cannot execute it later.
     pub(crate) fn answered(mut self) {
         self.answered = true;
     }
@@ -79,7 +79,7 @@ impl Names {
         true
     }
 
-    /// Returns whether every OPEN is answered, so that no delegation can be in flight.
+    /// Returns whether every OPEN is answered, so that no grant of a delegation can be in flight.
     pub(crate) fn are_opens_answered(&self) -> bool {
         let counts = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.opens_asked());
         counts.is_some_and(|(asked, answered)| asked == answered)
@@ -154,14 +154,14 @@ impl Mount {
         let gdda_notification_types = Mask::of(&[OWN_CHANGES]).to_bitmap();
         let args = GET_DIR_DELEGATION4args { gdda_notification_types, ..GET_DIR_DELEGATION4args::default() };
         compound.putfh(&dir.handle).op(OP_GET_DIR_DELEGATION, &args);
-        // Count the request as an unanswered OPEN. A recall that arrives before the answer is then not taken for an
-        // unknown delegation.
+        // Count the request as an unanswered OPEN. The client then rejects a recall that arrives before the reply, and
+        // the mgr repeats the recall.
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let given = match results.raw::<GET_DIR_DELEGATION4res_non_fatal>(OP_GET_DIR_DELEGATION) {
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_OK(given)) => given.gddr_stateid,
-            // Other clients change the directory, or the mgr does not support directory delegations.
+            // Other clients change the directory, or the mgr does not support directory delegations: cache nothing.
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(_)) | Err(Failed::Nfs(_)) => return Ok(false),
             Err(failed) => return Err(results.error(&failed)),
         };
@@ -213,15 +213,15 @@ impl Inner {
         self.names().known().removes(dir.id, name)
     }
 
-    /// Records that the mgr has executed a removal.
+    /// Records that the mgr has executed a request that removes or renames a name.
     pub(crate) fn removed(&self, removal: Option<Removal>) {
         if let Some(removal) = removal {
             self.names().known().removed(removal);
         }
     }
 
-    /// Returns all directory delegations, and waits at most `LEAVING`. If the mgr is slow, other clients wait only
-    /// until the mgr revokes the delegations.
+    /// Returns all directory delegations, and waits at most `LEAVING`. If the mgr is slow, it revokes the delegations
+    /// later, and other clients wait until then.
     pub(super) async fn leave_names(self: &Arc<Self>) {
         let all = self.names().known().leave();
         let given_back = future::join_all(all.iter().map(|gone| self.give_back(&gone.handle, gone.stateid)));
@@ -240,7 +240,7 @@ impl Inner {
         for attempt in 0..TRIES {
             let mut compound = Compound::new("returning a directory delegation").cached();
             compound.putfh(handle).op(OP_DELEGRETURN, &DELEGRETURN4args { deleg_stateid });
-            // If the directory is removed or the delegation is revoked, there is nothing to return.
+            // Ignore the results: if the directory is removed or the delegation is revoked, there is nothing to return.
             match self.session.call(compound).await {
                 Ok(_) => return,
                 Err(error) => tracing::debug!("returning a directory delegation: {error}"),

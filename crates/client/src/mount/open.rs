@@ -86,7 +86,8 @@ pub struct OpenOptions<'a> {
 pub struct CreateOptions {
     /// Permission bits of a new file, at most 0o7777; the client applies no umask.
     pub mode: u32,
-    /// Whether to fail with `Exist` if the name exists. The client recognizes its own file if the answer was lost.
+    /// Whether to fail with `Exist` if the name exists. If the reply to the create is lost, the client sends it again,
+    /// and recognizes a file that its first request created.
     pub exclusive: bool,
     /// The access mode, and whether to truncate an existing file to length 0.
     pub open: OpenFlags,
@@ -98,7 +99,7 @@ pub struct CreateOptions {
     pub alone: bool,
     /// Whether to return before a new file is durable. The first [`File::fsync`], [`File::flush`] or close of the file
     /// on this client makes its creation durable, and so does [`Mount::sync_names`]. If the mgr's machine loses power
-    /// before, the file may be lost, and these calls fail with `Stale`.
+    /// before the creation is durable, the file may be lost, and these calls fail with `Stale`.
     pub unsynced: bool,
 }
 
@@ -119,7 +120,7 @@ impl Default for CreateOptions {
 /// The parameters of an OPEN in flight.
 struct Asked {
     origin: Origin,
-    /// The policy settings of the server and the directory, if the answer's first part contained them.
+    /// The policy settings of the server and the directory, if the first results in the reply contained them.
     said: Option<(Settings, Settings)>,
     /// The policy settings that the caller passed.
     policy: Settings,
@@ -143,11 +144,12 @@ impl Mount {
         self.open_with(node, OpenOptions { flags, ..OpenOptions::default() }).await
     }
 
-    /// Opens a regular file with these options. The same round trip reads the settings of the directory.
+    /// Opens a regular file with these options. The same round trip reads the policy settings of the directory.
     pub async fn open_with(&self, node: &Node, options: OpenOptions<'_>) -> Result<File> {
         match self.try_open(node, options).await? {
             Some(file) => Ok(file),
-            // The directory was removed, or the caller may not access it any more. The file may still exist.
+            // The directory was removed, or the caller may not access it any more. The file may still exist, so open it
+            // without a directory policy.
             None => {
                 let options = OpenOptions { dir: None, ..options };
                 let gone = || Error::protocol("opening a file: the mgr's answer belongs to another request");
@@ -156,7 +158,7 @@ impl Mount {
         }
     }
 
-    /// Opens a file; returns `None` if the mgr cannot read the settings of the directory.
+    /// Opens a file; returns `None` if the mgr cannot read the policy settings of the directory.
     async fn try_open(&self, node: &Node, options: OpenOptions<'_>) -> Result<Option<File>> {
         let OpenOptions { flags, dir, policy, alone, named } = options;
         let inode = self.inner.open_inode(node.id);
@@ -168,7 +170,7 @@ impl Mount {
         if let Some(dir) = dir {
             compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
         }
-        // OPEN by filehandle lets the owner of a file pass whatever the mode is, as NFS servers do for I/O on open
+        // An OPEN by filehandle does not check the mode for the owner of the file, as NFS servers do for I/O on open
         // files. open(2) checks the mode of the owner too, so the client adds ACCESS.
         let needed = flags.access();
         self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: needed });
@@ -242,7 +244,8 @@ impl Mount {
         options: CreateOptions,
     ) -> Result<(File, Option<Attrs>)> {
         match self.try_create(dir, name, options).await {
-            // The mgr does not support `unsynced`: it always waits for its disk.
+            // The mgr does not support `unsynced`, and makes every new file durable before it replies. So create the
+            // file without it.
             Err(error) if options.unsynced && error.is(Status::AttrNotSupp) => {
                 self.try_create(dir, name, CreateOptions { unsynced: false, ..options }).await
             }
@@ -256,7 +259,8 @@ impl Mount {
         let attrs = nfs::attrs::encode_new(&attrs, options.unsynced);
         let key = self.inner.next_owner();
         let how = if options.exclusive {
-            // The verifier identifies an exclusive create, even after a restart of the mgr.
+            // The mgr stores the verifier with the file, so that it recognizes a repeated exclusive create even after a
+            // restart.
             let cva_verf = self.inner.session.verifier().wrapping_add(key).to_be_bytes();
             createhow4::EXCLUSIVE4_1(creatverfattr { cva_verf, cva_attrs: attrs })
         } else {
@@ -324,7 +328,7 @@ impl Mount {
             return Err(Error::status(Status::Stale, "opening a file: the mgr opened another file"));
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
-        // If the mgr refused LAYOUTGET, it did not execute the operations after it.
+        // If the mgr refused LAYOUTGET, it did not execute the operations after it, so the reply lacks their results.
         let (dir, heard_last) = match &origin.name {
             Some(name) => self.hear_last(&name.dir, &mut results),
             None => (None, None),
@@ -342,7 +346,7 @@ impl Mount {
         let learnt = inode.learn_delegation(&opened.delegation, &asking);
         if learnt.again {
             // Request the delegation again: without it, I/O would bypass the page cache as long as the file is open.
-            // Box the future, because this is rare.
+            // Box the future, because the request is rare.
             Box::pin(inode.ask_when_returned()).await;
         }
         let mut size = inode.learn_size(attrs.size, learnt.stamp);
@@ -359,8 +363,8 @@ impl Mount {
         let nameless = named && attrs.nlink == 0;
         if nameless || !permitted {
             let status = if nameless { Status::Stale } else { Status::Access };
-            // The error of the open matters more than an error of the close. Box the future: it is large and rarely
-            // needed.
+            // The error of the open matters more than an error of the close. Box the future of the close, which is
+            // large and rarely needed.
             let _ = Box::pin(file.close()).await;
             return Err(Error::status(status, "opening a file"));
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::FileKind;
 
-/// Measured service times, and the requests in flight to the mgr.
+/// Measured service times of writes, and the requests in flight to the mgr.
 #[derive(Default)]
 pub(super) struct Timing {
     auto: Auto,
@@ -91,12 +91,12 @@ impl Mount {
         self.inner.effective_policy.mount()
     }
 
-    /// Sets or removes one part of the policy as a mount option, which overrides the settings of the server and of
+    /// Sets or removes one policy setting as a mount option, which overrides the settings of the server and of
     /// directories. The change applies from the next read or write of every file, including open files. It does not
     /// affect or reorder earlier writes.
     ///
     /// # Errors
-    /// The part does not exist, does not allow this value, or cannot be set as a mount option.
+    /// The setting does not exist, does not allow this value, or cannot be set as a mount option.
     pub fn set_policy(&self, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         let usage = |e: layout::PolicyError| Error::usage(e.to_string());
         match value {
@@ -125,7 +125,7 @@ impl Inner {
     }
 
     /// Returns the write threshold under `rule` for a write whose longest range has `longest` bytes. The result may ask
-    /// for a probe of one path, to measure its service time.
+    /// the client to send the write on a certain path as a probe, to measure the service time of the path.
     pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> Verdict {
         let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
@@ -161,7 +161,7 @@ impl Inner {
     }
 
     /// Records the service time of a write that began at `begun`: its path, its length, and the number of requests sent
-    /// together. `unreported` says that the write is durable, and that a caller has yet to wait for the LAYOUTCOMMIT.
+    /// together. If `unreported`, the write is durable, but the client still has to send a LAYOUTCOMMIT.
     pub(crate) fn learn_service(&self, write: (Path, u64, usize), begun: Instant, unreported: bool) {
         if self.session.load().is_wanted() {
             let mut timing = self.timing();
@@ -179,8 +179,8 @@ impl Inner {
 }
 
 impl Timing {
-    /// Records a service time. A durable write on the mgr path needs no further report. So the time of a direct write
-    /// includes that of its LAYOUTCOMMIT, to make both comparable.
+    /// Records a service time. A durable write on the mgr path needs no LAYOUTCOMMIT. To make both paths comparable,
+    /// the time of a direct write includes the time of its LAYOUTCOMMIT.
     fn learn(&mut self, (way, len, together): (Path, u64, usize), took: Duration, unreported: bool) {
         let report = if unreported { Duration::from_nanos(self.report) } else { Duration::ZERO };
         self.auto.learn(way, len, took.saturating_add(report), together);
@@ -191,7 +191,7 @@ impl Timing {
         self.report = if self.report == 0 { sample } else { self.report - self.report / 8 + sample / 8 };
     }
 
-    /// Records the queue delay that the mgr reported, if there is a new one.
+    /// Records the queue delay that the mgr has reported since the last call, if any.
     fn hear(&mut self, news: Option<Duration>) {
         if let Some(delay) = news {
             self.auto.queued(delay);

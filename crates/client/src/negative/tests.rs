@@ -53,7 +53,7 @@ fn a_directory_with_many_failed_lookups_is_read_once() {
     assert!(!negative.is_absent(DIR, b"b", &0, 2), "another session");
     assert!(!negative.is_absent(FileId(8), b"b", &0, 1));
     assert!(!negative.is_absent(DIR, b"", &0, 1) && !negative.is_absent(DIR, &[b'x'; 256], &0, 1));
-    // The cache answers only callers of whom it knows that they have lookup permission.
+    // The cache answers only callers that it knows to have lookup permission in the directory.
     assert!(!negative.is_absent(DIR, b"b", &1, 1));
     negative.missed((DIR, &handle()), &1, (1, at(1)), MISSES);
     assert!(negative.is_absent(DIR, b"b", &1, 1));
@@ -72,7 +72,7 @@ fn a_created_name_possibly_exists_until_its_removal_is_answered() {
     assert!(!negative.is_absent(DIR, b"a", &0, 1));
     negative.removed(removal);
     assert!(negative.is_absent(DIR, b"a", &0, 1));
-    // A name that is created again while it is being removed may exist.
+    // A name that is created again while the removal is in flight may exist, so the cache keeps it.
     negative.makes(DIR, b"a", at(0));
     negative.made(DIR, b"a", true);
     let removal = negative.removes(DIR, b"a").unwrap();
@@ -92,20 +92,21 @@ fn a_recalled_delegation_is_returned_and_not_requested_again_for_a_while() {
     assert!(!negative.is_absent(DIR, b"b", &0, 1) && negative.held().is_empty() && negative.names == 0);
     assert_eq!(miss(&mut negative, 1, at(34)), None);
     assert!(miss(&mut negative, 1, at(35)).is_some());
-    // A recall arrives before the answer that grants the delegation. The client returns the delegation as soon as the
-    // answer arrives.
+    // A recall arrives before the reply that grants the delegation. The client returns the delegation as soon as the
+    // reply arrives.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     assert_eq!(negative.finished(DIR, number, false, at(0)), None);
     assert_eq!(negative.granted(DIR, number, gone(3), 1), Err(gone(3)));
-    // A miss in a later session returns the delegation of the earlier session.
+    // In a later session, a failed lookup makes the client return the delegation of the earlier session.
     let mut negative = knowing(&["a"]);
     assert_eq!(negative.missed((DIR, &handle()), &0, (2, at(1)), MISSES), (None, vec![gone(1)]));
 }
 
 #[test]
 fn the_cache_has_a_maximum_size() {
-    // A directory with too many names, first read and then created, is dropped.
+    // If a directory has too many names, the cache drops it: first while the client reads the names, then while it
+    // creates names.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     negative.granted(DIR, number, gone(1), 1).unwrap();
@@ -116,14 +117,14 @@ fn the_cache_has_a_maximum_size() {
     let mut negative = knowing(&[]);
     let back = names(0..NAMES_OF_DIR + 1).find_map(|name| negative.makes(DIR, &name, at(0)));
     assert_eq!((back, negative.names), (Some(gone(1)), 0));
-    // With too many directories, the least recently used directory is dropped.
+    // With too many directories, the cache drops the least recently used directory.
     let mut negative = knowing(&["a"]);
     let mut back = Vec::new();
     for dir in 0..2 * DIRS as u64 {
         back.extend(negative.missed((FileId(100 + dir), &handle()), &0, (1, at(0)), MISSES).1);
     }
     assert_eq!((back, negative.dirs.len()), (vec![gone(1)], DIRS));
-    // Too many requests without an answer switch the cache off.
+    // Too many requests without a reply switch the cache off.
     let mut negative = knowing(&[]);
     for number in 0..DOUBTS {
         negative.makes(DIR, &number.to_be_bytes(), at(0));
@@ -133,7 +134,7 @@ fn the_cache_has_a_maximum_size() {
     assert_eq!(miss(&mut negative, 1, at(100)), None);
 }
 
-/// A request of the mount in flight.
+/// A request that the mount has sent and that has no reply yet.
 #[derive(Clone, Debug)]
 enum Sent {
     Make { name: u8, done: bool, abandoned: bool },
@@ -189,7 +190,7 @@ impl World {
         }
     }
 
-    /// Lets the mount receive the answer to a request.
+    /// Lets the mount receive the reply to a request.
     fn answer(&mut self, which: usize) {
         let sent = self.sent[which].clone();
         match sent {
@@ -237,7 +238,7 @@ impl World {
     /// Another client creates or removes a name, after the mgr has recalled the delegation.
     fn others_change(&mut self, name: u8) {
         if let Some(id) = self.granted {
-            // The answer that grants the delegation is still in flight, so the other client has to wait.
+            // If the reply that grants the delegation is still in flight, the other client has to wait.
             let Some(gone) = self.negative.lose(&stateid(id), at(self.now)) else { return };
             self.given_back(&gone);
         }

@@ -1,5 +1,5 @@
 //! The callback service of the client: receives the mgr's recalls and notifications (RFC 8881 §20), and passes them to
-//! the holder of the state.
+//! the mount through [`HeldState`].
 
 use super::{Epoch, HeldState, lock};
 use bytes::Bytes;
@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wire::nfs4::*;
 use xdr::{Reader, Segments};
 
-/// CB_NULL and CB_COMPOUND (RFC 8881 §20).
+/// Procedure numbers of the callback program: CB_NULL and CB_COMPOUND (RFC 8881 §20).
 const CB_NULL: u32 = 0;
 const CB_COMPOUND: u32 = 1;
 
-/// The state of the callback service.
+/// The callback service of a client.
 pub(super) struct Callbacks {
     held: Arc<dyn HeldState>,
     table: Arc<Mutex<Epoch>>,
@@ -41,7 +41,7 @@ impl Callbacks {
         let statuses = self.decide(&pending).await;
         self.with_channel(|channel| match channel.has_received(&pending) {
             true => Ok(channel.answer(pending, &statuses)),
-            // The session of this callback was replaced.
+            // Another session has replaced the session of this callback, so send no reply of NFS.
             false => Err(Refusal::SystemErr),
         })?
     }
@@ -86,8 +86,8 @@ impl Callbacks {
                 }
                 NFS4_OK
             }
-            // The client has no state to spare for CB_RECALL_ANY, and requests device addresses again whenever a
-            // connection fails.
+            // Ignore CB_RECALL_ANY and CB_NOTIFY_DEVICEID: the client has no state to spare, and requests device
+            // addresses again whenever a connection fails.
             Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
             Event::Resized(_) => NFS4_OK,
         }

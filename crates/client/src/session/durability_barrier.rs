@@ -1,9 +1,10 @@
 //! The durability barrier for changes that the mgr answers before they are on its disk.
 //!
-//! With [`crate::Durable::Fsync`], only fsync waits for durability. The mgr reports a boot number, which changes when
-//! the mgr's machine loses power. As long as the boot number stays the same, no answered change is lost, even if a
-//! process is killed. The client requests the boot number with each new session and each fsync. If the number has
-//! changed, changes since the last completed barrier may be lost.
+//! A barrier is a request after which all earlier changes are durable. With [`crate::Durable::Fsync`], only fsync waits
+//! for durability. The mgr reports a boot number, which changes when the mgr's machine loses power. As long as the boot
+//! number stays the same, no answered change is lost, even if a process is killed. The client requests the boot number
+//! with each new session and each fsync. If the number has changed, changes since the last completed barrier may be
+//! lost.
 
 use super::{NewSession, Session, Shared, lock};
 use crate::compound::{Compound, Results};
@@ -15,11 +16,12 @@ use tokio::sync::Mutex as AsyncMutex;
 use types::Status;
 use wire::nfs4::*;
 
-/// The barrier state of a mount.
+/// The state of the durability barrier of a mount.
 #[derive(Default)]
 pub(super) struct DurabilityBarrier {
     known: Mutex<Known>,
-    /// Locked during a barrier. Later callers wait for the lock, and then check whether changes are left to cover.
+    /// Locked during a barrier. Later callers wait for the lock, and then check whether any change still needs a
+    /// barrier.
     turn: AsyncMutex<()>,
 }
 
@@ -31,17 +33,17 @@ struct Known {
     changed: bool,
     /// Whether a barrier for earlier changes is in progress.
     settling: bool,
-    /// How many times changes may have been lost.
+    /// How many times changes may have been lost since the mount was created.
     losses: u64,
 }
 
 impl Known {
-    /// Records that the client is about to send a change, or has received its answer.
+    /// Records that the client is about to send a change, or has received its reply.
     fn change(&mut self) {
         self.changed = true;
     }
 
-    /// Begins a barrier; returns whether there are changes that it has to cover.
+    /// Begins a barrier; returns whether any change needs it.
     fn begin(&mut self) -> bool {
         self.settling = std::mem::take(&mut self.changed);
         self.settling
@@ -51,13 +53,14 @@ impl Known {
     fn told(&mut self, boot: u64) {
         let other = self.boot.replace(boot).is_some_and(|before| before != boot);
         if other && (self.changed || self.settling) {
-            // The earlier changes count as lost. Only later changes need a barrier.
+            // The boot number changed, so the earlier changes count as lost. Only later changes need a barrier.
             (self.changed, self.settling) = (false, false);
             self.losses += 1;
         }
     }
 
-    /// Ends a barrier. Unless `done`, its changes may not be durable, and need another barrier.
+    /// Ends a barrier. If it failed (`done` is false), the changes that it covers may not be durable, and need another
+    /// barrier.
     fn end(&mut self, done: bool) {
         self.changed |= !done && self.settling;
         self.settling = false;
@@ -116,7 +119,7 @@ impl Session {
         self.shared.is_soon()
     }
 
-    /// Returns how many times changes may have been lost so far.
+    /// Returns how many times changes may have been lost since the mount was created.
     pub(crate) fn losses(&self) -> u64 {
         lock(&self.shared.settling.known).losses
     }
@@ -124,8 +127,8 @@ impl Session {
     /// Waits until every change that the mgr has answered is durable.
     ///
     /// # Errors
-    /// `Io` if changes may have been lost since the caller last called this with `seen`. Then `seen` counts all losses
-    /// so far.
+    /// `Io` if changes may have been lost since the last call with the same `seen`. The call sets `seen` to the number
+    /// of losses.
     pub(crate) async fn settle(&self, seen: &AtomicU64) -> Result<()> {
         let settling = &self.shared.settling;
         let _turn = settling.turn.lock().await;
@@ -163,8 +166,8 @@ mod tests {
         for history in 0..4u32.pow(STEPS) {
             let (mut known, mut boot) = (Known::default(), 0u64);
             known.told(boot);
-            // The model: whether a change has no completed barrier (`open`), and whether such a change was lost
-            // (`lost`).
+            // The model: whether some change has no completed barrier yet (`open`), and whether a power loss has lost
+            // such a change (`lost`).
             let (mut open, mut lost) = (false, false);
             for step in 0..STEPS {
                 match history >> (2 * step) & 3 {
@@ -188,7 +191,7 @@ mod tests {
                         open = false;
                     }
                     // A power loss during a barrier. The client detects it with a new session, and again with the
-                    // answer to the barrier.
+                    // reply to the barrier.
                     _ => {
                         if known.begin() {
                             boot += 1;

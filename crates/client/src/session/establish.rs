@@ -27,7 +27,7 @@ const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 /// How often the client tries to end a session. Only a connection failure leads to another attempt.
 const GOODBYES: usize = 3;
 
-/// The parts of a session that are established so far.
+/// The parts of a session that the client has established: the connection, the client id, and the session itself.
 #[derive(Default)]
 pub(super) struct Link {
     connection: Option<Connection>,
@@ -35,23 +35,23 @@ pub(super) struct Link {
     epoch: Option<u64>,
     /// The client id that the mgr issued, and the sequence number of the next CREATE_SESSION.
     identity: Option<Identity>,
-    /// The part of the reclaim that is left. If the session is lost before the reclaim is complete, the next session
-    /// continues it.
+    /// The part of the reclaim of opens and locks that the client still has to do. If the session is lost before the
+    /// reclaim is complete, the next session continues it.
     owed: Owed,
     epochs: u64,
     ever: bool,
 }
 
-/// The part of the reclaim that is left.
+/// The part of the reclaim of opens and locks that the client still has to do.
 #[derive(Default)]
 enum Owed {
-    /// The reclaim is complete.
+    /// The client has nothing left to reclaim.
     #[default]
     Nothing,
-    /// The reclaim has not begun, or was interrupted.
+    /// The reclaim of opens and locks has not begun, or was interrupted.
     Everything,
-    /// The client has reclaimed everything, except these opens that the mgr refused. It has not sent RECLAIM_COMPLETE
-    /// yet.
+    /// The client has reclaimed everything except the opens in this list, which the mgr refused. It has not sent
+    /// RECLAIM_COMPLETE yet.
     End(Vec<OpenId>),
 }
 
@@ -84,7 +84,8 @@ pub(super) fn owner(options: &Options) -> Result<client_owner4> {
 }
 
 impl Shared {
-    /// Returns a connection and the epoch of a session. Establishes both if necessary, and retries for `patience`.
+    /// Returns a connection and the epoch of a session. Establishes the connection and the session if necessary, and
+    /// retries for `patience`.
     pub(super) async fn ready(&self, patience: Duration) -> Result<(Connection, u64)> {
         let deadline = Instant::now() + patience;
         let mut link = self.link.lock().await;
@@ -136,7 +137,7 @@ impl Shared {
         lock(&self.table).lease.unwrap_or(LEASE_UNKNOWN)
     }
 
-    /// Sets the lease time.
+    /// Records the lease time that the mgr reported.
     pub(super) fn set_lease(&self, lease: Duration) {
         let mut table = lock(&self.table);
         table.lease = Some(lease);
@@ -174,12 +175,12 @@ impl Shared {
                 let message = format!("another file system than before answers at {}; mount again", self.address);
                 return Err(Error::protocol(message));
             }
-            // If the mgr knows this client, CREATE_SESSION must continue the sequence (RFC 8881 §18.36.4).
+            // If the mgr knows this client, CREATE_SESSION must continue the sequence numbers (RFC 8881 §18.36.4).
             (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
             _ => {}
         }
-        // If the session is lost during the reclaim, the next session continues it, although the mgr then knows this
-        // client.
+        // If the session is lost during the reclaim, the next session continues the reclaim, although the mgr then
+        // knows this client. So keep `owed` in that case.
         if continuity == Continuity::Lost {
             link.owed = Owed::Everything;
         }
@@ -212,7 +213,7 @@ impl Shared {
         }
         let args = DESTROY_SESSION4args { dsa_sessionid: old };
         let gone = self.lone::<wire::native::Nothing>(connection, OP_DESTROY_SESSION, &args, "replacing a session");
-        // Usually the mgr has already destroyed the old session, so any status is fine.
+        // Usually the mgr has already destroyed the old session, so ignore the status.
         gone.await.map(drop)
     }
 
@@ -261,8 +262,8 @@ impl Shared {
         let (net, limits) = (self.net.clone(), Limits::default());
         let connected =
             Connection::connect_sent(&address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
-        // Another process could own this path on this machine. So check that the peer reports the same random run id as
-        // the mgr.
+        // Another process could own the path of the Unix socket. So check that the peer reports the same random run id
+        // as the mgr.
         let near = connected
             .inspect_err(|e| tracing::debug!("the Unix socket of the mgr is unusable, so the client keeps TCP: {e}"))
             .ok()?;
@@ -273,7 +274,7 @@ impl Shared {
     async fn near(&self, connection: &Connection, from: String) -> Option<NearReply> {
         let (body, timeout) = (NearArgs { from }.to_bytes().into(), self.attempt_timeout());
         let sent = connection.call(admin::PROGRAM, admin::VERSION, admin::NEAR, &self.auth, body, timeout).await;
-        // If the server does not know the procedure, keep using TCP.
+        // If the mgr does not know the procedure NEAR, keep using TCP.
         let mut reply = sent
             .inspect_err(|e| tracing::debug!("the mgr reports no Unix socket, so the client keeps TCP: {e}"))
             .ok()?;
@@ -301,7 +302,8 @@ impl Shared {
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
             }
             Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
-                // The next connection may have another port.
+                // The mgr accepts only source ports below 1024. Close the connection, because the next one may have
+                // such a port.
                 connection.close();
                 if rustix::process::geteuid().is_root() {
                     let why = "it accepts requests from this machine only from ports below 1024, and all of them are in use here; end a program that uses one";
@@ -393,13 +395,14 @@ impl Shared {
         }
     }
 
-    /// Sends RECLAIM_COMPLETE; then opens the files again whose reclaim the mgr refused.
+    /// Sends RECLAIM_COMPLETE. Then opens the files again for the opens whose reclaim the mgr refused.
     async fn end_reclaim(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()> {
         let mut compound = Compound::new("ending recovery").cached();
         compound.op(OP_RECLAIM_COMPLETE, &RECLAIM_COMPLETE4args { rca_one_fs: false });
         let mut results = session.call(compound).await?;
         match results.raw::<wire::native::Nothing>(OP_RECLAIM_COMPLETE) {
-            // The mgr has already executed an earlier RECLAIM_COMPLETE, whose reply was lost (RFC 8881 §18.51.4).
+            // COMPLETE_ALREADY: the mgr has already executed an earlier RECLAIM_COMPLETE, whose reply was lost (RFC
+            // 8881 §18.51.4).
             Ok(_) | Err(Failed::Nfs(NFS4ERR_COMPLETE_ALREADY)) => {}
             Err(failed) => return Err(results.error(&failed)),
         }
@@ -434,12 +437,12 @@ impl Shared {
         let connection = self.connected(link).await?;
         let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
         let gone = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        // The mgr may not have noticed yet that an earlier connection is closed.
+        // The mgr may not have noticed yet that an earlier connection of this client is closed.
         if gone == Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION) && self.bind(&connection, session.id()).await? {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // The mgr has restarted, and waits in its grace period for a client with this owner.
+            // The mgr has restarted, and waits in its grace period for a client with the owner of this client.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;
         }

@@ -2,7 +2,7 @@
 //! client.
 //!
 //! The session knows stateids and the order of a recovery. It passes recalls, revocations and restarts of the mgr to
-//! the holder of the state. The holder, [`crate::Mount`], knows the files.
+//! the mount ([`crate::Mount`]), which knows the files that the state belongs to.
 
 use super::{Shared, Slot};
 use crate::compound::{Compound, Results};
@@ -14,7 +14,8 @@ use nfs::client::session::Outcome;
 use types::FileId;
 use wire::nfs4::*;
 
-/// The holder of the state that the mgr grants in a session.
+/// The methods by which a session passes recalls, revocations and restarts of the mgr to the mount, which knows the
+/// files.
 #[async_trait]
 pub(crate) trait HeldState: Send + Sync {
     /// Starts to return recalled layouts (RFC 8881 §20.3). Returns the status for the reply to the mgr.
@@ -48,7 +49,7 @@ pub(crate) trait HeldState: Send + Sync {
     /// Reports the bytes that the client wrote under layouts. Returns the opens that the mgr did not grant.
     async fn reclaim(&self, session: &NewSession<'_>) -> Result<Vec<OpenId>>;
 
-    /// Opens files again whose reclaim the mgr refused.
+    /// Opens the files again for the opens whose reclaim the mgr refused.
     async fn open_again(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()>;
 }
 

@@ -40,7 +40,8 @@ impl Shared {
                     Task::StartOver | Task::Reclaim => shared.forget_state(epoch).await,
                     Task::TestStateids => shared.test_stateids(false).await,
                     Task::DropLayouts => shared.test_stateids(true).await,
-                    // The client requests the address of a device again whenever a connection to it fails.
+                    // Nothing to do: the client requests the address of a device again whenever a connection to it
+                    // fails.
                     Task::RefreshDevices => {}
                 }
             });

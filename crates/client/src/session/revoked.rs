@@ -1,5 +1,5 @@
-//! Revoked state: the client finds the stateids that the mgr has revoked, reports them to the holder of the state, and
-//! acknowledges the revocations (RFC 8881 §8.5).
+//! Revoked state: the client finds the stateids that the mgr has revoked, reports them to the mount, and acknowledges
+//! the revocations (RFC 8881 §8.5).
 
 use super::Shared;
 use crate::Result;
@@ -38,7 +38,7 @@ impl Shared {
     async fn find_revoked(self: &Arc<Self>) -> Result<()> {
         self.find_revoked_names().await?;
         for some in self.held.stateids().chunks(AT_ONCE) {
-            // The sequence number 0 stands for the current one.
+            // In a stateid, the sequence number 0 stands for the current sequence number.
             let ts_stateids = some.iter().map(|held| stateid4 { seqid: 0, ..held.stateid }).collect();
             for (held, status) in some.iter().zip(self.test(ts_stateids).await?) {
                 if matches!(
@@ -79,7 +79,7 @@ impl Shared {
     pub(crate) async fn free_stateid(self: &Arc<Self>, stateid: stateid4) -> Result<()> {
         let mut compound = Compound::new("acknowledging a revoked stateid").cached();
         compound.op(OP_FREE_STATEID, &FREE_STATEID4args { fsa_stateid: stateid4 { seqid: 0, ..stateid } });
-        // If another task has already freed the stateid, nothing is left to do.
+        // Ignore the results: if another task has already freed the stateid, nothing is left to do.
         self.call(compound).await.map(|_| ())
     }
 }

@@ -28,12 +28,13 @@ pub(crate) struct Loan {
     mark: Bytes,
     /// When the capability of the loan expires, in Unix seconds.
     expires: u64,
-    /// Returns whether the client still has a connection to the iod that lent the file.
+    /// Returns whether the client is still connected to the iod that lent the file.
     is_there: Box<dyn Fn() -> bool + Send + Sync>,
     flags: ReadWriteFlags,
 }
 
-/// The loan is invalid. The file may contain bytes that the client must not see, or cannot be read.
+/// The error for an invalid loan: the file may contain bytes that the client must not see, or the client cannot read
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Over;
 
@@ -255,7 +256,8 @@ mod tests {
             let there = std::num::NonZeroU64::new(1 << 20);
             rustix::fs::fadvise(&lent.file, BEGIN + half, there, rustix::fs::Advice::DontNeed).unwrap();
             let at = if len == 4096 { 3 << 18 } else { 0 };
-            // After a miss, the kernel may begin to read the missing bytes, and may finish before the next read.
+            // When a read finds bytes missing from the page cache, the kernel may begin to fetch them. It may finish
+            // before the next read.
             match lent.read(0, &[(at, len)]).unwrap() {
                 None => missed += 1,
                 Some(found) => assert!(found == [ObjectRun::Data(bytes.slice(at as usize..(at + len) as usize))]),

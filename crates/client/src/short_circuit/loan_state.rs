@@ -10,26 +10,26 @@ const LATER: u32 = 32;
 pub(crate) enum LoanState<L> {
     /// The client has no loan. It requests one after this number of further reads.
     Without(u32),
-    /// The client has requested a loan.
+    /// The client has requested a loan and has no reply yet.
     Asking,
-    /// The client has this loan.
+    /// The client has this loan of the object.
     Lent(L),
     /// The client does not request a loan again: the iod lends no files that the client can read.
     Never,
 }
 
-/// What a read has to do.
+/// Where a read of the object gets its bytes, and whether it requests a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Turn<L> {
-    /// Read from this loan.
+    /// Read from the file of this loan.
     Lent(L),
     /// Send the read to the iod.
     Usual,
-    /// Send the read to the iod, and also request a loan. The caller records the answer with [`LoanState::told`].
+    /// Send the read to the iod, and also request a loan. The caller records the reply with [`LoanState::told`].
     UsualAndAsk,
 }
 
-/// The answer to a request for a loan.
+/// The reply to a request for a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Told<L> {
     /// The iod granted this loan.
@@ -47,7 +47,7 @@ impl<L> Default for LoanState<L> {
 }
 
 impl<L: Clone + PartialEq> LoanState<L> {
-    /// Counts a read, and returns what it has to do.
+    /// Counts a read of the object, and returns where the read gets its bytes.
     pub(crate) fn read(&mut self) -> Turn<L> {
         match self {
             LoanState::Lent(loan) => Turn::Lent(loan.clone()),
@@ -63,7 +63,7 @@ impl<L: Clone + PartialEq> LoanState<L> {
         }
     }
 
-    /// Records the answer to a request for a loan.
+    /// Records the reply to a request for a loan.
     pub(crate) fn told(&mut self, told: Told<L>) {
         *self = match told {
             Told::Lent(loan) => LoanState::Lent(loan),
@@ -84,8 +84,8 @@ impl<L: Clone + PartialEq> LoanState<L> {
 mod tests {
     use super::*;
 
-    /// The number of possible events: a read, three answers to a request, the end of the current loan, and the end of
-    /// an old loan.
+    /// The number of possible events: a read, one of three replies to a request for a loan, the end of the current
+    /// loan, and the end of an old loan.
     const EVENTS: usize = 6;
 
     /// Compares every history of up to six events with a simple model.
@@ -101,8 +101,8 @@ mod tests {
 
     fn walk(history: &[usize]) {
         let mut standing = LoanState::<u32>::default();
-        // The model: the current loan, whether a request is in flight, the number of reads until the next request,
-        // whether a loan is possible at all, and the last loan number.
+        // The model: the current loan, whether a request for a loan is in flight, and the number of reads until the
+        // next request. Then whether a loan is possible at all, and the last loan number.
         let (mut held, mut asking, mut left, mut hope, mut next) = (None, false, PATIENCE, true, 0);
         for event in history {
             match event {
@@ -118,7 +118,7 @@ mod tests {
                     }
                     left = left.saturating_sub(u32::from(held.is_none() && !asking));
                 }
-                // A caller records an answer only if `read` told it to request a loan.
+                // A caller records a reply only after `read` has told it to request a loan, so skip other replies.
                 1..=3 if !asking => {}
                 1 => {
                     next += 1;

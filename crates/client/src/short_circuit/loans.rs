@@ -31,7 +31,7 @@ impl PartialEq for Held {
 
 /// The result of an attempt to read from a loan.
 pub(crate) enum Read {
-    /// The bytes that the read returned.
+    /// The read from the loan succeeded, and returned these bytes.
     Done(Vec<ObjectRun>),
     /// The caller must send the read to the iod.
     Ask,
@@ -39,13 +39,13 @@ pub(crate) enum Read {
     AskAndBorrow,
 }
 
-/// The loans in the order of eviction.
+/// The loans of a mount, in the order in which they are evicted.
 pub(crate) struct Loans {
     most: usize,
     loans: Mutex<VecDeque<Shelved>>,
 }
 
-/// A loan in the eviction queue, and its object; both may have been dropped already.
+/// A loan in the eviction queue, and the loan state of its object. Both may have been dropped with the layout.
 struct Shelved {
     place: Weak<Place>,
     loan: Weak<Loan>,
@@ -89,7 +89,7 @@ impl Loans {
         Loans { most: most.max(1), loans: Mutex::default() }
     }
 
-    /// Records the answer to a request for the loan of an object, which may no longer exist.
+    /// Records the reply to a request for the loan of an object, whose layout the client may have dropped.
     pub(crate) fn told(&self, place: &Weak<Place>, told: Told<Loan>) {
         let Some(there) = place.upgrade() else { return };
         let told = match told {
@@ -105,11 +105,12 @@ impl Loans {
         there.standing().told(told);
     }
 
-    /// Adds a loan. If there are too many, evicts the oldest loan that no read used recently.
+    /// Adds a loan to the eviction queue. If there are too many loans, evicts the oldest loan that no read used
+    /// recently.
     fn put(&self, new: Shelved) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         if loans.len() >= self.most {
-            // Remove loans from the queue that were given up, or dropped with their layouts.
+            // Remove the loans from the queue that the client gave up or dropped with their layouts.
             loans.retain(|shelved| shelved.loan.strong_count() > 0);
         }
         let mut looks = loans.len();
@@ -173,7 +174,7 @@ mod tests {
             assert_eq!(there, (places.len().saturating_sub(8)..=n).collect::<Vec<_>>());
         }
         assert!(places[42..].iter().all(|place| reads(place)));
-        // A loan that reads keep using is not evicted; the unused ones are.
+        // Adding loans evicts unused loans, but not a loan that reads keep using.
         let favourite = borrowed(&loans);
         for _ in 0..100 {
             assert!(reads(&favourite));
@@ -192,7 +193,8 @@ mod tests {
         assert_eq!(loan.strong_count(), 1);
         drop(place);
         assert_eq!(loan.strong_count(), 0, "the descriptor of the loan is still open");
-        // The object was dropped while its loan was requested.
+        // The client dropped the layout of the object while the request for the loan was in flight, so the loan is
+        // closed.
         let gone = Arc::downgrade(&Arc::new(Place::default()));
         loans.told(&gone, Told::Lent(self::loan()));
         assert_eq!(loans.loans.lock().unwrap().len(), 1);

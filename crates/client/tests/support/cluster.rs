@@ -16,7 +16,7 @@ pub struct Cluster {
     pub mgr: Option<mgr::Running>,
     pub iods: Vec<Option<iod::Running>>,
     iod_addresses: Vec<SocketAddr>,
-    /// The iod addresses that the mgr and the clients use: those that `door` returned for `iod_addresses`.
+    /// The addresses at which the mgr and the clients reach the iods: those that `door` returned for `iod_addresses`.
     told: Vec<SocketAddr>,
     unix: bool,
     /// The lease time in seconds; used by the next start of the mgr.
@@ -42,7 +42,7 @@ impl Cluster {
     }
 
     /// Starts a cluster like [`Cluster::start_behind`], with iods that have these features. `change` modifies each
-    /// iod's configuration for the first start.
+    /// iod's configuration before the first start of the iod.
     pub async fn start_with(
         iods: usize,
         door: impl FnMut(SocketAddr) -> SocketAddr,

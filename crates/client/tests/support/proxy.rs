@@ -185,7 +185,7 @@ impl Proxy {
         self.shared.state().free = free;
     }
 
-    /// Returns the number of connections so far.
+    /// Returns the number of connections that the proxy has accepted.
     pub fn connections(&self) -> u64 {
         self.shared.state().next
     }
@@ -271,7 +271,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state().stopping = true;
         self.cut();
-        // Wake the thread that accepts connections.
+        // Wake the thread that accepts connections, so that it sees the request to stop.
         let _ = TcpStream::connect(self.shared.address);
     }
 }
@@ -327,7 +327,7 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
         let allowed = {
             let mut left = budget.lock().unwrap_or_else(PoisonError::into_inner);
             if *left < len as u64 && shared.state().random.is_none() {
-                // The test has stopped random closes, so connections opened before may also carry any number of bytes.
+                // The test has stopped random closes, so older connections may also carry any number of bytes.
                 *left = u64::MAX;
             }
             let allowed = (*left).min(len as u64);

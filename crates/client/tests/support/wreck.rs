@@ -33,7 +33,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed * 7) % 251) as u8 + 1).collect()
 }
 
-/// Copies of the stores of a stopped cluster: the final state (`base`) and an earlier state (`older`).
+/// Copies of the stores of a stopped cluster: their final state (`base`) and an earlier state (`older`).
 pub struct Yard {
     dir: TempDir,
     file: ClusterFile,
@@ -251,7 +251,7 @@ impl Damage {
     }
 
     /// Returns whether a read may return wrong bytes without an error: the damage changed bytes of an object in place,
-    /// and its store has no block checksums.
+    /// and the object's store has no block checksums.
     pub fn excuses(&self, yard: &Yard) -> bool {
         let in_place = match self.how {
             How::Flipped { at, .. } => at >= HEAD,

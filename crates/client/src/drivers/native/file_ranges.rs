@@ -100,7 +100,7 @@ impl Layout for Objects {
     async fn punch(&self, range: ByteRange) -> Attempt<()> {
         let ranges = object_ranges(&self.distribution, range);
         let punches = ranges.into_iter().map(|(index, range)| self.punch_object(index, range));
-        // Wait for all replies: a late punch would destroy bytes that the client writes afterwards.
+        // Wait for all replies, because an iod that punches late destroys bytes that the client writes afterwards.
         let failed = join_all(punches).await.into_iter().filter_map(Attempt::err);
         let rank = |not_done: &NotDone| match not_done {
             NotDone::Unanswered(_) => 0,

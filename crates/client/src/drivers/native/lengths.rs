@@ -3,7 +3,8 @@
 use layout::Distribution;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The durable lengths that the mgr reported with the layout, and that the iods have reported since the grant.
+/// The durable lengths of a layout's objects: those that the mgr reported with the layout, and those that the iods have
+/// reported since the grant.
 #[derive(Debug)]
 pub(super) struct Lengths(Mutex<Known>);
 
@@ -19,7 +20,8 @@ struct Known {
 }
 
 impl Lengths {
-    /// Creates the lengths for a file whose first `whole` bytes are durable, according to the mgr.
+    /// Creates the durable lengths of a file's objects. According to the mgr, the first `whole` bytes of the file are
+    /// durable.
     pub(super) fn new(distribution: &Distribution, whole: u64) -> Self {
         let objects = (0..distribution.count()).map(|index| distribution.object_size(whole, index)).collect();
         Lengths(Mutex::new(Known { whole, objects, over: false }))
@@ -76,7 +78,7 @@ mod tests {
         lengths.learn(2, 64);
         assert!(lengths.reach(&three, 208) && !lengths.reach(&three, 209));
         assert_eq!(lengths.whole(), 100);
-        // A reply with a smaller size is older than the replies before it.
+        // A reply with a smaller size is older than the replies before it, so the client ignores it.
         lengths.learn(2, 5);
         assert!(lengths.reach(&three, 208));
         lengths.forget();

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-/// A byte range in the answer to a read of an object.
+/// A byte range in the reply to a read of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ObjectRun {
-    /// Data bytes.
+    /// A range of data bytes.
     Data(Bytes),
     /// A hole of this many bytes.
     Hole(u64),
@@ -14,7 +14,7 @@ pub(crate) enum ObjectRun {
 }
 
 impl ObjectRun {
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the range.
     pub(super) fn len(&self) -> u64 {
         match self {
             ObjectRun::Data(data) => data.len() as u64,

@@ -4,7 +4,7 @@
 use super::*;
 use crate::explorer::walk;
 
-/// The number of bytes in the file.
+/// The length in bytes of the file under test.
 const BYTES: usize = 3;
 const WHOLE: ByteRange = ByteRange { offset: 0, len: BYTES as u64 };
 const DIRECT: Lane = Lane::Direct(0);
@@ -61,7 +61,7 @@ struct Request {
 #[derive(Clone, Debug, Default)]
 struct World {
     dirty: DirtyData,
-    /// The window space that the bytes occupy.
+    /// The window space that the dirty bytes occupy.
     reserved: u64,
     /// The contents of the file as the program has written it.
     written: Content,
@@ -182,9 +182,10 @@ impl World {
         }
         let at = if newest { self.requests.len() - 1 } else { 0 };
         let Request { batch, lane, piece, grant } = self.requests[at].clone();
-        // The client sends a request again under the new layout if it lost the old one meanwhile.
+        // If the client lost the layout while the request was in flight, it sends the request again under the new
+        // layout.
         let grant = if lane == DIRECT { grant.max(self.dirty.grant()) } else { grant };
-        // Older bytes that the client moved to the mgr must reach the iods first.
+        // The client moved older bytes of these ranges to the mgr. They must reach the iods before this request.
         let waits = lane == DIRECT && self.dirty.are_gathered(&piece.parts);
         if waits || self.dirty.is_given_up(batch) || stable && !self.dirty.may_be_stable(batch, lane) {
             return false;
@@ -230,7 +231,7 @@ impl World {
         let (Committed::All(freed) | Committed::Lost(freed)) = outcome;
         self.reserved -= freed;
         if lane == DIRECT {
-            // The mgr must learn the end of the bytes that have left the table.
+            // The client must report the end of all bytes that became durable.
             let left = self.ends_of(lane);
             let gone = before.iter().filter(|end| !left.contains(end)).map(|(_, end)| *end).max();
             self.unreported = self.unreported.max(gone.unwrap_or(0));

@@ -1,5 +1,5 @@
 //! Tests of the known size: every short history of writes, reports and size requests of this client and of truncates by
-//! another client, with answers that arrive late.
+//! another client, with replies that arrive late.
 
 use super::*;
 use crate::explorer::walk;
@@ -11,17 +11,17 @@ enum Call {
     Write(u64),
     /// The mgr executes a size report.
     Report,
-    /// The client receives the answer to the size report.
+    /// The client receives the reply to the size report.
     Reported,
     /// The client truncates the file.
     Truncate(u64),
     /// Another client sets the size of the file.
     OtherSets(u64),
-    /// The client requests the size.
+    /// The client requests the size of the file.
     Ask,
     /// The mgr executes the oldest size request.
     Execute,
-    /// The client receives the answer to the oldest size request.
+    /// The client receives the reply to the oldest size request.
     Answer,
     /// The client may have missed changes by other clients.
     Doubt,
@@ -30,7 +30,7 @@ enum Call {
 #[derive(Clone, Copy, Debug)]
 struct Question {
     stamp: u64,
-    /// Number of changes, by any client, before the mgr executed the request.
+    /// Number of changes, by any client, before the mgr executed the size request.
     changes: u64,
     answer: Option<u64>,
 }
@@ -52,7 +52,7 @@ struct World {
     /// The size that the client must see while no other client changes the file.
     expected: u64,
     other_changed: bool,
-    /// For each version, the size and the number of local changes at that version.
+    /// For each version of the contents, the size of the file and the number of changes by this client.
     versions: BTreeMap<Version, (u64, u64)>,
     local_changes: u64,
 }
@@ -179,7 +179,7 @@ impl World {
         if !self.other_changed {
             assert_eq!(size, self.expected, "no other client changed the size");
         }
-        // The client caches no bytes of a shared file, so it does not use the version.
+        // The client caches no bytes of a shared file, so it does not use the version of the contents.
         if let Some(version) = self.known.version().filter(|_| !self.shared) {
             let content = (size, self.local_changes);
             assert_eq!(*self.versions.entry(version).or_insert(content), content, "the version must change");

@@ -17,9 +17,9 @@ enum Call {
     Execute,
     /// The mgr executes the LAYOUTGET that follows the OPEN.
     ExecuteOpen,
-    /// The client receives the answer to the separate LAYOUTGET, or abandons the request.
+    /// The client receives the reply to the separate LAYOUTGET, or abandons the request.
     Answer,
-    /// The client receives the answer to the OPEN with LAYOUTGET.
+    /// The client receives the reply to the OPEN with LAYOUTGET.
     AnswerOpen,
     /// The mgr sends a recall of the layout.
     Recall,
@@ -33,7 +33,7 @@ enum Call {
     Fence,
     /// The client begins to answer the recall. It sends LAYOUTRETURN if no request uses a layout.
     Return,
-    /// The mgr executes the LAYOUTRETURN, and the client receives the answer.
+    /// The mgr executes the LAYOUTRETURN, and the client receives the reply.
     ExecuteReturn,
     /// The last open ends, and the client returns the layout.
     Close,
@@ -159,7 +159,8 @@ impl World {
         self.dead.iter().any(|(other, seqid)| *other == stateid.other[0] && stateid.seqid <= *seqid)
     }
 
-    /// From now on, no request may begin under this layout, nor under an earlier grant with the same stateid.
+    /// Records that no request may begin from now on under this layout, nor under an earlier grant with the same
+    /// stateid.
     fn kill(&mut self, stateid: stateid4) {
         self.dead.insert((stateid.other[0], stateid.seqid));
     }
@@ -216,7 +217,7 @@ impl World {
             self.opens += 1;
             return true;
         }
-        // Operations on the layout stateid exclude each other.
+        // Operations on the layout stateid exclude each other, so send no LAYOUTGET during a LAYOUTRETURN.
         if self.returning.is_some() {
             return false;
         }
@@ -342,7 +343,7 @@ impl World {
         }
     }
 
-    /// Checks that every history can end: all answers arrive, all requests end, and the client answers each recall.
+    /// Checks that every history can end: all replies arrive, all requests end, and the client answers each recall.
     fn come_to_rest(&mut self) {
         for call in [Call::Execute, Call::ExecuteOpen, Call::Answer, Call::AnswerOpen, Call::ExecuteReturn] {
             self.execute(call);
@@ -402,7 +403,7 @@ fn a_layout_allows_what_it_was_granted_for() {
 fn a_late_answer_may_grant_a_layout_that_was_returned_before_the_last() {
     let mut state = LayoutState::default();
     let first = Grant { open: Some(0), ..grant(1, 0, true, true) };
-    // The answer to an OPEN arrives late. Meanwhile the client has got and returned two layouts.
+    // The reply to an OPEN arrives late: before it, the client gets and returns two other layouts.
     for other in [1, 2] {
         state.granted(Grant { stateid: stateid(other, 1), ..grant(1, 0, true, true) });
         assert_eq!(state.take_for_close(), Some((KIND.number(), stateid(other, 1))));

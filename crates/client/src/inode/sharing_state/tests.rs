@@ -1,4 +1,5 @@
-//! Tests of the sharing state: what opens require, and when a client requests a delegation again.
+//! Tests of the sharing state: when the opens of a file require coherence, and when a client requests a delegation
+//! again.
 
 use super::*;
 

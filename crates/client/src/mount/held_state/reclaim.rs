@@ -28,8 +28,8 @@ impl Inode {
         let mut delegation = self.delegation_to_reclaim();
         for open in self.opens() {
             if let Some((held, claim)) = delegation.take() {
-                // If the reclaim fails, other clients may have used the file, so bytes buffered under the delegation
-                // may be dropped.
+                // If the reclaim fails, other clients may have used the file, so `delegation_lost` may drop bytes
+                // buffered under the delegation.
                 if self.reopen(session, &open, claim).await? == Reopened::Yes {
                     self.reclaim_locks(session, open.key).await?;
                     continue;
@@ -50,7 +50,7 @@ impl Inode {
             }
             refused.push(OpenId { file: self.node.id, owner: open.key });
         }
-        // The client has no open left to which the delegation could belong.
+        // The client has no open left that could hold the delegation, so the delegation ends.
         delegation.inspect(|(held, _)| self.share(*held));
         if let Some((end, args)) = report {
             self.reclaim_report(session, end, &args).await?;
@@ -62,14 +62,15 @@ impl Inode {
     pub(super) async fn open_refused(self: &Arc<Self>, session: &NewSession<'_>, owner: u64) -> Result<()> {
         let Some(open) = self.opens().into_iter().find(|open| open.key == owner) else { return Ok(()) };
         match self.reopen(session, &open, open_claim4::CLAIM_FH).await {
-            // The mgr holds no state of this open that could be lost. The next use of the file opens it again.
+            // The mgr delays the OPEN. It holds no state of this open that could be lost, so the next use of the file
+            // opens it again.
             Err(error) if error.is(Status::Delay) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Reports the bytes that the client wrote under a layout from before the restart of the mgr. If the mgr refuses,
-    /// the client reports later under a new layout.
+    /// Reports the bytes that the client wrote under a layout from before the restart of the mgr. If the mgr refuses
+    /// the report, the client sends it later under a new layout.
     async fn reclaim_report(&self, session: &NewSession<'_>, end: u64, args: &LAYOUTCOMMIT4args) -> Result<()> {
         let mut compound = Compound::new("reporting what was written before the mgr restarted").cached();
         compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, args);
