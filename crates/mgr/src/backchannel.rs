@@ -28,8 +28,8 @@ impl Backchannel {
     pub(crate) fn seen(&self, connection: &Connection) {
         let mut map = self.map();
         map.entry(connection.id()).or_insert_with(|| connection.clone());
-        // The connection may have ended before the mgr processed this request, and `lost` may have been called already.
-        // Then nothing else removes the entry.
+        // The connection may have ended, and `lost` may have run, before this function added the entry. Then nothing
+        // else removes the entry, so remove it here.
         if connection.is_closed() {
             map.remove(&connection.id());
         }

@@ -1,5 +1,5 @@
-//! Background jobs of the mgr: work that no client request waits for. Each job runs in a loop of its own, which repeats
-//! the passes of the job.
+//! Background jobs of the mgr: work that no client request waits for. A job works in passes, and each job has a loop of
+//! its own that repeats these passes.
 //!
 //! To add a job, add one file with a [`Job`] and one line to [`JOBS`].
 
@@ -62,7 +62,7 @@ impl Context {
 
 /// A background job of the mgr. The job runs as long as the mgr runs. After a panic, the mgr starts the job again.
 trait Job: Sized + Send + 'static {
-    /// Description of the job, for the log line that reports a panic of the job.
+    /// Name of the job for the log line about a panic of the job.
     const NAME: &'static str;
 
     /// Returns the job in its initial state, before its first pass.

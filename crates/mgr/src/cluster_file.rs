@@ -33,8 +33,8 @@ struct Text {
 }
 
 impl ClusterFile {
-    /// Creates a new file system identity with a new random secret, and writes both durably to `path` with mode 0600.
-    /// The file must not exist.
+    /// Creates a new file system identity and a new random secret, and writes both durably to `path` with mode 0600. No
+    /// file may exist at `path`.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let hint = "make its directory first";
         let (fsid, key) = (Fsid(*uuid::Uuid::new_v4().as_bytes()), random::<32>()?);

@@ -1,5 +1,5 @@
-//! The durable record of the terms of exports: if the terms changed since the last start, the mgr ends the rights that
-//! clients got before.
+//! The durable record of the terms of exports. If the terms changed since the last start, the mgr revokes the rights
+//! that clients got before this start.
 
 use super::Exports;
 use std::fmt::Write;
