@@ -12,8 +12,8 @@ use nfs::fs::Ctx;
 use types::{FileId, Status};
 
 impl Volume {
-    /// Ends every capability for the file granted so far, after a layout was revoked. A client that still holds a
-    /// layout has to request a new one.
+    /// Revokes every capability for the file that the mgr has granted, after it has revoked a layout. A client that
+    /// still holds a layout has to request a new one.
     pub(crate) async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         add(&self.counters.layouts_revoked, 1);
         let failure = self.notes.last_failure(file);
