@@ -214,7 +214,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Returns the end of the file according to its objects, from the iods that reply.
     async fn end(&self) -> End;
 
-    /// Returns the end of the file according to the object on the iod `iod`, and whether this object has a hole. The
+    /// Returns the end of the file according to the object on the iod `number`, and whether this object has a hole. The
     /// end is 0 if this iod has no object of the file.
     async fn end_at(&self, number: u16) -> Result<Reach, Status>;
 

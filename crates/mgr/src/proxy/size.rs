@@ -51,7 +51,7 @@ impl Objects<'_> {
         End { reached, complete, allocated, changed }
     }
 
-    /// Returns the end of the file according to the object on the iod `iod`, and whether this object has a hole. The
+    /// Returns the end of the file according to the object on the iod `number`, and whether this object has a hole. The
     /// end is 0 if this iod has no object of the file.
     pub(crate) async fn end_at(&self, number: u16) -> Result<Reach, Status> {
         let Some(index) = self.index_on(number) else { return Ok(0.into()) };

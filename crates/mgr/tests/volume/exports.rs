@@ -17,7 +17,7 @@ async fn mkdir(files: &Files, dir: FileId, name: &'static str) -> FileId {
     files.create(&ctx(1), dir, &name, CreateKind::Directory, set).await.unwrap().attrs.id
 }
 
-/// Looks up a name in a directory, with the steps of LOOKUP.
+/// Looks up a name in a directory, with the calls that LOOKUP makes.
 async fn step(
     files: &Files,
     view: u64,
@@ -29,7 +29,7 @@ async fn step(
     Ok((found.id, files.descend(&ctx, found.id)?))
 }
 
-/// Looks up the parent of a directory, with the steps of LOOKUPP.
+/// Looks up the parent of a directory, with the calls that LOOKUPP makes.
 async fn up(files: &Files, view: u64, (dir, place): (FileId, Place)) -> Result<(FileId, Place), Status> {
     let ctx = sees(view, place);
     Ok((files.lookup_parent(&ctx, dir).await?.id, files.ascend(&ctx, dir)?))
@@ -93,7 +93,7 @@ async fn lookup_and_lookupp_cross_exports_as_the_client_sees_them() {
     let fsids: std::collections::HashSet<_> =
         [Place::default(), WAY, at(a, 1), at(b, 0)].map(|place| files.fsid_in(place)).into_iter().collect();
     assert_eq!(fsids.len(), 4);
-    // If a client creates the directory of a configured export later, the export works at once.
+    // If a client creates the directory of a configured export later, the export is usable immediately.
     let late = mkdir(&files, FileId::ROOT, "late").await;
     assert_eq!(step(&files, 0b1000, root(0b1000), "late").await, Ok((late, at(late, 3))));
 }

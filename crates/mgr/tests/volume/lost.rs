@@ -111,7 +111,7 @@ async fn a_lost_copy_is_read_from_its_mirror_and_rebuilt() {
             let before = rebuilt(&cluster);
             lose(&mut cluster, &objects[which], left).await;
             let files = cluster.files();
-            // The read succeeds whether or not the mgr has rebuilt the copy already.
+            // The read succeeds whether or not the mgr has already rebuilt the lost copy.
             assert!(read(&files, file, 0, LEN as u32).await.unwrap() == whole);
             until("the copy is made again", || rebuilt(&cluster) > before).await;
             let now = std::fs::read(path).unwrap();
@@ -129,7 +129,7 @@ async fn bytes_lost_in_both_copies_are_reported() {
     let mut cluster = cluster(2).await;
     let file = file(&cluster, "f", Stability::FileSync).await;
     let all = objects(&cluster, file);
-    // The two copies of one object have the same length, and the other object of the file has another length.
+    // The two copies of one object have equal lengths, and the other object of the file has another length.
     let len = |path: &PathBuf| path.metadata().unwrap().len();
     let twins: Vec<_> = all.iter().filter(|(_, path)| len(path) == len(&all[0].1)).cloned().collect();
     assert_eq!(twins.len(), 2);
