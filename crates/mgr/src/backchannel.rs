@@ -11,13 +11,13 @@ use wire::nfs4::callback_sec_parms4;
 use wire::rpc::{Auth, AuthSys};
 use xdr::Segments;
 
-/// Time limit for the reply of a client to a callback.
+/// Time limit for the reply of a client to a callback of the mgr.
 const CALLBACK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Version of the callback program, and the number of its procedure CB_COMPOUND (RFC 8881 §20.2).
 const CB_VERSION: u32 = 1;
 const CB_COMPOUND: u32 = 1;
 
-/// The open connections of clients, by connection number.
+/// The open connections of clients to the mgr, by connection number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Backchannel {
     connections: Arc<Mutex<HashMap<u64, Connection>>>,
@@ -35,7 +35,7 @@ impl Backchannel {
         }
     }
 
-    /// Removes a connection that has ended.
+    /// Removes a connection that has been closed or broken.
     pub(crate) fn lost(&self, connection: u64) {
         self.map().remove(&connection);
     }

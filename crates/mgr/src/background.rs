@@ -43,7 +43,7 @@ const JOBS: [fn(&mut JoinSet<()>, &net::Counters, &Context); 14] = [
     begin::<send_callbacks::SendCallbacks>,
 ];
 
-/// The parts of the mgr that a background job uses.
+/// The components of the mgr that a background job uses.
 #[derive(Clone)]
 struct Context {
     volume: Arc<Volume>,
@@ -98,7 +98,7 @@ fn begin<J: Job>(jobs: &mut JoinSet<()>, network: &net::Counters, context: &Cont
     task::spawn_in(jobs, async move { net::supervise(J::NAME, network, || run(J::new(&context))).await });
 }
 
-/// Repeats the passes of a job forever.
+/// Repeats the passes of a job until the mgr stops.
 async fn run(mut job: impl Job) {
     loop {
         job.due().await;

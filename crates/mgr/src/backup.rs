@@ -115,8 +115,7 @@ fn prepare(dir: &Path) -> Result<(), Error> {
 
 /// Creates a metadata store file at `new` from the dump file at `path`.
 async fn fill(path: &Path, new: &Path, store: StoreId) -> Result<(), Error> {
-    // The new store gets a new log identity. Otherwise the mgr would replay the log of the dumped store into the new
-    // store.
+    // Give the new store a new log identity. Otherwise the mgr replays the log of the dumped store into the new store.
     let engine = Embedded::create(new, random()?, meta::merge)?;
     meta::dump::restore(&engine, decoder(path)?).await.map_err(|e| match e {
         RestoreError::Bad(cause) => bad(path, &cause),

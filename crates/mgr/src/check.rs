@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Capacity of the channel between a check and its page requests, in messages.
 const WAITING: usize = 256;
 
-/// The checks that run or have ended recently. The key is the random number of the check.
+/// The checks that run or that are complete and not yet discarded. The key is the random number of the check.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     runs: Mutex<HashMap<u64, Arc<Run>>>,
@@ -126,7 +126,7 @@ impl Checks {
     }
 }
 
-/// Collects messages of the check until the page is full, the check has ended, or [`PATIENCE`] has passed.
+/// Collects messages of the check until the page is full, the check is complete, or [`PATIENCE`] has passed.
 async fn gather(steps: &mut mpsc::Receiver<Step>, page: &mut CheckReply) {
     let until = Instant::now() + PATIENCE;
     while page.findings.len() < FINDINGS_MAX {

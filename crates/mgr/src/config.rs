@@ -47,8 +47,8 @@ pub struct Config {
     /// Stripe unit of new files whose directory sets none, as `1M` or `65536`.
     ///
     /// 1 MiB is the payload of one request: every smaller file is one object on one iod, and one request reads or
-    /// writes it. Larger units would leave iods idle in reads of a few MiB. Smaller units would need more requests for
-    /// the same bytes.
+    /// writes it. Larger units leave iods idle in reads of a few MiB. Smaller units need more requests for a given
+    /// number of bytes.
     #[serde(default = "default_stripe_unit")]
     pub stripe_unit: String,
     /// Number of iods for each new file whose directory sets none; 0 means all iods that are up.
@@ -66,7 +66,7 @@ pub struct Config {
     #[serde(default = "default_iod_wait")]
     pub iod_wait_secs: u32,
     /// How long the mgr holds small writes on the mgr path in memory to join them before it sends them to the iods, in
-    /// milliseconds. 0: not at all. A COMMIT sends the held bytes at once.
+    /// milliseconds. 0: the mgr holds no writes. A COMMIT sends the held bytes at once.
     #[serde(default = "default_gather_delay", alias = "gather_delay_ms")]
     pub mgr_gather_delay_ms: u32,
     /// Memory for all gathered writes together, as `64M`. The mgr sends writes that do not fit to the iods at once.
@@ -142,8 +142,8 @@ fn default_data_handle() -> u32 {
     6 * 3600
 }
 
-/// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s makes its last attempt
-/// within ten seconds after 6.3 s, so a longer wait has no use.
+/// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s sends its last retry
+/// within ten seconds after 6.3 s. The iod counts as lost before this retry, so the retry gets EIO.
 fn default_iod_wait() -> u32 {
     6
 }

@@ -87,7 +87,7 @@ counters! {
     layouts_revoked,
     /// LAYOUTCOMMITs of clients that have changed the size or a time of a file.
     layout_commits,
-    /// Failed operations at data servers that clients have reported by LAYOUTRETURN.
+    /// Failed operations at data servers that clients have reported (LAYOUTERROR, LAYOUTRETURN).
     layout_faults,
     /// Device addresses that the mgr has sent to clients (GETDEVICEINFO).
     devices_told,

@@ -46,7 +46,7 @@ pub(crate) struct Rule {
     pub(crate) terms: Terms,
     /// Layout policy of new files whose directories have no policy settings.
     pub(crate) policy: Policy,
-    /// The part of the policy that the mgr sends to clients: all settings that differ from the default policy.
+    /// The policy settings that the mgr sends to clients: all settings that differ from the default policy.
     pub(crate) told: Settings,
     /// The layout type that the mgr offers to kernel clients of this export.
     pub(crate) kernel_layout: KernelLayout,
@@ -182,7 +182,7 @@ impl Exports {
         *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// Returns the exports whose directories exist.
+    /// Returns the exports whose directories exist now.
     fn rooted<'a>(&'a self, found: &Found) -> Vec<Rooted<'a>> {
         let all = self.rules.iter().zip(&found.roots);
         all.filter_map(|(rule, root)| Some((&rule.path[..], (*root)?))).collect()
@@ -347,7 +347,7 @@ impl Exports {
         if is_there { Ok(place) } else { Err(Status::Stale) }
     }
 
-    /// Looks up a name in a pseudo directory.
+    /// Looks up a name in a pseudo directory, among the names that lead to exports the client sees.
     pub(crate) fn lookup(&self, view: View, dir: FileId, name: &Bytes) -> Result<Attrs, Status> {
         self.look();
         let child = self.read().ways.get(&dir).and_then(|names| names.get(name)).copied();

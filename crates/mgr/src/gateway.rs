@@ -35,7 +35,7 @@ const NFSPROC4_COMPOUND: u32 = 1;
 const NOT_ALLOWED: &str = "only the superuser and the owner of the root directory may check or dump a file system, from where exports let \
      them; root on the machine of the mgr always may";
 
-/// The service that answers every RPC request to the mgr.
+/// The service that executes every RPC request to the mgr and returns the reply.
 pub(crate) struct Gateway {
     pub(crate) server: Arc<NfsServer>,
     pub(crate) backchannel: Backchannel,

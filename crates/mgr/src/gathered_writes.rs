@@ -290,8 +290,8 @@ pub(crate) struct Leaving<'a> {
     file: FileId,
     pub(crate) runs: Vec<Run>,
     outcome: Option<Result<(), Status>>,
-    /// Guard of the file's `lane`. This is the last field, so that it is dropped last: the drop allows the next flush
-    /// of the file.
+    /// Guard of the file's `lane`. This field is dropped last because it is the last one, and its drop allows the next
+    /// flush of the file.
     _turn: OwnedMutexGuard<()>,
 }
 

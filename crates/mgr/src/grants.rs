@@ -14,7 +14,7 @@ pub(crate) struct Grants {
     readers: Mutex<HashMap<FileId, HashMap<u64, bool>>>,
 }
 
-/// The state of a client with a write layout of a file.
+/// What the mgr knows of a client with a write layout of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Grant {
     /// Whether the client has reported by LAYOUTCOMMIT all its writes since it got the layout.

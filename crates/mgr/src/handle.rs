@@ -14,7 +14,7 @@ const SIGNED_LEN: usize = 4 + 16 + 8 + 8;
 const LEN: usize = SIGNED_LEN + 16;
 const _: () = assert!(LEN <= types::limits::FILEHANDLE_MAX);
 
-/// The content of a filehandle.
+/// The content of a filehandle: the file, and the export and epoch through which the client reached it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(crate) file: FileId,

@@ -44,13 +44,13 @@ struct Inner {
     /// For each file, the number of its last failure: a failed write, or a client that lost or returned its layout
     /// without a report of its writes. All files share one sequence of numbers, so that no number is used twice.
     failures: HashMap<FileId, u64>,
-    /// Number of the last failure of any file.
+    /// Number of the last failure of any file. The next failure gets the next number.
     last_failure: u64,
     /// Intents of completed work that the mgr has to remove from the store.
     done: Vec<Noted>,
 }
 
-/// A truncation that some objects may not have executed yet.
+/// A truncation of a file that some of its objects may not have executed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cut {
     /// The namespace has stored this size of the file in bytes, and the intent of the truncation.
@@ -314,7 +314,7 @@ impl Intents {
     /// then measures the file. Writes under a revoked layout may stay in flight until the mgr has fenced the file.
     ///
     /// The caller calls this function while the client still counts as a writer of the file. Otherwise the reports of
-    /// other clients would count as complete, and the mgr would remove the intent without a measurement.
+    /// other clients count as complete, and the mgr removes the intent without a measurement.
     pub(crate) fn abandoned(&self, file: FileId, revoked: bool) {
         let mut inner = self.inner();
         match inner.written.get_mut(&file) {
@@ -572,7 +572,7 @@ mod tests {
         notes.told(file, || false);
         notes.measured(file, early, || false);
         assert!(notes.is_left(file), "the iods were measured before the last write");
-        // Failures of another file do not affect this file.
+        // Failures of another file do not affect the measurement of this file.
         let begun = notes.last_failure(file);
         notes.made(FileId(10), None);
         notes.abandoned(FileId(10), false);

@@ -56,8 +56,8 @@ pub(crate) struct Iods {
     slots: Vec<Slot>,
     /// Number of files that got a layout record. By this counter, consecutive files begin on different iods.
     first: AtomicU64,
-    /// Incarnation number of the next link to an iod: the epoch of this start of the mgr in the high 32 bits, a counter
-    /// in the low 32 bits.
+    /// Incarnation number of the next link to an iod. The high 32 bits are the epoch of this start of the mgr, and the
+    /// low 32 bits are a counter.
     incarnation: AtomicU64,
     pub(crate) verifiers: Verifiers,
     /// Counter that the mgr increments whenever an iod connects.

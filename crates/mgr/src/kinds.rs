@@ -101,7 +101,7 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// A file with its objects, made from the layout record of the file.
+/// A file with its objects, which the stored kind makes from the layout record of the file.
 pub(crate) type Opened<'a> = Box<dyn Stored + 'a>;
 
 /// A stored kind: it makes and decodes the layout records that carry its number.
@@ -157,7 +157,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Returns the length of the objects of a column if the file is `size` bytes long and has no hole.
     fn object_size(&self, size: u64, column: usize) -> u64;
 
-    /// Returns the ranges of the file that lie in the range `part` of the objects of a column, in file order.
+    /// Returns the ranges of the file whose bytes lie in the range `part` of the objects of a column, in file order.
     fn file_ranges(&self, column: usize, part: ByteRange) -> Box<dyn Iterator<Item = ByteRange> + Send + '_>;
 
     /// Returns the smallest length that an object of the file has if the object has lost no bytes.

@@ -1,6 +1,6 @@
 //! The local socket hint: clients on the mgr's host learn the path of the mgr's Unix socket.
 //!
-//! A client connects by TCP and asks for the path (NEAR). The mgr returns the path only if no proxy is in the
+//! A client connects by TCP and requests the path (NEAR). The mgr returns the path only if no proxy is in the
 //! connection, because a proxy may enforce a restriction. The client must also see the same exports over TCP and over
 //! the socket. At the socket, the kernel reports the user of the client process ([`crate::caller`]).
 

@@ -17,7 +17,7 @@ enum Hold {
     Alone(#[allow(dead_code)] OwnedRwLockWriteGuard<()>),
 }
 
-/// Guard that holds a file's lock until it is dropped.
+/// Guard that holds a file's lock until the guard is dropped.
 pub(crate) struct FileGuard<'a> {
     locks: &'a FileLocks,
     file: FileId,

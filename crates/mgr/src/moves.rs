@@ -14,7 +14,7 @@ pub(crate) struct Moves {
     inner: Mutex<Inner>,
     /// Number of layout swaps since the start of the mgr: each gives a file new objects.
     swapped: AtomicU64,
-    /// Notified when a move has ended, because the move may have left unused objects.
+    /// Notified when a move is over, because the move may have left unused objects.
     pub(crate) ended: Notify,
 }
 

@@ -12,7 +12,7 @@ use xdr::{Reader, Xdr};
 /// the disk with messages.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Why the mgr refuses a request.
+/// Why the mgr refuses a request of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
     /// The request has NFS version 2 or 3, or a version that does not exist. The mgr replies with PROG_MISMATCH (RFC

@@ -94,7 +94,7 @@ impl Rights {
         self.given().files.remove(&file);
     }
 
-    /// Records that the mgr has revoked all rights of its earlier starts.
+    /// Records that the mgr has revoked all rights that earlier starts of the mgr granted.
     pub(crate) fn earlier_ended(&self) {
         self.earlier_until.store(0, Relaxed);
     }
@@ -263,7 +263,7 @@ mod tests {
         (0..FILES_MAX as u64 + 2000).for_each(|n| rights.give(FileId(1 << 32 | n), 7, 10, 500 + n % 2));
         assert!(rights.given().files.len() < FILES_MAX);
         assert!(rights.to_end(&before, &after, 500).file && !rights.to_end(&before, &after, 501).file);
-        // Expired rights are removed without clearing the table.
+        // Expired rights are removed, so the table is not full and is not cleared.
         let rights = Rights::new(FILE, 0);
         (0..FILES_MAX as u64 * 2).for_each(|n| rights.give(FileId(1 << 32 | n), 7, n, n + 500));
         assert!(!rights.to_end(&before, &after, FILES_MAX as u64 * 2).file);

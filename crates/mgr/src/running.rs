@@ -263,8 +263,8 @@ impl Running {
         self.gateway.server.fs().0.counters.snapshot()
     }
 
-    /// Returns the file system that the mgr serves, for use in this process. The caller must drop it before
-    /// [`Self::stop`].
+    /// Returns the file system that the mgr serves, for use in this process. The caller must drop the file system
+    /// before it calls [`Self::stop`].
     pub fn files(&self) -> Files {
         self.gateway.server.fs().clone()
     }

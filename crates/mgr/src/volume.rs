@@ -65,7 +65,7 @@ pub(crate) struct Volume {
     pub(crate) moving: FileLocks,
     /// Files whose objects the mgr is moving or deleting.
     pub(crate) moves: Moves,
-    /// Largest size of an inline file, in bytes.
+    /// Largest size that the mgr allows for an inline file, in bytes.
     pub(crate) inline_max: u64,
     /// Cache of the allocated space of files with holes.
     pub(crate) space: Space,

@@ -30,11 +30,11 @@ use tokio::time::Instant;
 use types::{FileId, ObjectId, Status};
 use wire::native::{HeadState, ListEntry};
 
-/// Interval between two passes over an iod that stays connected.
+/// Interval between two passes over the objects of an iod that stays connected.
 const EVERY: Duration = Duration::from_secs(6 * 3600);
 /// Interval at which the job checks whether a pass over some iod is due.
 const LOOK: Duration = Duration::from_secs(2);
-/// Largest number of objects that one list request returns.
+/// Largest number of objects that one request to list the objects of an iod returns.
 const PAGE: u32 = 256;
 /// Seconds for which the job sleeps after each second of listing objects, so that the iod has time for the requests of
 /// clients.
@@ -51,7 +51,7 @@ pub(super) struct CollectOrphans {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
-    /// For each iod number: the link (connections) to the iod that the last pass used, and when this pass ended.
+    /// For each iod number: the link (connections) to the iod that the last pass used, and when this pass was complete.
     walked: HashMap<u16, (Arc<Link>, Instant)>,
 }
 
@@ -127,7 +127,7 @@ async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>
     let mut strays = Vec::new();
     loop {
         let begun = Instant::now();
-        // Read the next inode number before listing the objects: an object with this number or a higher one may belong
+        // Read the next inode number before listing the objects. An object with this number or a higher one may belong
         // to a file that was created during the listing.
         let next = volume.namespace.next_id()?;
         let page = objects::list(link, after, PAGE).await?;

@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) struct DeleteObjects {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// Whether some files of the deletion list still had objects after the last pass.
+    /// Whether some files of the deletion list still had objects after the last pass of the job.
     left: bool,
 }
 

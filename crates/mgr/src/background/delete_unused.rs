@@ -23,7 +23,7 @@ const PAGE: usize = 256;
 /// Time until the job retries a failed deletion. The job retries earlier if an iod connects or a move ends.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// For each record of unused objects: when the job first read the record.
+/// For each record of unused objects: when the job read the record for the first time.
 type Seen = HashMap<(FileId, Generation), Instant>;
 
 pub(super) struct DeleteUnused {

@@ -21,7 +21,7 @@ const AT_ONCE: usize = 16;
 /// How long the mgr collects completed intents, so that it removes many of them from the store in one batch.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// The job that removes completed intents from the metadata store.
+/// The job that removes the intents of completed work from the metadata store.
 pub(super) struct ForgetIntents(Arc<Volume>);
 
 impl Job for ForgetIntents {
@@ -45,12 +45,12 @@ impl Job for ForgetIntents {
     }
 }
 
-/// The job that completes intents.
+/// The job that completes the work of intents: measurements, truncations and fences.
 pub(super) struct FinishIntents {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
-    /// Files for which the mgr has already logged a failure.
+    /// Files for which the mgr has already logged a failure to complete an intent.
     told: HashSet<FileId>,
 }
 

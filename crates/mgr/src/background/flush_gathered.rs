@@ -16,7 +16,7 @@ const AT_ONCE: usize = 256;
 
 pub(super) struct FlushGathered {
     volume: Arc<Volume>,
-    /// The flushes in flight, one for each file.
+    /// The flushes of gathered bytes in flight, one for each file.
     going: FuturesUnordered<BoxFuture<'static, Result<(), Status>>>,
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::Status;
 
-/// Interval at which the job checks whether a new mark is due.
+/// Interval at which the job checks whether it must store a new mark.
 const LOOK: Duration = Duration::from_secs(10);
 /// Smallest step of this host's clock, in seconds, after which the mgr sends its time to the iods again. The step is
 /// far shorter than the lifetime of a capability.

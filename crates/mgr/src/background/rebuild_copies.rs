@@ -115,7 +115,7 @@ async fn is_rebuilt(volume: &Volume, file: FileId, suspects: &[Suspect]) -> bool
     true
 }
 
-/// The result of the check of one file.
+/// The result of the check of the copies of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Looked {
     Whole,

@@ -1,7 +1,7 @@
 //! The record of exports: a background job that stores the exports whose directories exist.
 //!
 //! The directory of an export may be created after the export was configured. Without this job, the next start of the
-//! mgr would treat that export as new and refuse older filehandles.
+//! mgr treats that export as new and refuses older filehandles.
 
 use super::{Context, Job};
 use crate::volume::Volume;

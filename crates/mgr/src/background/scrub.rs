@@ -68,7 +68,7 @@ impl Scrubs {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the current state of the scrub durably.
+    /// Stores the current state of the scrub durably in the metadata store.
     async fn save(&self) -> Result<(), Status> {
         let _one = self.saving.lock().await;
         let record = self.job().to_bytes();

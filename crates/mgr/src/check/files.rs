@@ -24,7 +24,7 @@ const TRIES: usize = 4;
 /// Largest number of byte ranges that the text of a finding lists.
 const RANGES_TOLD: usize = 4;
 
-/// The result of the check of one file.
+/// The result of the check of one regular file.
 enum Look {
     Fine,
     Found(Finding),
@@ -185,7 +185,7 @@ impl Check {
 pub(super) struct Lost {
     /// The first lost ranges of the file in file order, at most [`RANGES_TOLD`].
     first: Vec<ByteRange>,
-    /// Total number of lost bytes.
+    /// Total number of lost bytes of the file.
     bytes: u64,
     /// File offset of the end of the last lost range.
     end: u64,

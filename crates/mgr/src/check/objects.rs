@@ -21,7 +21,7 @@ const TRIES: usize = 4;
 
 /// The result of the comparison of an object with its file.
 enum Wrong {
-    /// The object agrees with its file.
+    /// The object agrees with its file, so there is no problem.
     No,
     /// The object disagrees with its file. The values are the kind of damage and a description.
     Is(Kind, String),
@@ -99,7 +99,8 @@ impl Check {
         }
     }
 
-    /// Reports or deletes an object whose file does not exist, unless the object has disappeared since it was listed.
+    /// Reports or deletes an object whose file does not exist, unless the object has disappeared since the iod listed
+    /// it.
     async fn stray(&mut self, iod: &Registered, link: &Link, from: Option<ObjectId>, entry: &ListEntry) -> Checked {
         let text = format!("{} bytes of a file that does not exist", entry.size);
         let finding = Kind::ObjectStray.found(Some(entry.object.file), Some(iod.id), text);
@@ -113,7 +114,7 @@ impl Check {
         self.mended(finding, removed.map(|()| true)).await
     }
 
-    /// Reports a problem that the check never repairs.
+    /// Reports a problem with an object that a check never repairs.
     async fn left(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
         let finding = kind.found(Some(entry.object.file), Some(iod.id), text);
         if self.repair { self.mended(finding, Ok(false)).await } else { self.found(finding).await }

@@ -9,12 +9,12 @@ use tokio::sync::mpsc;
 use types::{FileId, IodId, Status};
 use wire::admin::{Finding, Mended};
 
-/// A message that a running check sends to the task that answers CHECK requests.
+/// A message that a running check sends to the task that executes CHECK requests.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// A problem that the check has found.
     Found(Box<Finding>),
-    /// The progress of the check.
+    /// The progress of the check in its current phase.
     At {
         /// The kind of items that the check examines in this phase, such as files.
         phase: &'static str,
@@ -23,19 +23,19 @@ pub(crate) enum Step {
         /// Total number of items in this phase; 0 if the check does not know the total.
         total: u64,
     },
-    /// The end of the check.
+    /// The end of the check, after which it sends no further message.
     End {
         /// Why the check stopped early; `None` if the check examined everything.
         broken_off: Option<String>,
-        /// Names and values of the final counters.
+        /// Names and values of the check's counters at its end.
         counts: Vec<(&'static str, u64)>,
     },
 }
 
-/// Why a check stops early.
+/// Why a check stops before it has examined everything.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The receiver of the check's messages was dropped, so that no client waits for findings.
+    /// The receiver of the check's messages no longer exists, so no client waits for findings.
     Alone,
     /// An operation of the check failed with this status.
     Failed(Status),
@@ -49,7 +49,7 @@ impl From<Status> for Stop {
 
 pub(crate) type Checked<T = ()> = Result<T, Stop>;
 
-/// The state of a running check.
+/// The state of a running check: what it has examined, and the channel for its messages.
 pub(crate) struct Check {
     pub(crate) server: Arc<NfsServer>,
     pub(crate) volume: Arc<Volume>,

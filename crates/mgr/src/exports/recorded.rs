@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use types::{FileId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Key of the record in the registry of the metadata store.
+/// Key of the record of exports in the registry of the metadata store.
 const KEY: &[u8] = b"mgr/exports";
 
 /// An export whose directory exists: the names on its path from the root directory, and the directory itself.
 pub(super) type Rooted<'a> = (&'a [Bytes], FileId);
 
-/// The exports as recorded in the metadata store.
+/// The record of exports, as it is in the metadata store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Recorded {
     /// Epoch of the newest export. Each start of the mgr that finds new exports increments this number.

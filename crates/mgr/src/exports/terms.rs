@@ -6,7 +6,7 @@ use std::fmt::Write;
 use types::Status;
 use wire::native::Key;
 
-/// Key of the record in the registry of the metadata store.
+/// Key of the record of terms in the registry of the metadata store.
 const KEY: &[u8] = b"mgr/export-terms";
 
 impl Exports {

@@ -1,5 +1,5 @@
-//! Fences for an iod that connects: before the mgr uses the iod for any request, it sends the iod all fences that the
-//! namespace has stored as intents.
+//! Fences for an iod that connects: the namespace has stored them as intents. The mgr sends them to the iod before it
+//! uses the iod for any request.
 
 use super::Iods;
 use super::link::{Link, SILENT, within};

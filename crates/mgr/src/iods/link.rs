@@ -186,8 +186,8 @@ impl Link {
         }
     }
 
-    /// Returns whether any connection of the link has ended. The iod may have restarted, so no request may use the link
-    /// any more.
+    /// Returns whether any connection of the link is closed. The iod may have restarted, so no request may use this
+    /// link any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.all().any(Connection::is_closed)
     }
@@ -216,8 +216,8 @@ impl Link {
         result.map_err(|e| self.status(Procedure::Lengths, e))
     }
 
-    /// Waits until one of the connections has ended, closes the other connections, and returns why that connection
-    /// ended.
+    /// Waits until one of the connections of the link is closed, closes the others, and returns why the first one was
+    /// closed.
     pub(super) async fn closed(&self) -> Error {
         let ends = self.all().map(|c| Box::pin(c.closed()));
         let (why, ..) = futures_util::future::select_all(ends).await;

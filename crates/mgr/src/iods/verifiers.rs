@@ -11,8 +11,8 @@ use types::Verifier;
 ///
 /// A client compares the verifier of a COMMIT with the verifiers of the WRITEs before it. The verifier of each reply
 /// combines the replies of the iods to this request with the last known verifiers of the other iods. So two verifiers
-/// are equal only if no iod with bytes of either request has restarted in between. If an iod without bytes of these
-/// requests restarts, the verifiers may differ too. The client then needlessly sends its writes again.
+/// are equal only if no iod with bytes of either request has restarted between the two replies. If an iod without bytes
+/// of these requests restarts, the verifiers may differ too. The client then needlessly sends its writes again.
 #[derive(Debug)]
 pub(crate) struct Verifiers {
     nonce: u64,

@@ -45,7 +45,7 @@ fn striped(width: u32, mirrors: u32) -> Subject {
     Subject { kinds: Kinds::default, iods: (width * mirrors) as usize, width, mirrors }
 }
 
-/// A cluster whose new files are of the kind under test.
+/// A cluster whose new files are of the stored kind under test.
 struct Bench {
     cluster: Cluster,
     subject: Subject,

@@ -22,7 +22,7 @@ const MOST: usize = 256;
 pub(crate) struct Suspect {
     /// Index of the object among the objects of the file.
     pub(crate) index: usize,
-    /// The damaged range within the object.
+    /// The damaged range within the object, in bytes.
     pub(crate) range: ByteRange,
 }
 

@@ -1,4 +1,5 @@
-//! SEEK on the mgr path: asks one copy of each object of the file, and returns the smallest file offset in the replies.
+//! SEEK on the mgr path: the mgr queries one copy of each object of the file, and returns the smallest file offset in
+//! the replies.
 
 use super::Objects;
 use futures_util::future;
@@ -26,7 +27,7 @@ impl Objects<'_> {
     /// Returns the first file offset at or after `offset` with data or a hole in one object of the file. Queries the
     /// copies of the object one after the other.
     async fn seek_in(&self, column: usize, offset: u64, what: SeekWhat) -> Result<Option<u64>, Status> {
-        // The offset within the object of its first byte at or after `offset` of the file.
+        // The offset, within the object, of the object's first byte at or after the file offset `offset`.
         let start = self.distribution.object_size(offset, column);
         let reply = self.any_copy(column, |link| async move {
             let arguments = |cap| SeekArgs { cap, offset: start, what };

@@ -13,9 +13,9 @@ impl Objects<'_> {
         (0..self.count()).try_for_each(|index| self.link(index).map(drop))
     }
 
-    /// Checks whether every iod would truncate its object for a file size of `size` bytes. Fails with `Delay` while an
+    /// Checks whether every iod can truncate its object for a file size of `size` bytes. Fails with `Delay` while an
     /// iod is down, and with the status of an iod that refuses to use its object. Fails with `Lost` if an object has
-    /// lost bytes before `size`, because they would then read as zeros.
+    /// lost bytes before `size`, because the lost bytes then read as zeros.
     pub(crate) async fn may_be_cut(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let seek = |index| async move {

@@ -77,7 +77,7 @@ impl Volume {
     }
 
     /// Writes bytes to a file. If a copy has lost bytes, first repairs the file from its other copy. Without another
-    /// copy, fails with `Lost`, because the lost bytes would then read as zeros.
+    /// copy, fails with `Lost`, because the lost bytes then read as zeros.
     pub(crate) async fn write(
         &self,
         ctx: &Ctx,

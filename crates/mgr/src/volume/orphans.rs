@@ -1,5 +1,5 @@
-//! Deletion of orphans: files without a name that no client has open. The background job `delete_objects` deletes their
-//! objects later.
+//! Deletion of orphans: files without a name that no client has open. The background job `delete_objects` deletes the
+//! objects of these files later.
 
 use super::Volume;
 use crate::fs::own_ctx;

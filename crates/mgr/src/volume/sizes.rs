@@ -178,7 +178,7 @@ impl Volume {
         let _alone = self.locks.alone(file).await;
         match self.finish_cut_alone(file).await {
             Ok(()) => return Ok(false),
-            // An iod is down: the truncation stays pending.
+            // An iod is down, so leave the truncation pending.
             Err(Status::Delay) => return Err(Status::Delay),
             Err(_) => {}
         }

@@ -210,8 +210,8 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
     assert_eq!(remove(&mut stranger, &public, "late"), NFS4ERR_XDEV);
 }
 
-/// A stranger renames, creates and removes directories at random. No filehandle that the stranger gets may lead into a
-/// closed directory.
+/// A client without access to some exports (the stranger) renames, creates and removes directories at random. No
+/// filehandle that the stranger gets may lead into a closed directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_renames_never_open_a_closed_export() {
     let exports = ["/,clients=127.0.0.2", "/pub", "/pub/a/closed,clients=127.0.0.2", "/pub/b,clients=127.0.0.2"];

@@ -12,7 +12,7 @@ use xdr::{Reader, Xdr};
 
 /// Program number and version of NFS.
 const NFS: (u32, u32) = (NFS4_PROGRAM, 4);
-/// Time limit for the reply to a request.
+/// Time limit for the reply of the mgr to a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 static OWNERS: AtomicU64 = AtomicU64::new(1);

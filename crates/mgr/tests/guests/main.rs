@@ -1,5 +1,5 @@
-//! Memory of dead clients: many clients with open files, locks and layouts die at once, and the mgr frees all of their
-//! state.
+//! Memory of dead clients: many clients with open files, locks and layouts die at the same time, and the mgr frees all
+//! state of these clients.
 //!
 //! The test uses as many clients as a small cluster has, and each client uses all its slots. The test also limits the
 //! memory that each client takes.

@@ -1,4 +1,4 @@
-//! A blocking connection to a daemon that sends arbitrary bytes.
+//! A blocking connection to a daemon. Attackers send arbitrary bytes over it.
 
 use bytes::Bytes;
 use std::io::{self, Read, Write};

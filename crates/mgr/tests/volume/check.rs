@@ -378,7 +378,7 @@ async fn metadata_faults_are_reported_with_paths_and_repaired() {
     offline(&mut cluster, async |_, store| plant(store, schema::tail_key(file), Bytes::from_static(b"junk"))).await;
     let fault = found(&cluster, "record-damaged", file, true).await;
     assert!(fault.text.starts_with("the record i "), "{fault:?}");
-    // After the repair, the mgr measures the size of the file by asking the iods.
+    // After the repair, the mgr measures the size of the file by querying the iods.
     wait_settled(&cluster).await;
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 192);
     assert!(read(&cluster.files(), file, 0, 192).await.unwrap() == pattern(192, 1));

@@ -62,7 +62,7 @@ impl Cluster {
         self.iods[i] = Some(iod::Iod::start(iod::Config { unix, ..self.iod_config(i) }).unwrap());
     }
 
-    /// Starts an iod like [`Self::start_iod`]. The iod announces an NFS address on which nothing listens.
+    /// Starts an iod like [`Self::start_iod`]. The iod announces an NFS address on which no server listens.
     pub fn start_data_server(&mut self, i: usize) {
         let config = iod::Config { data_server: vec!["127.0.0.1:1".into()], ..self.iod_config(i) };
         self.iods[i] = Some(iod::Iod::start(config).unwrap());

@@ -23,7 +23,7 @@ async fn a_stopped_iod_blocks_only_its_own_data() {
     assert_eq!(files.setattr(&ctx(1), both, set, true).await, Err(Status::Delay));
     assert_eq!(files.getattr(&ctx(1), both).await.unwrap().size, 200);
     assert_eq!(commit(&files, both).await, Err(Status::Delay));
-    // A new file uses only iods that are up.
+    // A new file has objects only on iods that are up.
     let new = create(&files, "new").await;
     write(&files, new, 0, &pattern(200, 2), Stability::FileSync).await;
     assert!(read(&files, new, 0, 200).await.unwrap() == pattern(200, 2));
@@ -169,7 +169,7 @@ async fn orphans_from_before_a_restart_are_freed() {
     let files = cluster.files();
     let file = create(&files, "f").await;
     write(&files, file, 0, &pattern(600, 1), Stability::FileSync).await;
-    // The file is removed while it is open, and no client closes it before the mgr stops.
+    // A client removes the file while it is open, and no client closes it before the mgr stops.
     assert_eq!(remove(&files, "f").await, file);
     drop(files);
     cluster.restart_mgr().await;

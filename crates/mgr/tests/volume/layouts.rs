@@ -119,7 +119,7 @@ async fn other_clients_see_growth_without_a_layoutcommit() {
     write_direct(&files, 7, &body, 300, &pattern(20, 2)).await.unwrap();
     let out = files.read(&ctx(8), file, 290, 100).await.unwrap();
     assert_eq!((out.data.len(), out.eof), (30, true));
-    // A truncation also removes bytes that a client has written without a report.
+    // A truncation also removes bytes that another client has written without a report.
     write_direct(&files, 7, &body, 320, &pattern(500, 3)).await.unwrap();
     assert_eq!(set_size(&files, file, 400).await.size, 400);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 400);

@@ -1,5 +1,5 @@
-//! Moves of a file to new objects on the same iods, which belong to later streams: every operation uses the new
-//! objects, and none uses the old ones.
+//! Moves of a file to new objects on the same iods. The new objects belong to later streams. Every operation uses the
+//! new objects, and none uses the old ones.
 
 use crate::check::{check, object, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};

@@ -54,7 +54,7 @@ pub fn unused(cluster: &Cluster) -> u64 {
     cluster.mgr().status().group("work").unwrap().get_number("unused")
 }
 
-/// Returns the iods of a file, by requesting a layout and returning it at once.
+/// Returns the iods of a file, according to a layout that this function requests and returns at once.
 async fn iods(files: &Files, file: FileId) -> Vec<IodId> {
     used(files, file).await.1
 }
@@ -63,7 +63,7 @@ pub async fn gone(files: &Files, client: u64, file: FileId, iomode: Iomode, why:
     files.layout_gone(&ctx(client), client, file, iomode, ByteRange::ALL, why).await.unwrap();
 }
 
-/// Returns the object id and the iods of a file, by requesting a layout and returning it at once.
+/// Returns the object id and the iods of a file, according to a layout that this function requests and returns at once.
 async fn used(files: &Files, file: FileId) -> (ObjectId, Vec<IodId>) {
     let body = layout(files, 9, file, Iomode::Read).await;
     gone(files, 9, file, Iomode::Read, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
@@ -96,8 +96,8 @@ async fn bytes_holes_and_lengths_move() {
     want.resize(3 << 20, 0);
     want.extend(pattern(777, 2));
     write(&files, file, 0, &want[..100_000], Stability::FileSync).await;
-    // The client has not committed these bytes. The move must not lose them, and a later COMMIT must return the same
-    // verifier.
+    // The client does not commit this write. The move must not lose the written bytes, and a later COMMIT must return
+    // the verifier of the write.
     let early = write(&files, file, 3 << 20, &pattern(777, 2), Stability::Unstable).await;
     set_size(&files, file, (4 << 20) + 5).await;
     want.resize((4 << 20) + 5, 0);
@@ -280,7 +280,7 @@ async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     clean(&cluster, 2).await;
     assert_eq!(iods(&cluster.files(), file).await, old);
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
-    // The next move uses the same stream as the unfinished move.
+    // The next move of the file uses the same stream as the unfinished move.
     cluster.mgr().swap_layout(file, numbers(&cluster, file).await).await.unwrap();
     clean(&cluster, 2).await;
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
@@ -374,7 +374,7 @@ async fn writes_and_truncations_wait_while_bytes_move() {
                 assert_eq!(files.setattr(&ctx(1), file, cut, true).await.map(drop), Err(Status::Delay));
                 refused += 1;
             }
-            // Reads never wait for a move.
+            // Reads of the file never wait for its move.
             let kept = read(&files, file, 1, 2000).await.unwrap();
             assert!(kept == pattern(1000, 1)[1..], "point {point}");
         }

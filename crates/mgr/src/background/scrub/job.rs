@@ -16,7 +16,7 @@ pub(super) const FINDINGS_MAX: usize = 1000;
 /// Largest length of the error text `problem`, in bytes.
 const PROBLEM_MAX: usize = 512;
 
-/// One finding of the scrub: damage on one iod.
+/// One finding of the scrub: damage that the scrub found on one iod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     /// Number of the iod that has the damage.
@@ -31,7 +31,7 @@ pub(super) struct Job {
     pub(super) serial: u64,
     pub(super) state: ScrubState,
     pub(super) problem: String,
-    /// When the scrub was started, in Unix seconds.
+    /// When the admin program started the scrub, in Unix seconds.
     pub(super) started: u64,
     pub(super) rate: u64,
     /// Numbers of the iods whose objects the scrub has not completely read. The scrub reads the objects of the first of

@@ -22,7 +22,7 @@ pub(super) const WHOLE: u32 = 0x8000_7768;
 #[derive(Debug)]
 pub(super) struct Whole;
 
-/// The layout record: the number of the iod, and the stream of the object.
+/// The layout record of the whole kind: the number of the iod, and the stream of the object.
 struct Record {
     iod: u16,
     stream: u32,
@@ -64,7 +64,7 @@ impl StoredKind for Whole {
     }
 }
 
-/// The one object of a file.
+/// The one object of a file of the whole kind.
 #[derive(Debug)]
 struct Object<'a> {
     iods: &'a Iods,
