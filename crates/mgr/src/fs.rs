@@ -277,7 +277,7 @@ impl FileSystem for Files {
     }
 
     async fn rename(&self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes), how: Renaming) -> Result<Renamed> {
-        // In an exchange of two names, each name is both source and target, so check both for both roles.
+        // In an exchange of two names, each name is both source and target, so check `from` as a target as well.
         self.0.exports.may_move(from, how == Renaming::Exchange)?;
         self.0.exports.may_move(to, true)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));

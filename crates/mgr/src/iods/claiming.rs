@@ -12,8 +12,8 @@ use std::time::Duration;
 use types::{Generation, Status};
 use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
 
-/// How long the mgr waits at its start for the replies of all iods before it claims any iod. If one iod refuses the
-/// metadata store in this time, the mgr claims no iod.
+/// Longest time for which the mgr waits until it has tried all other configured iods, before it claims an iod. If one
+/// iod has refused the metadata store by then, the mgr claims no iod.
 const OTHERS: Duration = Duration::from_secs(2);
 /// Time limit for an iod to reply with its claim. The iod may have died since its reply to HELLO, and the mgr claims
 /// other iods only after this reply.
