@@ -11,13 +11,13 @@ use wire::nfs4::callback_sec_parms4;
 use wire::rpc::{Auth, AuthSys};
 use xdr::Segments;
 
-/// Time limit for the reply of a client to a callback.
+/// Time limit for the reply of a client to a callback of the mgr.
 const CALLBACK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Version of the callback program, and the number of its procedure CB_COMPOUND (RFC 8881 §20.2).
 const CB_VERSION: u32 = 1;
 const CB_COMPOUND: u32 = 1;
 
-/// The open connections of clients, by connection number.
+/// The open connections of clients to the mgr, by connection number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Backchannel {
     connections: Arc<Mutex<HashMap<u64, Connection>>>,
@@ -28,14 +28,14 @@ impl Backchannel {
     pub(crate) fn seen(&self, connection: &Connection) {
         let mut map = self.map();
         map.entry(connection.id()).or_insert_with(|| connection.clone());
-        // The connection may have ended before the mgr processed this request, and `lost` may have been called already.
-        // Then nothing else removes the entry.
+        // The connection may have ended, and `lost` may have run, before this function added the entry. Then nothing
+        // else removes the entry, so remove it here.
         if connection.is_closed() {
             map.remove(&connection.id());
         }
     }
 
-    /// Removes a connection that has ended.
+    /// Removes a connection that has been closed or broken.
     pub(crate) fn lost(&self, connection: u64) {
         self.map().remove(&connection);
     }

@@ -1,5 +1,5 @@
-//! Background jobs of the mgr: work that no client request waits for. Each job runs in a loop of its own, which repeats
-//! the passes of the job.
+//! Background jobs of the mgr: work that no client request waits for. A job works in passes, and each job has a loop of
+//! its own that repeats these passes.
 //!
 //! To add a job, add one file with a [`Job`] and one line to [`JOBS`].
 
@@ -43,7 +43,7 @@ const JOBS: [fn(&mut JoinSet<()>, &net::Counters, &Context); 14] = [
     begin::<send_callbacks::SendCallbacks>,
 ];
 
-/// The parts of the mgr that a background job uses.
+/// The components of the mgr that a background job uses.
 #[derive(Clone)]
 struct Context {
     volume: Arc<Volume>,
@@ -62,7 +62,7 @@ impl Context {
 
 /// A background job of the mgr. The job runs as long as the mgr runs. After a panic, the mgr starts the job again.
 trait Job: Sized + Send + 'static {
-    /// Description of the job, for the log line that reports a panic of the job.
+    /// Name of the job for the log line about a panic of the job.
     const NAME: &'static str;
 
     /// Returns the job in its initial state, before its first pass.
@@ -98,7 +98,7 @@ fn begin<J: Job>(jobs: &mut JoinSet<()>, network: &net::Counters, context: &Cont
     task::spawn_in(jobs, async move { net::supervise(J::NAME, network, || run(J::new(&context))).await });
 }
 
-/// Repeats the passes of a job forever.
+/// Repeats the passes of a job until the mgr stops.
 async fn run(mut job: impl Job) {
     loop {
         job.due().await;

@@ -11,7 +11,8 @@ use std::io::{self, BufReader, Write};
 use std::path::Path;
 use types::StoreId;
 
-/// Name of the metadata store file while a restore fills it. No mgr opens a store with this name.
+/// Name that the metadata store file has during a restore. The mgr opens no store with this name, so it never opens an
+/// incomplete store.
 pub(crate) const RESTORING: &str = "restoring.redb";
 /// Name of the batch log that belongs to the store file [`RESTORING`].
 pub(crate) const RESTORING_LOG: &str = "restoring.log";
@@ -21,7 +22,7 @@ pub(crate) const LOG: &str = "meta.log";
 /// The result of [`check_dump`] or [`restore`]: a dump file that was read to its end without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dumped {
-    /// The header of the dump: the identities of the file system and of the metadata store that were dumped.
+    /// The header of the dump, with the identities of the dumped file system and metadata store.
     pub head: DumpHead,
     /// Number of records in the dump.
     pub records: u64,
@@ -69,7 +70,7 @@ pub async fn dump(dir: &Path, cluster: &ClusterFile, cluster_file: &Path, out: &
 }
 
 /// Restores a dump as a metadata store in `dir`, which must be missing or empty. Checks the whole dump before it
-/// creates any file. The store file gets its final name last, when it is complete.
+/// creates any file. Renames the complete store file to its final name at the end.
 pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_file: &Path) -> Result<Dumped, Error> {
     let dumped = check_dump(path)?;
     let (fsid, store) = (dumped.head.fsid, dumped.head.store);
@@ -86,7 +87,7 @@ pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_fil
     fill(path, &new, store).await?;
     let io = |action| move |e| io_error(dir, action, "another process removed it meanwhile", e);
     let rename = |from: &str, to: &str| std::fs::rename(dir.join(from), dir.join(to));
-    // Rename the log before the store: the mgr would refuse a store without its log as damaged.
+    // Rename the log before the store: the mgr refuses a store without its log as damaged.
     rename(RESTORING_LOG, LOG).and_then(|()| rename(RESTORING, STORE)).map_err(io("name the metadata store"))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(io("sync the directory"))?;
     Ok(dumped)
@@ -114,8 +115,7 @@ fn prepare(dir: &Path) -> Result<(), Error> {
 
 /// Creates a metadata store file at `new` from the dump file at `path`.
 async fn fill(path: &Path, new: &Path, store: StoreId) -> Result<(), Error> {
-    // The new store gets a new log identity. Otherwise the mgr would replay the log of the dumped store into the new
-    // store.
+    // Give the new store a new log identity. Otherwise the mgr replays the log of the dumped store into the new store.
     let engine = Embedded::create(new, random()?, meta::merge)?;
     meta::dump::restore(&engine, decoder(path)?).await.map_err(|e| match e {
         RestoreError::Bad(cause) => bad(path, &cause),

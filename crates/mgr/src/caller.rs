@@ -10,8 +10,8 @@ use wire::rpc::Auth;
 
 /// Returns the user identity of a request; `None` if the kind of its RPC credential is not supported.
 ///
-/// On a Unix socket, the kernel reports the user of the peer process. A peer process of another user than root acts
-/// only for its own user. A peer process of root, such as a mount, may act for every user.
+/// On a Unix socket, the kernel reports the user of the peer process. A peer process of root, such as a mount, may act
+/// for every user. Any other peer process may act only for its own user.
 pub(crate) fn identity(peer: &Connection, auth: &Auth) -> Option<(Principal, Cred)> {
     let claimed = Call::identity(auth)?;
     Some(match peer.peer_identity() {
@@ -28,8 +28,8 @@ pub(crate) struct Seen {
     /// IP address of the peer. IPv4-mapped IPv6 addresses are converted to IPv4. A peer at the Unix socket counts as
     /// 127.0.0.1.
     pub(crate) ip: Option<IpAddr>,
-    /// Whether the peer uses a source port below 1024, which only the superuser of its host may do, or runs on this
-    /// host.
+    /// Whether the peer runs on this host, or uses a source port below 1024. Only the superuser of a host may use such
+    /// a port.
     pub(crate) privileged: bool,
 }
 
@@ -46,8 +46,8 @@ impl Seen {
         let Address::Tcp { port, .. } = peer else { return Seen::NEARBY };
         let (ip, own) = (peer.ip(), local.and_then(Address::ip));
         let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
-        // A client in the process of the mgr has the mgr's listening address as its peer address. Its port therefore
-        // says nothing about privileges. A connection of such a client has a user, and a TCP connection has none.
+        // The port of a client in the mgr's own process proves nothing, because this client has the mgr's listening
+        // address as its peer address. A connection of such a client has a user, and a TCP connection has none.
         Seen { ip, privileged: *port < 1024 || is_here || user.is_some() }
     }
 }

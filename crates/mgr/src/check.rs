@@ -1,5 +1,5 @@
-//! The online check (`weir fsck`): a task that checks the namespace, the mgr's records, and the objects of every iod
-//! while the mgr runs.
+//! The online check (`weir fsck`): a task that checks the namespace, the mgr's registry records, and the objects of
+//! every iod while the mgr serves clients.
 //!
 //! A check sends its findings through a bounded channel. The admin client fetches the findings page by page, and may
 //! continue over a new connection. Before the check reports a problem, it checks the same file or object again, so that
@@ -28,16 +28,16 @@ use wire::admin::{CheckArgs, CheckReply, FINDINGS_MAX};
 
 /// Largest number of checks that run at a time.
 const RUNS_MAX: usize = 4;
-/// Largest number of ended checks that the mgr keeps for a repeated request of their last page.
+/// Number of ended checks that the mgr keeps, so that a client can request the last page of its check again.
 const ENDED_MAX: usize = 16;
-/// How long the mgr keeps a check after the last request of its client.
+/// How long the mgr keeps a check after the last page request of the client.
 const IDLE: Duration = Duration::from_secs(120);
-/// How long a page request waits for further findings before the mgr answers with the findings so far.
+/// How long the mgr waits for further findings before it replies to a page request with the findings that it has.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Capacity of the channel between a check and its page requests, in messages.
 const WAITING: usize = 256;
 
-/// The checks that run or have ended recently. The key is the random number of the check.
+/// The checks that run or that are complete and not yet discarded. The key is the random number of the check.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     runs: Mutex<HashMap<u64, Arc<Run>>>,
@@ -68,7 +68,7 @@ fn refused(why: &str) -> CheckReply {
 }
 
 impl Checks {
-    /// Answers one CHECK request of the admin program: starts a check, or returns the next page of a running check.
+    /// Executes one CHECK request of the admin program: starts a check, or returns the next page of a running check.
     pub(crate) async fn call(&self, server: &Arc<NfsServer>, args: CheckArgs) -> CheckReply {
         let run = match args.run {
             0 => match self.start(server, args.repair) {
@@ -104,8 +104,8 @@ impl Checks {
     fn start(&self, server: &Arc<NfsServer>, repair: bool) -> Result<(u64, Arc<Run>), &'static str> {
         let mut runs = self.runs();
         runs.retain(|_, run| run.asked.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < IDLE);
-        // An ended check stays in the table, because its last page may not have reached the client. Too many ended
-        // checks are dropped.
+        // An ended check stays in the table, because its last page may not have reached the client. When the table has
+        // too many ended checks, discard all ended checks.
         if runs.values().filter(|run| run.task.is_finished()).count() >= ENDED_MAX {
             runs.retain(|_, run| !run.task.is_finished());
         }
@@ -126,7 +126,7 @@ impl Checks {
     }
 }
 
-/// Collects messages of the check until the page is full, the check has ended, or [`PATIENCE`] has passed.
+/// Collects messages of the check until the page is full, the check is complete, or [`PATIENCE`] has passed.
 async fn gather(steps: &mut mpsc::Receiver<Step>, page: &mut CheckReply) {
     let until = Instant::now() + PATIENCE;
     while page.findings.len() < FINDINGS_MAX {

@@ -13,9 +13,9 @@ use xdr::{Malformed, Reader, Writer};
 const PREFIX: &[u8] = b"client/";
 const VERSION: u32 = 1;
 
-/// The client records, by client owner. The key of a record is the client id, because an owner may be longer than a
-/// key. So an owner has two records while one replaces the other. A crash at this time leaves two records until the
-/// next replacement.
+/// The client records, by client owner. The key of a record in the store is the client id, because an owner may be
+/// longer than a key. While a new record replaces an old one, the owner has both. If the mgr crashes then, both records
+/// stay until the next replacement.
 #[derive(Debug)]
 pub(crate) struct Clients {
     namespace: Arc<Namespace<Embedded>>,
@@ -50,8 +50,8 @@ pub(crate) fn is_record(key: &[u8]) -> bool {
     key.starts_with(PREFIX)
 }
 
-/// Checks a client record: returns why the record cannot be decoded. Returns `None` if the key is not that of a client
-/// record.
+/// Checks that a client record can be decoded; the error text says why not. Returns `None` if `key` is not the key of a
+/// client record.
 pub(crate) fn record(key: &[u8], value: Bytes) -> Option<Result<(), String>> {
     key.strip_prefix(PREFIX)?;
     Some(decode(value).map(drop).map_err(|e| e.to_string()))
@@ -93,7 +93,7 @@ impl Clients {
         self.remove(now, owner, older).await
     }
 
-    /// Removes every record of an owner durably.
+    /// Removes every record of a client owner durably.
     pub(crate) async fn forget(&self, now: Timestamp, owner: &Bytes) -> Result<(), Status> {
         let ids = self.owners().remove(owner).unwrap_or_default();
         self.remove(now, owner, ids).await
@@ -130,7 +130,7 @@ mod tests {
         let format = meta::Format { fsid, now, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
         let namespace = Arc::new(Namespace::format(engine, format).await.unwrap());
         let record = |clientid| ClientRecord { owner: Bytes::from_static(b"me"), clientid };
-        // The state after a crash: the new record is stored, and the old record is not removed yet.
+        // The state after a crash: the new record of the owner is stored, and the old record is not removed yet.
         for clientid in [1, 2] {
             let value = encode(&record(clientid));
             namespace.registry_put(now, &key(clientid), Some(&value)).await.unwrap();

@@ -33,8 +33,8 @@ struct Text {
 }
 
 impl ClusterFile {
-    /// Creates a new file system identity with a new random secret, and writes both durably to `path` with mode 0600.
-    /// The file must not exist.
+    /// Creates a new file system identity and a new random secret, and writes both durably to `path` with mode 0600. No
+    /// file may exist at `path`.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let hint = "make its directory first";
         let (fsid, key) = (Fsid(*uuid::Uuid::new_v4().as_bytes()), random::<32>()?);
@@ -89,7 +89,7 @@ impl ClusterFile {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".new");
         let new = path.with_file_name(name);
-        // An interrupted call may have left this temporary file.
+        // An interrupted call may have left this temporary file, so remove it.
         let _ = std::fs::remove_file(&new);
         let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;

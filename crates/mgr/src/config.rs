@@ -47,8 +47,8 @@ pub struct Config {
     /// Stripe unit of new files whose directory sets none, as `1M` or `65536`.
     ///
     /// 1 MiB is the payload of one request: every smaller file is one object on one iod, and one request reads or
-    /// writes it. Larger units would leave iods idle in reads of a few MiB. Smaller units would need more requests for
-    /// the same bytes.
+    /// writes it. Larger units leave iods idle in reads of a few MiB. Smaller units need more requests for a given
+    /// number of bytes.
     #[serde(default = "default_stripe_unit")]
     pub stripe_unit: String,
     /// Number of iods for each new file whose directory sets none; 0 means all iods that are up.
@@ -66,7 +66,7 @@ pub struct Config {
     #[serde(default = "default_iod_wait")]
     pub iod_wait_secs: u32,
     /// How long the mgr holds small writes on the mgr path in memory to join them before it sends them to the iods, in
-    /// milliseconds. 0: not at all. A COMMIT sends the held bytes at once.
+    /// milliseconds. 0: the mgr holds no writes. A COMMIT sends the held bytes at once.
     #[serde(default = "default_gather_delay", alias = "gather_delay_ms")]
     pub mgr_gather_delay_ms: u32,
     /// Memory for all gathered writes together, as `64M`. The mgr sends writes that do not fit to the iods at once.
@@ -94,7 +94,8 @@ pub struct Config {
     pub recover_old_store: bool,
 }
 
-/// The layout type that the mgr offers to kernel clients. A kernel uses only one layout type for a file system.
+/// The layout type that the mgr offers to kernel clients. A kernel uses only one layout type for each file system, so
+/// the mgr offers one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KernelLayout {
@@ -142,7 +143,7 @@ fn default_data_handle() -> u32 {
 }
 
 /// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s sends its last retry
-/// within ten seconds after 6.3 s.
+/// within ten seconds after 6.3 s. The iod counts as lost before this retry, so the retry gets EIO.
 fn default_iod_wait() -> u32 {
     6
 }
@@ -169,16 +170,16 @@ fn default_stripe_unit() -> String {
     "1M".to_owned()
 }
 
-/// Shortest and longest lease period, in seconds.
+/// Shortest and longest valid lease period, in seconds.
 const LEASE: std::ops::RangeInclusive<u32> = 1..=3600;
-/// Shortest and longest lifetime of a capability, and of a data server's filehandle, in seconds.
+/// Shortest and longest valid lifetime of a capability, and of a data server's filehandle, in seconds.
 pub(crate) const RIGHT_SECS: std::ops::RangeInclusive<u32> = 5..=7 * 86400;
-/// Shortest and longest time for which kernel clients wait for an unreachable iod, in seconds.
+/// Shortest and longest valid time for which kernel clients wait for an unreachable iod, in seconds.
 const IOD_WAIT: std::ops::RangeInclusive<u32> = 0..=86400;
-/// Shortest and longest time for which the mgr holds gathered writes, in milliseconds.
+/// Shortest and longest valid time for which the mgr holds gathered writes, in milliseconds.
 const GATHER_DELAY: std::ops::RangeInclusive<u32> = 0..=60_000;
-/// Largest valid `inline_max`, in bytes: each write to an inline file rewrites the whole file, so larger files would be
-/// slow.
+/// Largest valid `inline_max`, in bytes. Each write to an inline file rewrites the whole file, so writes to larger
+/// files are slow.
 const INLINE_MAX: u64 = 16 << 10;
 /// Largest number of iods of one mgr. An iod number has 16 bits.
 const IODS_MAX: usize = 4096;
@@ -236,8 +237,8 @@ impl Config {
     /// the key.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
-        // The TOML parser maps a deprecated key to the new key without any sign. So this loop searches the text for
-        // deprecated keys.
+        // The TOML parser maps a deprecated key to the new key without any notice. So this loop searches the text for
+        // deprecated keys and logs them.
         for key in text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim()) {
             if let Some((old, new)) = FORMER_KEYS.iter().find(|(old, _)| *old == key) {
                 tracing::warn!(old, new, "deprecated key of the configuration");
@@ -246,7 +247,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Logs a warning for each deprecated name or value in the policies.
+    /// Logs a warning for each deprecated name or value in the policy settings of the mgr and of its exports.
     fn warn_of_former_words(&self) {
         let texts = std::iter::once(&self.policy).chain(self.exports.iter().map(|export| &export.policy));
         let former = texts.flatten().flat_map(|text| former_words(text));
@@ -301,8 +302,7 @@ impl Config {
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} exports; one mgr has at most {EXPORTS_MAX}", self.exports.len()));
         }
-        // The mgr's own settings apply as those of an export of the root directory, even if no export of the root is
-        // configured.
+        // Get the mgr's own settings from an export of the root directory, even if no such export is configured.
         let everything = Export::default().check(self)?;
         let policy = everything.policy;
         let exports = match self.exports.is_empty() {

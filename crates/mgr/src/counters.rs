@@ -36,7 +36,7 @@ counters! {
     proxy_read_bytes,
     /// Payload bytes that clients have written on the mgr path, including gathered writes.
     proxy_write_bytes,
-    /// READs of clients for which the mgr read from iods.
+    /// READs of clients on the mgr path for which the mgr read from iods.
     proxy_reads,
     /// WRITEs of clients on the mgr path, including gathered writes.
     proxy_writes,
@@ -52,9 +52,9 @@ counters! {
     gathered_bytes,
     /// WRITEs that the mgr has joined with gathered bytes, because the ranges were adjacent or overlapped.
     gathered_joined,
-    /// Flushes of gathered bytes to the iods because a gathering window was full.
+    /// Flushes of gathered bytes to the iods because the bytes filled a gathering window.
     gather_full,
-    /// Flushes of gathered bytes to the iods because their delay had passed.
+    /// Flushes of gathered bytes to the iods because the gather delay of the bytes had passed.
     gather_delay,
     /// Flushes of gathered bytes to the iods because a client sent COMMIT.
     gather_commit,
@@ -70,11 +70,12 @@ counters! {
     gather_close,
     /// Flushes of gathered bytes to the iods because the mgr stopped.
     gather_stop,
-    /// Flushes of gathered bytes that failed for good: the mgr has dropped the bytes, and COMMIT reports the error.
+    /// Flushes of gathered bytes that failed permanently: the mgr has discarded the bytes, and COMMIT returns the
+    /// error.
     gather_losses,
-    /// COMMITs of clients that the mgr has sent on to iods.
+    /// COMMITs of clients that the mgr has forwarded to iods.
     proxy_commits,
-    /// Bytes that iods have copied between each other, or within one iod, without the mgr.
+    /// Bytes that iods have copied from each other, or within one iod, so that the bytes did not pass through the mgr.
     iod_copied_bytes,
     /// Ranges for which iods have reserved space (ALLOCATE).
     allocations,
@@ -84,26 +85,26 @@ counters! {
     layouts_write,
     /// Layouts that the mgr has revoked. The mgr has fenced the clients that held them.
     layouts_revoked,
-    /// LAYOUTCOMMITs that have changed the size or a time of a file.
+    /// LAYOUTCOMMITs of clients that have changed the size or a time of a file.
     layout_commits,
-    /// Failed operations at data servers that clients have reported.
+    /// Failed operations at data servers that clients have reported (LAYOUTERROR, LAYOUTRETURN).
     layout_faults,
     /// Device addresses that the mgr has sent to clients (GETDEVICEINFO).
     devices_told,
-    /// Reports of iods (NEWS) about objects that clients wrote without a report to the mgr.
+    /// Write reports of iods (NEWS): objects that clients wrote without a report to the mgr.
     news,
-    /// Questions of iods about the length of a file (LENGTHS).
+    /// Requests of iods for the length of a file (LENGTHS).
     lengths_asked,
-    /// Questions of iods about the length of a file that the mgr could not answer, because it would have had to ask
-    /// other iods first. The clients then read on the mgr path.
+    /// Requests of iods for the length of a file to which the mgr returned no length, because it had to query other
+    /// iods first. The clients then read on the mgr path.
     lengths_unknown,
-    /// Times that the mgr asked the iods of a file for the end of the file.
+    /// Times that the mgr queried the iods of a file for the end of the file.
     size_queries,
-    /// Times that the mgr asked the iods how much space a file with possible holes uses.
+    /// Times that the mgr queried the iods for the allocated space of a file that may have holes.
     space_queries,
     /// Files whose objects the mgr has truncated.
     truncates,
-    /// Files in which a read or write met bytes that every copy has lost.
+    /// Files in which a read or write found bytes that every copy has lost.
     files_lost,
     /// Copies of objects that the mgr has rebuilt from another copy.
     copies_rebuilt,
@@ -111,7 +112,7 @@ counters! {
     blocks_healed,
     /// Deleted files whose objects every iod has deleted.
     objects_swept,
-    /// Failed attempts to delete the objects of a deleted file, because an iod was down or failed.
+    /// Failed attempts to delete the objects of a deleted file, because an iod was down or returned an error.
     sweeps_postponed,
     /// Files whose bytes the mgr has moved to new objects.
     layouts_swapped,
@@ -119,9 +120,11 @@ counters! {
     unused_swept,
     /// Objects that iods have listed for the orphan collection.
     objects_listed,
-    /// Objects that the orphan collection has deleted, because their file was gone and no deletion list named them.
+    /// Objects that the orphan collection has deleted, because their file did not exist and was not on the deletion
+    /// list.
     objects_collected,
-    /// Objects without files that the orphan collection has kept, because there were too many of them to be plausible.
+    /// Objects without a file that the orphan collection has kept, because one iod had so many of them that another
+    /// problem is more likely.
     objects_spared,
 }
 

@@ -1,4 +1,4 @@
-//! Reports of data servers: iods report the writes of kernel clients (NEWS), and ask for the lengths of files
+//! Reports of data servers: iods report the writes of kernel clients (NEWS), and request the lengths of files
 //! (LENGTHS).
 
 use crate::clock::now;
@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use types::{Generation, ObjectId, Status};
 use wire::native::{FileLength, Length, LengthQuestion, LengthsArgs, NewsArgs, Rights, STORE_OBJECT};
 
-/// Starts two tasks that process the write reports and the length questions of an iod. The tasks end when the link to
-/// the iod ends.
+/// Starts two tasks that process the write reports and the length requests of an iod. The tasks end when the link to
+/// the iod is closed.
 pub(crate) fn listen(volume: &Arc<Volume>, number: u16, link: &Arc<Link>) -> JoinSet<()> {
     let mut listener = JoinSet::new();
     task::spawn_in(&mut listener, follow(volume.clone(), number, link.clone()));
@@ -22,17 +22,17 @@ pub(crate) fn listen(volume: &Arc<Volume>, number: u16, link: &Arc<Link>) -> Joi
     listener
 }
 
-/// Requests and records the write reports of one iod, until the link to the iod ends.
+/// Requests and records the write reports of one iod, until the link to the iod is closed.
 async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     let mut known = 0;
     loop {
         let cap = link.capability(STORE_OBJECT, Generation(0), Rights::ADMIN);
         let Ok(news) = link.news(&NewsArgs { cap, known }).await else { return };
-        // Record all reports of a reply concurrently, so that they share one flush of the metadata store.
+        // Record all reports of a NEWS reply concurrently, so that they share one flush of the metadata store.
         let heard = join_all(news.written.iter().map(|object| volume.written_at(*object, number))).await;
         add(&volume.counters.news, heard.len() as u64);
         if let Some(error) = heard.into_iter().find_map(Result::err) {
-            // `known` stays unchanged, so the iod sends the same reports again in its next reply.
+            // Leave `known` unchanged, so that the iod sends these reports again in its next reply.
             tracing::warn!(number, "cannot record the write reports of an iod yet: {error}");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
@@ -41,7 +41,7 @@ async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     }
 }
 
-/// Answers the questions of one iod about file lengths, until the link to the iod ends.
+/// Replies to the LENGTHS requests of one iod, until the link to the iod is closed.
 async fn tell_lengths(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     let mut answers = Vec::new();
     loop {
@@ -57,11 +57,12 @@ async fn tell_lengths(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
 
 impl Volume {
     /// Returns the length of a file and the smallest valid length of its object on an iod; `None` if the mgr does not
-    /// know them. The mgr knows them if no client has a write layout, all earlier writers have reported, and no
-    /// truncation is in progress. The function does not block, because other requests may wait for the iod that asks.
+    /// know them. The mgr knows them only while no client has a write layout of the file and no truncation is in
+    /// progress. All earlier writers must also have reported their writes. The function does not block, because other
+    /// requests may wait for this iod.
     ///
-    /// The function reads the length after all checks. So a write after the checks is concurrent with the question of
-    /// the iod.
+    /// The function reads the length after all checks. So a write after the checks is concurrent with the LENGTHS
+    /// request, and the returned length need not include it.
     fn known_length(&self, object: ObjectId, iod: u16) -> Option<FileLength> {
         let file = object.file;
         if self.grants.written(file) || self.notes.is_untold(file) || self.notes.cut(file).is_some() {
@@ -85,16 +86,17 @@ impl Volume {
             // truncation.
             let _shared = self.shared(file).await?;
             let info = self.namespace.info(file)?;
-            // If a move has replaced the object, its bytes do not belong to the file any more.
+            // If a move has replaced the object, its bytes no longer belong to the file, so ignore the report.
             let current = |objects: &Opened<'_>| objects.object() == object;
             let Some(objects) = self.objects(&info)?.filter(current) else { return Ok(()) };
             let end = objects.end_at(number).await?;
-            // Use root's credentials: the mgr checked the permissions of the client when it granted the layout.
+            // Use root's credentials: the mgr checked the permissions of the client when it granted the layout to the
+            // client.
             let root = types::Cred::root();
             self.namespace.set_size(&root, now(), file, end, None).await.map(drop)
         };
         match outcome.await {
-            // The file was deleted, so no client can read its size.
+            // The file was deleted, so no client can read its size, and the report needs no record.
             Err(Status::Stale) => Ok(()),
             other => other,
         }

@@ -1,8 +1,9 @@
 //! Devices of kernel clients' layouts (GETDEVICEINFO): which iods a device id stands for.
 //!
-//! The mgr derives a device id from the addresses of its iods and from their write verifiers. So the meaning of an id
-//! never changes, and a restarted mgr derives the same id. A kernel client that reaches no server of a device avoids
-//! this device for minutes. So after a restart of an iod, layouts name a new device.
+//! The mgr derives a device id from the addresses of its iods and from their write verifiers. So an id always stands
+//! for the same iods, and a restarted mgr derives the same id. A kernel client that reaches no server of a device
+//! avoids this device for minutes. A restarted iod has a new verifier, so new layouts name a new device that clients do
+//! not avoid.
 
 use bytes::Bytes;
 use layout::NetAddress;
@@ -12,7 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use types::Verifier;
 use wire::native::Key;
 
-/// Largest number of devices that the mgr keeps in memory. A client that asks for a dropped device takes the mgr path.
+/// Largest number of devices that the mgr keeps in memory. For a device that the mgr has evicted, GETDEVICEINFO fails,
+/// and the client uses the mgr path.
 const DEVICES_MAX: usize = 4096;
 
 /// An iod in its role as an NFS data server.
@@ -29,7 +31,7 @@ pub(crate) fn net_address(address: SocketAddr) -> NetAddress {
     NetAddress::tcp(address.ip(), address.is_ipv6(), address.port())
 }
 
-/// The devices that granted layouts have named.
+/// The devices that the layouts granted by the mgr name.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     /// For each device id: the layout type and the encoded address body.
@@ -37,8 +39,8 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Adds a device with this layout type and address body, and returns its id. `runs` are the write verifiers of the
-    /// device's iods.
+    /// Adds a device with this layout type and address body, and returns the device id. `runs` are the write verifiers
+    /// of the device's iods.
     pub(crate) fn add(&self, kind: u32, body: Bytes, runs: &[Verifier], key: &Key) -> [u8; 16] {
         let runs: Vec<u8> = runs.iter().flat_map(|run| run.0).collect();
         let id = key.derived_id(&[&kind.to_be_bytes(), &body[..], &runs].concat());

@@ -1,8 +1,8 @@
 //! Online dumps of the metadata store: consistent snapshots that the mgr takes while it serves clients.
 //!
-//! A task reads one snapshot of the store and sends its bytes through a bounded channel. After the snapshot is taken,
-//! the mgr stores a new mark, a random number, in its own store and on the iods. The dump does not contain this mark.
-//! So the iods detect a store that is restored from the dump as an older copy.
+//! The dump task reads one snapshot of the store and sends the bytes of the dump through a bounded channel. After the
+//! snapshot is taken, the mgr stores a new mark, a random number, in its own store and on the iods. The dump does not
+//! contain this mark. So the iods detect a store that is restored from the dump as an older copy.
 
 use crate::volume::Volume;
 use bytes::Bytes;
@@ -14,15 +14,15 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use wire::admin::{DUMP_PAGE_MAX, DumpArgs, DumpReply};
 
-/// Capacity of the channel between the dump task and the DUMP requests, in parts.
+/// Capacity of the channel from the dump task to the DUMP requests, in parts of the dump.
 const WAITING: usize = 4;
-/// How long a dump waits for the request of its next page. Until then, the metadata store cannot reuse the disk pages
-/// of the snapshot.
+/// How long a dump waits for the next page request of its client. While it waits, the metadata store cannot reuse the
+/// disk pages of the snapshot.
 const IDLE: Duration = Duration::from_secs(120);
-/// Estimated number of store records for each file: two records of the inode, and one of a name.
+/// Estimated number of store records for each file: two records of the inode, and one record of a name.
 const RECORDS_PER_FILE: u64 = 3;
 
-// The last page holds a full block and the end mark of the dump.
+// The last page of a dump must have space for a full block and the end mark of the dump.
 const _: () = assert!(meta::dump::BLOCK_MAX + 64 < DUMP_PAGE_MAX);
 
 /// The running dump; `None` if no dump runs.
@@ -36,7 +36,7 @@ struct Run {
     parts: mpsc::Receiver<DumpPart>,
     task: JoinHandle<Result<(), DumpError>>,
     total: u64,
-    /// The last page that the mgr sent, for a repeated request of the client.
+    /// The last page that the mgr sent, so that the client can request it again.
     last: DumpReply,
 }
 
@@ -45,11 +45,11 @@ fn refused(why: impl Into<String>) -> DumpReply {
 }
 
 impl Dumps {
-    /// Answers one DUMP request: starts a dump, or returns a page of the running dump.
+    /// Executes one DUMP request: starts a dump, or returns a page of the running dump.
     pub(crate) async fn call(&self, volume: &Arc<Volume>, args: DumpArgs) -> DumpReply {
         let mut running = self.0.lock().await;
         if args.run == 0 {
-            // A new dump replaces a running one: a client that stopped asking for pages must not block other dumps.
+            // A new dump replaces a running one: a client that no longer requests pages must not block other dumps.
             *running = None;
             let run = match begin(volume).await {
                 Ok(run) => running.insert(run),
@@ -65,7 +65,8 @@ impl Dumps {
     }
 }
 
-/// Starts the dump task, waits for its snapshot, and stores a new mark (a random number) on the iods.
+/// Starts the dump task and waits until the task has taken its snapshot. Then stores a new mark (a random number) on
+/// the iods.
 async fn begin(volume: &Arc<Volume>) -> Result<Run, String> {
     let cannot = |what: &'static str| move |e| format!("{what}: {e}");
     let number = getrandom::u64().map_err(|e| e.to_string())?.max(1);

@@ -1,4 +1,4 @@
-//! Errors of a start of the mgr, with messages that say what to do.
+//! Errors at the start of a mgr, with messages that say what the user must do.
 
 use std::io;
 use std::path::PathBuf;
@@ -87,7 +87,8 @@ pub enum Error {
         /// Identity of the metadata store that the cluster file names.
         expected: types::StoreId,
     },
-    /// An iod belongs to another metadata store, or to a later state of this one. So the mgr must not use the iod.
+    /// An iod belongs to another metadata store, or to a later state of this metadata store. So the mgr must not use
+    /// the iod.
     #[error("iod {address}: {refusal}")]
     IodRefused {
         /// Address of the iod.
@@ -95,8 +96,8 @@ pub enum Error {
         /// Why the mgr must not use the iod, and what the user must do.
         refusal: crate::iods::Refusal,
     },
-    /// With `--recover-old-store`, an iod did not answer. The mgr accepts an older copy of the metadata store only when
-    /// all iods answer.
+    /// With `--recover-old-store`, an iod did not reply. The mgr accepts an older copy of the metadata store only when
+    /// all iods reply.
     #[error(
         "--recover-old-store needs every iod of the file system, and {iod} cannot be asked ({reason}); start it, or name it in \
          the configuration, then start the mgr again"
@@ -104,7 +105,7 @@ pub enum Error {
     RecoverUnreached {
         /// Identity or address of the iod.
         iod: String,
-        /// Why the iod did not answer.
+        /// Why the iod did not reply.
         reason: String,
     },
     /// The mgr cannot listen on an address.
@@ -121,7 +122,7 @@ pub enum Error {
     Random(getrandom::Error),
 }
 
-/// Returns the error of a file operation. `hint` says what to do if the file is missing.
+/// Returns the error for a failed file operation. `hint` says what to do if the file is missing.
 pub(crate) fn io_error(path: &std::path::Path, action: &'static str, hint: &'static str, source: io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::NotFound => Error::Missing { path: path.to_owned(), hint },

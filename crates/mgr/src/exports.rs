@@ -1,16 +1,16 @@
 //! Exports: the directories that clients may mount, which client sees which export, and the pseudo directories above
 //! exports (RFC 8881 §7.3).
 //!
-//! The directory identifies an export. The mgr looks up the configured paths again whenever a client looks up a name on
-//! the path of an export. A [`Place`] says through which export a client has reached a file.
+//! The mgr identifies an export by its directory. The mgr looks up the configured paths again whenever a client looks
+//! up a name on the path of an export. A [`Place`] says through which export a client has reached a file.
 //!
 //! A file belongs to the innermost export that contains it, whether or not the client sees this export.
 //! [`Exports::enter`] checks this for every filehandle of a request, and [`Exports::descend`] and [`Exports::ascend`]
 //! check it for every LOOKUP step.
 //!
 //! No file moves from one export to another, and no directory on the path of an export moves. So only a change of the
-//! configuration can put a file into another export. After a change of the configuration, the mgr checks directories by
-//! their parents, and refuses older filehandles of other files.
+//! configuration can put a file into another export. After such a change, the mgr finds the export of a directory
+//! through its parents. For other files, it refuses filehandles from before the change.
 
 mod recorded;
 mod terms;
@@ -44,9 +44,9 @@ pub(crate) struct Rule {
     /// Whether clients on other hosts must use a source port below 1024, which only the superuser there may use.
     pub(crate) privileged_ports: bool,
     pub(crate) terms: Terms,
-    /// Layout policy of new files whose directories set none.
+    /// Layout policy of new files whose directories have no policy settings.
     pub(crate) policy: Policy,
-    /// The part of the policy that the mgr sends to clients: all settings that differ from the default policy.
+    /// The policy settings that the mgr sends to clients: all settings that differ from the default policy.
     pub(crate) told: Settings,
     /// The layout type that the mgr offers to kernel clients of this export.
     pub(crate) kernel_layout: KernelLayout,
@@ -54,20 +54,20 @@ pub(crate) struct Rule {
     pub(crate) mds_threshold: Option<u64>,
 }
 
-/// The directories to which the paths of the configured exports lead, as of the last lookup.
+/// The directories of the configured exports and of their paths, as the mgr last looked them up.
 #[derive(Debug, Default)]
 struct Found {
-    /// The directory of each configured export; `None` if it does not exist.
+    /// The directory of each configured export; `None` if no such directory exists.
     roots: Vec<Option<FileId>>,
-    /// For each directory on the path of an export: the names that lead to exports. For each name: the directory of
-    /// this name, and a bit set of the exports at or below it.
+    /// For each directory on the path of an export: the names in it that lead to exports. For each name: the directory
+    /// with this name, and a bit set of the exports at or below this directory.
     ways: HashMap<FileId, BTreeMap<Bytes, (FileId, u64)>>,
-    /// For each directory: the names that are components of an export's path, even if no such directory exists.
+    /// For each directory: the names in it that are components of an export's path, even if no directory has the name.
     steps: HashMap<FileId, HashSet<Bytes>>,
 }
 
 impl Found {
-    /// Returns the index of the first configured export of the directory `root` that the caller sees.
+    /// Returns the index of the first configured export that exports the directory `root` and that the caller sees.
     fn rule(&self, root: FileId, view: View) -> Option<u16> {
         let of_root = |n: &u16| self.roots[usize::from(*n)] == Some(root) && view.has(*n);
         (0..self.roots.len() as u16).find(of_root)
@@ -77,7 +77,8 @@ impl Found {
         self.roots.contains(&Some(dir))
     }
 
-    /// Returns whether the entry `name` of `dir` is an exported directory, or a directory on the path to one.
+    /// Returns whether the entry `name` of `dir` is an exported directory, or lies on the path to an exported
+    /// directory.
     fn is_way(&self, (dir, name): (FileId, &[u8])) -> bool {
         self.ways.get(&dir).is_some_and(|names| names.contains_key(name))
     }
@@ -92,27 +93,28 @@ impl Found {
     }
 }
 
-/// The configured exports of a mgr, and the directories that their paths lead to now.
+/// The configured exports of a mgr, and the directories that are now at their paths.
 #[derive(Debug)]
 pub(crate) struct Exports {
     rules: Vec<Rule>,
-    /// The terms that apply to pseudo directories, which belong to no export.
+    /// The terms for pseudo directories, which belong to no export.
     outside: Rule,
     /// Whether the root directory is the only export.
     only_root: bool,
-    /// Whether all clients see all exports, so that the mgr need not check the peer.
+    /// Whether all clients see all exports, so that the mgr need not check the peer of a request.
     open: bool,
     namespace: Arc<Namespace<Embedded>>,
     /// The record of exports in the metadata store, as of the start of this mgr.
     recorded: Recorded,
     found: RwLock<Found>,
-    /// Locked from the first lookup until `found` is updated, so that an older result does not replace a newer one.
+    /// Locked while a task looks up the export paths and updates `found`, so that an older result does not replace a
+    /// newer one.
     looking: Mutex<()>,
 }
 
 impl Exports {
     /// Creates the table of exports from 1 to [`EXPORTS_MAX`] configured exports. Records the exports in the store
-    /// before the mgr answers clients. `is_new`: no mgr has served the store before.
+    /// before the mgr serves clients. `is_new`: no mgr has ever served the store.
     ///
     /// # Errors
     /// The status with which the metadata store failed.
@@ -180,25 +182,25 @@ impl Exports {
         *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// Returns the exports whose directories exist.
+    /// Returns the exports whose directories exist now.
     fn rooted<'a>(&'a self, found: &Found) -> Vec<Rooted<'a>> {
         let all = self.rules.iter().zip(&found.roots);
         all.filter_map(|(rule, root)| Some((&rule.path[..], (*root)?))).collect()
     }
 
-    /// Looks up the export paths again after a client looked up or created a name in `dir`. The caller does this before
-    /// the mgr replies, because `dir` may now contain the directory of a new export.
+    /// Looks up the export paths again after a client has looked up or created a name in `dir`. The mgr calls this
+    /// function before it replies to the client, because `dir` may now contain the directory of an export.
     pub(crate) fn passed(&self, dir: FileId) {
-        // Only an export whose directory does not exist yet can appear in `dir`, because existing exports never change
-        // their directories.
+        // Only an export whose directory was missing can appear in `dir`, because an existing export never gets another
+        // directory.
         let may_begin = |found: &Found| found.steps.contains_key(&dir) && found.roots.contains(&None);
         if !self.only_root && may_begin(&self.read()) {
             self.look();
         }
     }
 
-    /// Checks that a client may move, remove or replace the entry `name`. The client may not if the entry is an
-    /// exported directory or lies on the path of one. With `into`, `name` is the target of a rename.
+    /// Checks that a client may move, remove or replace the entry `name`. The entry must not be an exported directory,
+    /// or lie on the path of an exported directory. With `into`, `name` is the target of a rename.
     ///
     /// # Errors
     /// `XDev`, as for a mount point.
@@ -227,7 +229,7 @@ impl Exports {
         }
     }
 
-    /// Returns `place` with the current epoch of its export, for a file that a client has just reached by a lookup.
+    /// Returns `place` with the current epoch of its export, for a file that a client has just looked up.
     pub(crate) fn reached_now(&self, place: Place) -> Place {
         Place { epoch: self.recorded.good_from(place.root), ..place }
     }
@@ -241,7 +243,7 @@ impl Exports {
         self.view_of(peer, |rule| peer.privileged || !rule.privileged_ports)
     }
 
-    /// Returns whether a peer would see at least one export if it used a source port below 1024.
+    /// Returns whether the exports that a peer sees from a source port below 1024 include at least one.
     pub(crate) fn are_for_privileged_ports(&self, peer: Seen) -> bool {
         self.view_of(peer, |_| true) != View::NONE
     }
@@ -294,8 +296,8 @@ impl Exports {
     }
 
     /// Implements [`nfs::fs::FileSystem::ascend`]: returns the [`Place`] of the parent of `dir`. If `dir` is the root
-    /// of an export, this is the export around it. If no export is around it or the caller does not see this export,
-    /// the parent is a pseudo directory.
+    /// of an export, the parent belongs to the next outer export. If there is no outer export, or the caller does not
+    /// see it, the parent is a pseudo directory.
     pub(crate) fn ascend(&self, place: Place, view: View, dir: FileId) -> Result<Place, Status> {
         if dir != place.root || dir == FileId::ROOT {
             return Ok(self.reached_now(place));
@@ -329,8 +331,8 @@ impl Exports {
         self.within(place, file, epoch)
     }
 
-    /// Checks that a file still belongs to the export of `place`. `epoch` is the epoch in the client's filehandle.
-    /// Returns `place` with this epoch.
+    /// Checks that a file still belongs to the export of `place`. `epoch` is the export epoch in the client's
+    /// filehandle. Returns `place` with the epoch `epoch`.
     fn within(&self, place: Place, file: FileId, epoch: u32) -> Result<Place, Status> {
         let place = Place { epoch, ..place };
         if self.only_root {
@@ -339,13 +341,13 @@ impl Exports {
         let is_there = match self.namespace.getattr(file).map(|attrs| attrs.kind) {
             Ok(FileKind::Directory) => self.innermost(file)? == Some(place.root),
             Ok(_) => self.recorded.good_from(place.root) <= epoch,
-            // The file does not exist: the operation of the client returns the error.
+            // The file does not exist, so return no error here: the operation of the client returns `Stale`.
             Err(_) => true,
         };
         if is_there { Ok(place) } else { Err(Status::Stale) }
     }
 
-    /// Looks up a name in a pseudo directory.
+    /// Looks up a name in a pseudo directory, among the names that lead to exports the client sees.
     pub(crate) fn lookup(&self, view: View, dir: FileId, name: &Bytes) -> Result<Attrs, Status> {
         self.look();
         let child = self.read().ways.get(&dir).and_then(|names| names.get(name)).copied();
@@ -359,8 +361,8 @@ impl Exports {
         let names = self.read().ways.get(&dir).cloned().unwrap_or_default();
         let mut entries = Vec::new();
         for (name, (child, to)) in names.into_iter().filter(|(_, (_, to))| to & view.0 != 0) {
-            // An export is behind only one name of each directory. So the lowest export number behind a name is unique,
-            // and serves as the cookie of the name while the mgr runs.
+            // Each export is behind only one name of a pseudo directory. So the lowest export number behind a name is
+            // unique in the directory, and serves as the cookie of the name while the mgr runs.
             let cookie = FIRST_COOKIE + u64::from(to.trailing_zeros());
             if cookie > after {
                 entries.push(DirEntry { name, cookie, attrs: self.namespace.getattr(child)? });
@@ -377,8 +379,8 @@ impl Exports {
             return fsid;
         }
         let mut id = fsid.0;
-        // `wrapping_mul` by an odd number maps different directories to different numbers. Pseudo directories have root
-        // number 0, and so an id of their own.
+        // `wrapping_mul` by an odd number maps different directories to different numbers. Pseudo directories have the
+        // root number 0, so they have another fsid than every export.
         let number = (place.root.0.wrapping_mul(2) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         id[8..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, with)| *byte ^= with);
         Fsid(id)

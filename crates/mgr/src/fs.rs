@@ -26,7 +26,8 @@ pub(crate) type NfsServer = Server<Files, Backchannel>;
 /// The ACCESS bits that every client has on a pseudo directory above an export.
 const ON_THE_WAY: u32 = access::READ | access::LOOKUP | access::EXECUTE;
 
-/// Number of free inodes that the mgr reports (`files_free`): only free space limits the number of files.
+/// Number of free inodes that the mgr reports (`files_free`). The number is fixed, because only free space limits the
+/// number of files.
 const FILES_FREE: u64 = 1 << 32;
 
 fn change(info: ChangeInfo) -> Change {
@@ -34,14 +35,15 @@ fn change(info: ChangeInfo) -> Change {
 }
 
 impl Files {
-    /// Returns the status to report for a failure in `dir`: `Symlink` instead of `NotDir` if `dir` is a symbolic link.
+    /// Returns the status for the client when an operation in `dir` fails: `Symlink` instead of `NotDir` if `dir` is a
+    /// symbolic link.
     fn in_dir(&self, dir: FileId, status: Status) -> Status {
         let is_symlink = || self.0.namespace.getattr(dir).is_ok_and(|a| a.kind == FileKind::Symlink);
         if status == Status::NotDir && is_symlink() { Status::Symlink } else { status }
     }
 
-    /// Returns the status to report for a failed creation of `name` in `dir`. If the name exists, first waits until its
-    /// file is durable, because the client relies on this file after `Exist`.
+    /// Returns the status for the client when it cannot create `name` in `dir`. If the name exists, first waits until
+    /// its file is durable, because the client relies on this file after `Exist`.
     async fn in_the_way(&self, dir: FileId, name: &[u8], status: Status) -> Status {
         match status {
             Status::Exist => self.0.notes.found_in_the_way(dir, name).await.err().unwrap_or(status),
@@ -50,7 +52,7 @@ impl Files {
     }
 }
 
-/// Returns the ACCESS bits for these permissions (RFC 8881 §18.1).
+/// Returns the ACCESS bits that correspond to permissions of the namespace (RFC 8881 §18.1).
 fn access_bits(rights: meta::Rights, kind: FileKind) -> u32 {
     let directory = kind == FileKind::Directory;
     // Every caller that can reach a file may list its extended attributes, as on Linux.
@@ -155,8 +157,8 @@ impl FileSystem for Files {
                 Ok(after)
             }
             None if set.mtime.is_some() && self.0.grants.is_silent(file, ctx.client) => {
-                // First record the size of earlier writes that the client has not reported. Otherwise the mgr would
-                // later take those writes for a change after this SETATTR.
+                // First record the size after earlier writes that the client has not reported. Otherwise the mgr later
+                // treats these writes as a change after this SETATTR, with a later mtime.
                 self.0.attrs(ctx, file).await?;
                 self.0.set_attributes(ctx, file, &set, opened).await
             }
@@ -243,7 +245,7 @@ impl FileSystem for Files {
         };
         match made {
             Ok(made) => {
-                // A repeated exclusive create finds the file that the first one created, and leaves the directory
+                // A repeated exclusive create finds the file that the first create made. The directory is then
                 // unchanged.
                 if made.created && made.dir.before != made.dir.after {
                     self.0.notes.made(made.file.attrs.id, unsynced.then_some(ctx.client));
@@ -253,7 +255,7 @@ impl FileSystem for Files {
                 }
                 Ok(Opened { attrs: made.file.attrs, created: made.created, change: change(made.dir) })
             }
-            // The name belongs to something other than a regular file. The NFS server decides which error to return.
+            // The name belongs to an inode that is no regular file. The NFS server decides which error to return.
             Err(Status::IsDir | Status::Symlink | Status::WrongType) => {
                 let attrs = self.lookup(ctx, dir, name).await?;
                 let now = self.0.namespace.getattr(dir)?.change;
@@ -275,7 +277,7 @@ impl FileSystem for Files {
     }
 
     async fn rename(&self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes), how: Renaming) -> Result<Renamed> {
-        // In an exchange, both names are sources and targets.
+        // In an exchange of two names, each name is both source and target, so check `from` as a target as well.
         self.0.exports.may_move(from, how == Renaming::Exchange)?;
         self.0.exports.may_move(to, true)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
@@ -400,7 +402,7 @@ impl FileSystem for Files {
     }
 
     async fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> Result<Bytes> {
-        // The device address comes with a ticket for the iod. A client that sees no export must not get a ticket.
+        // The reply contains a ticket for the iod beside the device address, so refuse clients that see no export.
         if ctx.view == View::NONE {
             return Err(Status::NoEnt);
         }
@@ -453,8 +455,8 @@ impl FileSystem for Files {
 
     async fn persist_client(&self, record: ClientRecord) -> Result<()> {
         match self.0.clients.put(now(), record).await {
-            // Accept a client whose record does not fit on the disk. The client can use the mgr, and only cannot
-            // reclaim after a restart. Without a session, the client could not even read.
+            // Accept a client whose record does not fit on the disk. This client can use the mgr, but cannot reclaim
+            // after a restart of the mgr. If the mgr refused the client, the client could not even read.
             Err(Status::NoSpc) => {
                 tracing::warn!(
                     "the disk of the metadata store is full: the mgr cannot record a new client, which cannot reclaim its state after a restart"
@@ -474,7 +476,7 @@ impl FileSystem for Files {
     }
 }
 
-/// Returns the context for operations that the mgr executes for itself, with root's credentials.
+/// Returns the context, with root's credentials, for operations that the mgr executes on its own behalf.
 pub(crate) fn own_ctx() -> Ctx {
     Ctx { cred: Cred::root(), now: now(), ..Ctx::default() }
 }

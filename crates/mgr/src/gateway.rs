@@ -31,11 +31,11 @@ const NFS_V4: u32 = 4;
 const NFSPROC4_NULL: u32 = 0;
 const NFSPROC4_COMPOUND: u32 = 1;
 
-/// The error text for callers that may not check or dump the file system.
+/// The error text for callers that may neither check nor dump the file system.
 const NOT_ALLOWED: &str = "only the superuser and the owner of the root directory may check or dump a file system, from where exports let \
      them; root on the machine of the mgr always may";
 
-/// The service that answers every RPC request to the mgr.
+/// The service that executes every RPC request to the mgr and returns the reply.
 pub(crate) struct Gateway {
     pub(crate) server: Arc<NfsServer>,
     pub(crate) backchannel: Backchannel,
@@ -58,7 +58,8 @@ impl Gateway {
                     caller::identity(peer, &context.header.cred).ok_or(Refusal::Auth(AUTH_TOOWEAK))?;
                 let (seen, exports) = (Seen::of(peer), &self.server.fs().0.exports);
                 let view = exports.view(seen);
-                // The mgr keeps no state for clients that see no export.
+                // The mgr keeps no state for clients that see no export, so it refuses them before the NFS server sees
+                // the request.
                 if view == View::NONE && exports.are_for_privileged_ports(seen) {
                     self.mismatches.say(Asked::Port, peer.peer(), Instant::now());
                     return Err(Refusal::Auth(AUTH_TOOWEAK));
@@ -95,25 +96,25 @@ impl Gateway {
         }
     }
 
-    /// Returns whether the caller may check all files. The superuser of this host may, over the Unix socket, whatever
-    /// the exports say. Otherwise only the superuser and the owner of the root directory may, and only if they see an
-    /// export of the root.
+    /// Returns whether the caller may check all files. The superuser of this host may over the Unix socket, whatever
+    /// the exports allow. Otherwise only the superuser and the owner of the root directory may, and only if they see an
+    /// export of the root directory.
     fn may_check(&self, context: &CallContext) -> bool {
         if matches!(context.peer.peer(), Address::Unix(_)) && context.peer.peer_user() == Some(0) {
             return true;
         }
         let Some((_, cred)) = caller::identity(&context.peer, &context.header.cred) else { return false };
         let exports = &self.server.fs().0.exports;
-        // A caller that does not see the export of the root may not check the file system. The squash setting of this
-        // export applies to the caller.
+        // A caller that does not see the export of the root directory may not check the file system. The squash setting
+        // of this export applies to the caller.
         let Some(rule) = exports.of_everything(exports.view(Seen::of(&context.peer))) else { return false };
         let cred = rule.terms.squash.apply(&cred).unwrap_or(cred);
         let owner = self.server.fs().0.namespace.getattr(FileId::ROOT).map(|root| root.uid);
         cred.is_root() || owner == Ok(cred.uid)
     }
 
-    /// Returns whether the caller may see the status of the file system. Clients that see an export may, and root of
-    /// this host.
+    /// Returns whether the caller may see the status of the file system. Clients that see an export may, and so may
+    /// root of this host.
     fn may_look(&self, context: &CallContext) -> bool {
         self.may_check(context) || self.server.fs().0.exports.view(Seen::of(&context.peer)) != View::NONE
     }
@@ -195,8 +196,7 @@ impl Service for Gateway {
         match (header.program, header.procedure) {
             (NFS4_PROGRAM, NFSPROC4_COMPOUND) => reply_bound(&body.clone().rest()),
             (admin::PROGRAM, admin::NEAR | admin::NEAR_TO_ADMINISTER) => limits::REPLY_SMALL,
-            // Replies of the admin program list daemons, counters and findings, so they may be as long as a whole
-            // record.
+            // A reply of the admin program lists daemons, counters or findings, so it may be as long as one RPC record.
             (admin::PROGRAM, _) => limits::RECORD_MAX,
             _ => limits::REPLY_SMALL,
         }

@@ -1,10 +1,10 @@
 //! Gathered writes: small writes that the mgr holds in memory to join them with adjacent writes before it sends them to
 //! the iods.
 //!
-//! Limits in time and in bytes apply to the held writes of all files together. The mgr replies to a held write as to an
-//! unstable write, with the write verifier from before it held the write. If the mgr cannot write held bytes, it drops
-//! them and changes its verifier. So the clients that wrote them do not mistake their COMMIT for a success, and the
-//! next COMMIT of each of them fails.
+//! The mgr limits how long it holds a write, and how many bytes it holds for all files together. The mgr replies to a
+//! held write as to an unstable write. The reply has the write verifier from before the mgr held the write. If the mgr
+//! cannot write held bytes, it discards them and changes its verifier. The next COMMIT of each client that wrote these
+//! bytes fails, and the changed verifier shows the loss as well.
 
 use layout::gather::{Gather, Part, Run};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use types::limits::GATHER_FAILED_MAX;
 use types::{FileId, Status};
 
-/// Time until the mgr tries again to write held bytes after a failed attempt, unless a request needs the bytes before.
+/// Time until the mgr retries a failed write of held bytes. The mgr retries earlier if a request needs the bytes.
 const AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct GatheredWrites {
     most: usize,
     begun: Instant,
     inner: Mutex<Inner>,
-    /// Notified when the file with the earliest due time changes.
+    /// Notified when a file gets a due time before the due times of all other files.
     woken: Notify,
 }
 
@@ -53,11 +53,11 @@ struct Held {
     bytes: usize,
 }
 
-/// The loss of held bytes of a file that the mgr could not write.
+/// Held bytes of a file that the mgr could not write and has discarded.
 #[derive(Debug)]
 struct Failed {
     why: Status,
-    /// Clients that wrote the lost bytes and have not received the error yet.
+    /// Clients that wrote the discarded bytes and have not received the error yet.
     untold: BTreeSet<u64>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Taken {
     pub(crate) full: bool,
 }
 
-/// Totals of the held writes of all files.
+/// Total numbers of the held writes of all files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Standing {
     pub(crate) files: usize,
@@ -101,13 +101,13 @@ impl GatheredWrites {
         self.begun.elapsed()
     }
 
-    /// Returns whether a write of `len` bytes is small enough for gathering: at most half a window.
+    /// Returns whether a write of `len` bytes is small enough for gathering: at most half a gathering window.
     pub(crate) fn is_for(&self, len: usize, window: u64) -> bool {
         !self.delay.is_zero() && 2 * len as u64 <= window
     }
 
     /// Holds a write in memory. Returns `None` if the caller must write the bytes to the iods at once. Calls `may`
-    /// under the lock, so that no other task adds or removes held bytes meanwhile.
+    /// under the lock of the table, so that no other task adds or removes held bytes between `may` and the addition.
     pub(crate) fn take(&self, file: FileId, small: Small<'_>, may: impl Fn() -> bool) -> Option<Taken> {
         let mut inner = self.inner();
         if !may() || inner.barred.contains_key(&file) || inner.failed.contains_key(&file) {
@@ -136,20 +136,21 @@ impl GatheredWrites {
         Some(Taken { joined, full })
     }
 
-    /// Prevents the mgr from holding writes of a file until the returned guard is dropped. Bytes that the mgr already
-    /// holds stay in memory.
+    /// Prevents the mgr from holding further writes of a file until the caller drops the returned guard. Bytes that the
+    /// mgr already holds stay in memory.
     pub(crate) fn bar(&self, file: FileId) -> Bar<'_> {
         *self.inner().barred.entry(file).or_default() += 1;
         Bar { gathered: self, file }
     }
 
-    /// Returns whether bytes of this part of the file are held in memory, or are in flight to the iods.
+    /// Returns whether the mgr holds bytes of this range of the file, or has them in flight to the iods.
     pub(crate) fn meets(&self, file: FileId, part: Part) -> bool {
         self.inner().files.get(&file).is_some_and(|held| held.gather.meets(part))
     }
 
-    /// Removes a part of the held bytes of a file, so that the caller can write them to the iods. First waits until
-    /// earlier bytes in flight have arrived. `None` if no bytes of this part are held.
+    /// Removes the held bytes of a range of a file, so that the caller can write them to the iods. First waits until
+    /// earlier bytes of the file in flight have arrived at the iods. Returns `None` if the mgr holds no bytes of this
+    /// range.
     pub(crate) async fn leave(&self, file: FileId, part: Part) -> Option<Leaving<'_>> {
         let lane = {
             let inner = self.inner();
@@ -162,8 +163,8 @@ impl GatheredWrites {
         Some(Leaving { gathered: self, file, runs, outcome: None, _turn: turn })
     }
 
-    /// Returns up to `most` files whose held bytes are due. If the caller does not write them now, they are due again
-    /// after [`AGAIN`].
+    /// Returns up to `most` files whose held bytes are due. If the caller does not write these bytes, they are due
+    /// again after [`AGAIN`].
     pub(crate) fn due(&self, most: usize) -> Vec<FileId> {
         let (now, mut inner) = (self.now(), self.inner());
         let due: Vec<_> = inner.due.iter().take_while(|(due, _)| *due <= now).take(most).copied().collect();
@@ -198,7 +199,7 @@ impl GatheredWrites {
         self.inner().files.keys().copied().collect()
     }
 
-    /// Drops the held bytes of a deleted file.
+    /// Discards the held bytes of a deleted file.
     pub(crate) fn gone(&self, file: FileId) {
         let mut inner = self.inner();
         inner.failed.remove(&file);
@@ -208,7 +209,8 @@ impl GatheredWrites {
         }
     }
 
-    /// Returns the error for lost bytes that this client had written to the file. Returns each error once.
+    /// Returns the error for held bytes that this client had written and the mgr has discarded. Returns each error
+    /// once.
     pub(crate) fn tell(&self, file: FileId, client: u64) -> Option<Status> {
         let mut inner = self.inner();
         let failed = inner.failed.get_mut(&file)?;
@@ -227,7 +229,8 @@ impl GatheredWrites {
 }
 
 impl Inner {
-    /// Updates the totals and the due time of a file. Returns whether this file now has the earliest due time.
+    /// Updates the totals of all files and the due time of a file. Returns whether this file now has the earliest due
+    /// time.
     fn update(&mut self, file: FileId) -> bool {
         let Some(held) = self.files.get_mut(&file) else { return false };
         let bytes = held.gather.weight();
@@ -249,7 +252,8 @@ impl Inner {
     fn fail(&mut self, file: FileId, why: Status) {
         let Some(held) = self.files.get(&file) else { return };
         let untold = held.writers.clone();
-        // Drop the error of one file to limit the memory. Its clients notice the loss by the changed write verifier.
+        // Discard the recorded error of one file to limit the memory. The clients of this file notice the loss by the
+        // changed write verifier.
         if self.failed.len() >= GATHER_FAILED_MAX {
             self.failed.pop_first();
         }
@@ -278,20 +282,22 @@ impl Drop for Bar<'_> {
     }
 }
 
-/// Gathered bytes in flight to the iods. If this value is dropped without an outcome, the mgr holds the bytes again.
+/// Gathered bytes in flight to the iods. If this value is dropped before the outcome is recorded, the mgr holds the
+/// bytes again.
 #[derive(Debug)]
 pub(crate) struct Leaving<'a> {
     gathered: &'a GatheredWrites,
     file: FileId,
     pub(crate) runs: Vec<Run>,
     outcome: Option<Result<(), Status>>,
-    /// Guard of the file's `lane`. This is the last field, so that it is dropped last: the drop allows the next flush
-    /// of the file.
+    /// Guard of the file's `lane`. This field is dropped last because it is the last one, and its drop allows the next
+    /// flush of the file.
     _turn: OwnedMutexGuard<()>,
 }
 
 impl Leaving<'_> {
-    /// Records the outcome: the bytes have arrived at the iods, or the mgr drops them because of this error.
+    /// Records the outcome of the flush: the bytes have arrived at the iods, or the mgr discards them because of this
+    /// error.
     pub(crate) fn end(mut self, outcome: Result<(), Status>) {
         self.outcome = Some(outcome);
     }

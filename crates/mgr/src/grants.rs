@@ -1,5 +1,5 @@
-//! The granted layouts: which clients may write or read a file on the direct path, and which writers have reported its
-//! size.
+//! The granted layouts: which clients may write or read a file on the direct path, and which writers have reported the
+//! size of the file.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,15 @@ use types::FileId;
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     files: Mutex<HashMap<FileId, HashMap<u64, Grant>>>,
-    /// For each file: the clients with a read layout, and whether this layout is of a type for kernel clients.
+    /// For each file: the clients with a read layout, and for each client whether the layout is of a type for kernel
+    /// clients.
     readers: Mutex<HashMap<FileId, HashMap<u64, bool>>>,
 }
 
-/// The state of a client with a write layout of a file.
+/// What the mgr knows of a client with a write layout of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Grant {
-    /// Whether the client has reported all its writes by LAYOUTCOMMIT since it got the layout.
+    /// Whether the client has reported by LAYOUTCOMMIT all its writes since it got the layout.
     committed: bool,
     /// Whether the layout is of a type for kernel clients. A kernel client does not report bytes that a data server has
     /// made durable with the write itself.
@@ -63,15 +64,15 @@ impl Grants {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.silent)
     }
 
-    /// Records that this client truncates the file, for the grants of all other clients.
+    /// Records in the write layouts of all other clients that this client truncates the file.
     pub(crate) fn cut_by(&self, file: FileId, client: u64) {
         let mut map = self.map();
         let others = map.get_mut(&file).into_iter().flatten().filter(|(other, _)| **other != client);
         others.for_each(|(_, grant)| grant.cut = true);
     }
 
-    /// Returns whether another client has truncated the file since this client got its layout. The truncation may have
-    /// removed bytes that this client later reports as written.
+    /// Returns whether another client has truncated the file since this client got its write layout. The truncation may
+    /// have removed bytes that this client later reports as written.
     pub(crate) fn is_cut(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.cut)
     }
@@ -95,7 +96,7 @@ impl Grants {
         grant.is_some_and(|grant| !grant.committed)
     }
 
-    /// Returns whether this client holds a write layout and may have written without a report.
+    /// Returns whether this client holds a write layout of the file and may have written without a report.
     pub(crate) fn is_untold(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| !grant.committed)
     }
@@ -105,9 +106,9 @@ impl Grants {
         self.map().get(&file).is_some_and(|clients| clients.keys().any(|c| *c != client))
     }
 
-    /// Returns whether the objects may hold bytes beyond the recorded size that this client does not know of. Another
-    /// client may write them, or this client has not reported its writes. A client reports its writes before it sets a
-    /// size.
+    /// Returns whether the objects may hold bytes beyond the recorded size of which this client does not know. Another
+    /// client may have written such bytes, or this client has not reported its writes yet. A client reports its writes
+    /// before it sets a size.
     pub(crate) fn may_hold_more(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).is_some_and(|clients| clients.iter().any(|(c, grant)| *c != client || !grant.committed))
     }

@@ -7,14 +7,14 @@ use types::{FileId, Fsid, Status};
 use wire::native::Key;
 
 const VERSION: u8 = 2;
-/// Largest epoch in a filehandle: the epoch has three bytes.
+/// Largest epoch of an export in a filehandle: the epoch has three bytes.
 pub(crate) const EPOCH_MAX: u32 = 0xff_ffff;
-/// Length of the signed part, in bytes: version and epoch, fsid, inode number, root directory of the export.
+/// Length of the signed bytes of a filehandle: version and epoch, fsid, inode number, root directory of the export.
 const SIGNED_LEN: usize = 4 + 16 + 8 + 8;
 const LEN: usize = SIGNED_LEN + 16;
 const _: () = assert!(LEN <= types::limits::FILEHANDLE_MAX);
 
-/// The content of a filehandle.
+/// The content of a filehandle: the file, and the export and epoch through which the client reached it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(crate) file: FileId,

@@ -1,9 +1,10 @@
-//! Intents: durable records of unfinished work on files (unreported sizes, truncations, fences), with a copy in memory.
+//! Intents: durable records of unfinished work on files (unreported sizes, truncations, fences). The mgr also keeps a
+//! copy of all intents in memory.
 //!
 //! Before a client can write bytes beyond the recorded size of a file, the mgr stores the intent `Written` for this
-//! file. The mgr removes the intent once no client writes the file and the namespace has the final size. So after a
-//! crash, only files with this intent may have a wrong size: no object of any other file reaches beyond the size of its
-//! file.
+//! file. The mgr removes the intent once no client writes the file and the namespace has the final size of the file. So
+//! after a crash, only files with this intent may have a wrong size. The objects of every other file end within the
+//! size of the file.
 
 use meta::schema::{Intent, Noted};
 use meta::{Embedded, Namespace};
@@ -22,8 +23,8 @@ const PAGE: usize = 4096;
 pub(crate) struct Intents {
     namespace: Arc<Namespace<Embedded>>,
     inner: Mutex<Inner>,
-    /// Locked exclusively while intents are removed from the store, and shared while intents are stored, so that
-    /// concurrent intents share a flush.
+    /// Locked exclusively while the mgr removes intents from the store, and shared while it stores intents. Several
+    /// tasks may store intents at the same time, so that they share a flush.
     forgetting: tokio::sync::RwLock<()>,
     /// Notified when an intent is complete and can be removed from the store.
     done: Notify,
@@ -32,7 +33,7 @@ pub(crate) struct Intents {
 #[derive(Debug, Default)]
 struct Inner {
     written: HashMap<FileId, Written>,
-    /// Files whose creator did not wait for durability and that no client has begun to write. The creation and the
+    /// Files that no client has begun to write, and whose creator did not wait for durability. The creation and the
     /// intent of such a file may not be durable yet.
     unsynced: HashMap<FileId, Unsynced>,
     cuts: HashMap<FileId, Cut>,
@@ -43,32 +44,33 @@ struct Inner {
     /// For each file, the number of its last failure: a failed write, or a client that lost or returned its layout
     /// without a report of its writes. All files share one sequence of numbers, so that no number is used twice.
     failures: HashMap<FileId, u64>,
-    /// Number of the last failure of any file.
+    /// Number of the last failure of any file. The next failure gets the next number.
     last_failure: u64,
     /// Intents of completed work that the mgr has to remove from the store.
     done: Vec<Noted>,
 }
 
-/// A truncation that some objects may not have executed yet.
+/// A truncation of a file that some of its objects may not have executed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cut {
-    /// The namespace has this size in bytes, and the intent of the truncation.
+    /// The namespace has stored this size of the file in bytes, and the intent of the truncation.
     To(u64),
-    /// The task that requested the truncation ended before the namespace confirmed or refused the intent.
+    /// The task that requested the truncation was cancelled before the namespace confirmed or refused the intent. So
+    /// the mgr does not know whether the intent is stored.
     Perhaps,
 }
 
-/// For a file with the intent `Written`: which clients may have written it.
+/// For a file with the intent `Written`: which clients may have written the file without a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Written {
-    /// The writers are clients of this start of the mgr. Some of them may still write.
+    /// The possible writers are clients of this start of the mgr. Some of them may still write.
     Now,
-    /// The mgr can no longer ask some writers for a report. Their writes may still be in flight.
+    /// The mgr can no longer get a report from some writers. The writes of these clients may still be in flight.
     Before,
-    /// The mgr can no longer ask some writers for a report. Every iod refuses their writes in flight, or will refuse
-    /// them once a pending fence has reached all iods.
+    /// The mgr can no longer get a report from some writers. Every iod refuses the writes of these clients in flight,
+    /// or will refuse them once a pending fence has reached all iods.
     Fenced,
-    /// All writers have reported all bytes that they wrote. The mgr removes the intent next.
+    /// All writers have reported all bytes that they wrote, so the mgr removes the intent.
     Told,
 }
 
@@ -77,7 +79,7 @@ enum Written {
 struct Unsynced {
     /// Id of the client that created the file.
     maker: u64,
-    /// Whether the creation is durable by now.
+    /// Whether the creation of the file is durable by now.
     settled: bool,
 }
 
@@ -90,8 +92,8 @@ pub(crate) struct Counted {
     pub(crate) fences: usize,
 }
 
-/// Guard of a write in progress. If the write fails or the guard is dropped early, the write may have changed some
-/// objects. The mgr then asks the iods for the size of the file.
+/// Guard of a write in progress. If the write fails, or the guard is dropped before the write is complete, the write
+/// may have changed some objects. The mgr then queries the iods for the size of the file.
 #[derive(Debug)]
 pub(crate) struct Writing<'a> {
     notes: &'a Intents,
@@ -100,7 +102,7 @@ pub(crate) struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Marks the write as complete: the namespace has the size after the write.
+    /// Records that the write is complete: the namespace has the size of the file after the write.
     pub(crate) fn done(mut self) {
         self.whole = true;
     }
@@ -133,12 +135,12 @@ impl Inner {
         }
     }
 
-    /// Records that the namespace has the size after all writes so far, unless iods may still execute writes of clients
-    /// that are not fenced. Returns whether the mgr can remove the intent. The intent stays while a write is in
-    /// progress, or while `held` returns that a client holds a write layout.
+    /// Records that the size in the namespace includes all writes of the file. Records nothing if iods may still
+    /// execute writes of clients that are not fenced. Returns whether the mgr can remove the intent. The intent stays
+    /// while a write is in progress, or while `held` returns that a client holds a write layout.
     ///
-    /// The function calls `held` under the lock of the intents, so that no client gets a layout without an intent at
-    /// the same time. A layout grant counts as a write in progress until the grant is recorded.
+    /// The function calls `held` under the lock of the intents, so that no client gets a layout between `held` and the
+    /// removal of the intent. A layout grant counts as a write in progress until the grant is recorded.
     fn known(&mut self, file: FileId, held: impl FnOnce() -> bool) -> bool {
         let goes_on = self.writers.contains_key(&file) || held();
         let fencing = self.fences.contains_key(&file);
@@ -180,8 +182,8 @@ impl Intents {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a new file. The namespace has stored the intent `Written` in the same batch. If the client `unsynced_by`
-    /// does not wait for durability, neither the file nor the intent is durable yet.
+    /// Records a new file, whose intent `Written` the namespace has stored in one batch with the file. `unsynced_by` is
+    /// the client, if it does not wait for durability. Neither the file nor the intent is durable then.
     pub(crate) fn made(&self, file: FileId, unsynced_by: Option<u64>) {
         let mut inner = self.inner();
         inner.written.insert(file, Written::Now);
@@ -191,7 +193,7 @@ impl Intents {
     }
 
     /// Waits until the creation of a file is durable, before `client` learns that the file exists. Waits only if
-    /// another client created the file and did not wait for durability itself.
+    /// another client created the file without waiting for durability.
     pub(crate) async fn found(&self, file: FileId, client: u64) -> Result<(), Status> {
         match self.inner().unsynced.get(&file) {
             Some(made) if !made.settled && made.maker != client => {}
@@ -200,7 +202,7 @@ impl Intents {
         self.settle(file).await
     }
 
-    /// Waits until all earlier changes are durable, including the creation of this file.
+    /// Waits until all earlier changes of the namespace are durable, including the creation of this file.
     pub(crate) async fn settle(&self, file: FileId) -> Result<(), Status> {
         self.namespace.settle().await?;
         if let Some(made) = self.inner().unsynced.get_mut(&file) {
@@ -224,8 +226,8 @@ impl Intents {
             Ok(found) if self.inner().unsynced.get(&found.id).is_some_and(|made| !made.settled) => {
                 self.settle(found.id).await
             }
-            // A later change has removed the name. This change follows the creation in the log, so the creation is
-            // durable.
+            // A later change has removed the name. The change follows the creation of the file in the log, so the
+            // creation is durable.
             _ => Ok(()),
         }
     }
@@ -249,7 +251,8 @@ impl Intents {
             let written = inner.written.get_mut(&file);
             let told = written.map(|written| match written {
                 Written::Told => *written = Written::Now,
-                // The state stays the same: the mgr measures the file in any case, because other clients wrote it too.
+                // Leave the state unchanged: other clients also wrote the file, so the mgr measures the file in any
+                // case.
                 Written::Before | Written::Fenced | Written::Now => {}
             });
             told.is_some()
@@ -261,7 +264,8 @@ impl Intents {
         if noted(&mut self.inner()) {
             return Ok(());
         }
-        // The flush of this intent also makes all earlier changes durable, including the creation of the file.
+        // The flush that makes this intent durable also makes all earlier changes durable, including the creation of
+        // the file.
         self.namespace.note(now(), Noted { file, intent: Intent::Written }).await?;
         let mut inner = self.inner();
         inner.unsynced.remove(&file);
@@ -271,8 +275,9 @@ impl Intents {
         Ok(())
     }
 
-    /// Records that a client has reported all its writes. `held` returns whether another client holds a write layout.
-    /// If the mgr cannot ask some of the writers, the intent stays until the mgr has measured the file.
+    /// Records that a client has reported all its writes of the file. `held` returns whether another client holds a
+    /// write layout. If the mgr cannot get reports from some writers, the intent stays until the mgr has measured the
+    /// file.
     pub(crate) fn told(&self, file: FileId, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         let left = matches!(inner.written.get(&file), Some(Written::Before | Written::Fenced));
@@ -281,13 +286,14 @@ impl Intents {
         }
     }
 
-    /// Returns the number of the file's last failure. The caller reads the number before it measures the file.
+    /// Returns the number of the file's last failure. The caller gets this number before it measures the file, and
+    /// passes it to [`Self::measured`].
     pub(crate) fn last_failure(&self, file: FileId) -> Option<u64> {
         self.inner().failures.get(&file).copied()
     }
 
     /// Records that all iods of the file have reported its size since the failure with number `failure`. The
-    /// measurement does not count if another failure followed, because the mgr may have asked some iod too early. Nor
+    /// measurement does not count if another failure followed, because the mgr may have queried some iod too early. Nor
     /// does it count while unfenced writes may be in flight. In both cases the mgr measures the file again.
     pub(crate) fn measured(&self, file: FileId, failure: Option<u64>, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
@@ -296,7 +302,8 @@ impl Intents {
         }
     }
 
-    /// Records that a writer ended while its writes may be in flight. The mgr fences the file and then measures it.
+    /// Records that a writer disappeared while its writes may be in flight. The mgr fences the file and then measures
+    /// it.
     fn left(&self, file: FileId) {
         if let Some(written) = self.inner().written.get_mut(&file) {
             *written = Written::Before;
@@ -306,8 +313,8 @@ impl Intents {
     /// Records that a client lost its write layout (`revoked`), or returned it, without a report of its writes. The mgr
     /// then measures the file. Writes under a revoked layout may stay in flight until the mgr has fenced the file.
     ///
-    /// The caller calls this while the client still counts as a writer. Otherwise the reports of other clients would
-    /// count as complete, and the mgr would remove the intent without a measurement.
+    /// The caller calls this function while the client still counts as a writer of the file. Otherwise the reports of
+    /// other clients count as complete, and the mgr removes the intent without a measurement.
     pub(crate) fn abandoned(&self, file: FileId, revoked: bool) {
         let mut inner = self.inner();
         match inner.written.get_mut(&file) {
@@ -318,20 +325,20 @@ impl Intents {
         inner.failed(file);
     }
 
-    /// Records that the mgr could not ask an iod for the size of the file, and has to measure the file later.
+    /// Records that an iod did not reply with the size of its object, so that the mgr measures the file later.
     pub(crate) fn unknown(&self, file: FileId) {
         if let Some(written @ (Written::Now | Written::Told)) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
         }
     }
 
-    /// Returns whether unfenced writes may be in flight from clients that the mgr can no longer ask for a report.
+    /// Returns whether unfenced writes may be in flight from clients that can no longer report them to the mgr.
     pub(crate) fn is_exposed(&self, file: FileId) -> bool {
         self.inner().written.get(&file) == Some(&Written::Before)
     }
 
     /// Records that every iod will refuse the writes in flight, because of the stored fence, or because no iod has
-    /// bytes of the file. The caller holds the file's lock, so that no write of this start is in flight.
+    /// bytes of the file. The caller holds the file's lock, so that no write of this start of the mgr is in flight.
     pub(crate) fn covered(&self, file: FileId) {
         if let Some(written @ Written::Before) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
@@ -339,7 +346,7 @@ impl Intents {
     }
 
     /// Does the same as [`Self::covered`] for a fence that the mgr made after the failure with number `failure`. Does
-    /// nothing if another failure followed, because a later write may carry the new generation.
+    /// nothing if another failure followed, because that failed write may carry the new generation.
     pub(crate) fn covered_since(&self, file: FileId, failure: Option<u64>) {
         let mut inner = self.inner();
         if failure.is_some()
@@ -358,8 +365,8 @@ impl Intents {
         Ok(())
     }
 
-    /// Returns whether the objects may reach beyond the reported size because of clients that the mgr can no longer
-    /// ask.
+    /// Returns whether the objects may reach beyond the reported size of the file because of clients that can no longer
+    /// report their writes.
     pub(crate) fn is_left(&self, file: FileId) -> bool {
         matches!(self.inner().written.get(&file), Some(Written::Before | Written::Fenced))
     }
@@ -370,7 +377,7 @@ impl Intents {
         self.inner().written.get(&file).is_some_and(|written| *written != Written::Told)
     }
 
-    /// Returns the files with the intent `Written` that lack a complete report.
+    /// Returns the files with the intent `Written` whose writers have not reported all writes.
     pub(crate) fn untold(&self) -> Vec<FileId> {
         let inner = self.inner();
         let untold = inner.written.iter().filter(|(_, written)| **written != Written::Told);
@@ -391,14 +398,14 @@ impl Intents {
         files
     }
 
-    /// Records that the caller, which holds the file's lock, is about to store the intent of a truncation. Until the
-    /// outcome is recorded, no operation may extend the file.
+    /// Records that the caller is about to store the intent of a truncation. Until the caller records the outcome, no
+    /// operation may extend the file. The caller holds the file's lock.
     pub(crate) fn cutting(&self, file: FileId) {
         self.inner().cuts.insert(file, Cut::Perhaps);
     }
 
-    /// Records the outcome after [`Self::cutting`]: the namespace has stored an intent to truncate to `size`, or none
-    /// with `None`.
+    /// Records the outcome of a truncation that [`Self::cutting`] announced: the namespace has stored an intent to
+    /// truncate to `size`, or no intent (`None`).
     pub(crate) fn cut_noted(&self, file: FileId, size: Option<u64>) {
         match size {
             Some(size) => self.inner().cuts.insert(file, Cut::To(size)),
@@ -407,7 +414,7 @@ impl Intents {
     }
 
     /// Removes the intent of a finished truncation durably, so that the next start of the mgr does not truncate bytes
-    /// written from now on. The caller holds the file's lock.
+    /// that clients write after it. The caller holds the file's lock.
     pub(crate) async fn cut_done(&self, file: FileId, size: u64) -> Result<(), Status> {
         self.namespace.forget(now(), &[Noted { file, intent: Intent::Cut(size) }], true).await?;
         self.inner().cuts.remove(&file);
@@ -433,7 +440,7 @@ impl Intents {
         files
     }
 
-    /// Records that every iod of the file refuses capabilities of generations before this one.
+    /// Records that every iod of the file refuses capabilities of generations before `generation`.
     pub(crate) fn fence_done(&self, file: FileId, generation: Generation) {
         let mut inner = self.inner();
         if inner.fences.get(&file) == Some(&generation) {
@@ -443,7 +450,7 @@ impl Intents {
         }
     }
 
-    /// Drops all intents of a deleted file from memory. The namespace has removed them with the file.
+    /// Removes all intents of a deleted file from memory. The namespace has removed them together with the file.
     pub(crate) fn gone(&self, file: FileId) {
         let mut inner = self.inner();
         inner.written.remove(&file);
@@ -464,7 +471,7 @@ impl Intents {
         }
     }
 
-    /// Completes when an intent can be removed from the store.
+    /// Completes when the mgr can remove an intent from the store.
     pub(crate) async fn something_done(&self) {
         self.done.notified().await;
     }
@@ -505,7 +512,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    /// A metadata store in memory instead of in a file.
+    /// A metadata store in memory, so that the tests need no file.
     #[derive(Debug, Default)]
     struct Ram(Mutex<Vec<u8>>);
 
@@ -565,17 +572,17 @@ mod tests {
         notes.told(file, || false);
         notes.measured(file, early, || false);
         assert!(notes.is_left(file), "the iods were measured before the last write");
-        // Failures of another file do not affect this file.
+        // Failures of another file do not affect the measurement of this file.
         let begun = notes.last_failure(file);
         notes.made(FileId(10), None);
         notes.abandoned(FileId(10), false);
-        // `true`: other clients continue to write and report their writes.
+        // `true` stands for a write layout of another client, which continues to write and to report its writes.
         notes.measured(file, begun, || true);
         assert!(!notes.is_left(file) && notes.is_untold(file));
         notes.told(file, || false);
         assert!(!notes.is_untold(file));
-        // After `forget`, the intent and the number of its failure are gone. A measurement from before does not count
-        // for the next intent.
+        // After `forget`, neither the intent nor its failure number exists. So a measurement that began before does not
+        // count for the next intent.
         notes.abandoned(file, false);
         let begun = notes.last_failure(file);
         notes.measured(file, begun, || false);
@@ -606,7 +613,8 @@ mod tests {
         notes.fence_done(file, Generation(5));
         measure();
         assert!(!notes.is_left(file));
-        // A file with an intent from an earlier start of the mgr has no failure number.
+        // A file with an intent from an earlier start of the mgr has no failure number, because failure numbers are
+        // only in memory.
         let earlier = FileId(10);
         notes.inner().written.insert(earlier, Written::Before);
         notes.covered_since(earlier, notes.last_failure(earlier));
@@ -704,7 +712,8 @@ mod tests {
         notes.covered(file);
         measure();
         assert!(notes.is_left(file) && !notes.is_exposed(file), "an iod may still execute the write");
-        // Another write fails meanwhile. This write carries the new generation, so the fence does not refuse it.
+        // Before the first fence is done, another write fails. This write carries the new generation, so the fence does
+        // not refuse it.
         drop(notes.writing(file).await.unwrap());
         notes.fence_done(file, Generation(5));
         measure();
@@ -713,7 +722,7 @@ mod tests {
         notes.unknown(file);
         measure();
         assert!(!notes.is_left(file) && notes.untold().is_empty());
-        // A write that its client has abandoned is still in flight, although the client has reported all its writes.
+        // The client has reported all its writes, but an abandoned write of this client is still in flight.
         notes.writing(file).await.unwrap().done();
         notes.fence_noted(file, Generation(6));
         notes.told(file, || false);

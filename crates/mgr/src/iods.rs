@@ -1,7 +1,8 @@
 //! The iods of the file system: their identities, their connections, and the choice of iods for a new file.
 //!
 //! Every iod that ever connected has a permanent number, stored in the registry of the metadata store. Layout records
-//! name iods by this number. One task for each configured address keeps connecting to the iod at this address.
+//! name iods by this number. For each configured address, one task connects to the iod at this address, and reconnects
+//! after a failure.
 
 mod claiming;
 mod claims;
@@ -36,11 +37,10 @@ use tokio::time::Instant;
 use types::{FileId, Generation, IodId, Status, StoreId};
 use wire::native::StatsReply;
 
-/// Free space in bytes below which an iod gets no new files, as long as another iod has more.
+/// Free space in bytes below which an iod gets no new files, as long as another connected iod has at least this much.
 const LOW_SPACE: u64 = 64 << 20;
 
-/// Longest time for which a start of the mgr waits for its iods. A slow iod must not delay the clients of the other
-/// iods.
+/// Longest time for which a start of the mgr waits for its iods. A slow iod must not delay clients that use other iods.
 const START: Duration = Duration::from_secs(5);
 
 /// All iods of the file system: the registered ones and the configured addresses.
@@ -54,10 +54,10 @@ pub(crate) struct Iods {
     /// How long an iod may be unreachable before it counts as lost (`iod_wait_secs`).
     patience: Duration,
     slots: Vec<Slot>,
-    /// Counter of files that got a layout, by which consecutive files begin on different iods.
+    /// Number of files that got a layout record. By this counter, consecutive files begin on different iods.
     first: AtomicU64,
-    /// Incarnation number of the next link: the epoch of this start of the mgr in the high 32 bits, a counter in the
-    /// low 32 bits.
+    /// Incarnation number of the next link to an iod. The high 32 bits are the epoch of this start of the mgr, and the
+    /// low 32 bits are a counter.
     incarnation: AtomicU64,
     pub(crate) verifiers: Verifiers,
     /// Counter that the mgr increments whenever an iod connects.
@@ -93,7 +93,8 @@ struct Member {
     /// When the iod connected or disconnected last.
     since: Instant,
     stats: StatsReply,
-    /// The mark (random number) in the claim that the iod has accepted since the start of the mgr; `None` before that.
+    /// The mark (random number) in the last claim that the iod has accepted from this start of the mgr; `None` if it
+    /// has accepted none.
     claimed: Option<u64>,
 }
 
@@ -109,18 +110,18 @@ impl Member {
 struct Slot {
     address: Address,
     standing: watch::Sender<Standing>,
-    /// Whether the mgr has tried the address since its start.
+    /// Whether the mgr has tried to connect to the address since the start of the mgr.
     asked: AtomicBool,
 }
 
 /// The state of the connection to a configured iod.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// The mgr has not tried the address yet.
+    /// The mgr has not tried to connect to the address yet.
     New,
     /// The mgr is connected to the iod with this number.
     Up(u16),
-    /// The iod is unreachable or refused, for this reason. The mgr retries forever.
+    /// The iod is unreachable, or the mgr must not use it, for this reason. The mgr retries forever.
     Down(String),
 }
 
@@ -136,7 +137,7 @@ pub(crate) struct Report {
     pub(crate) stats: StatsReply,
 }
 
-/// The tasks that keep the iods connected. Dropping this value stops them.
+/// The tasks that keep the mgr connected to its iods. Dropping this value stops the tasks.
 #[derive(Debug)]
 pub(crate) struct Keeping {
     _tasks: JoinSet<()>,
@@ -160,8 +161,8 @@ impl Iods {
             let member = Member::away(registered);
             state.members.insert(member.registered.number, member);
         }
-        // The metadata store may be an older copy, until an iod has accepted its claim. An older copy must not allocate
-        // inode numbers that a later state has used.
+        // The metadata store may be an older copy, until an iod has accepted a claim of this start. An older copy must
+        // not allocate inode numbers that a later state has used.
         namespace.hold_numbers(!state.members.is_empty());
         let slot = |address| Slot { address, standing: watch::channel(Standing::New).0, asked: AtomicBool::new(false) };
         Ok(Iods {
@@ -184,8 +185,8 @@ impl Iods {
         })
     }
 
-    /// Starts one task for each configured address, which connects to the iod at this address. Completes when each
-    /// address was tried once, or after [`START`].
+    /// Starts one task for each configured address, which connects to the iod at this address. Completes when the mgr
+    /// has tried each address once, or after [`START`].
     pub(crate) async fn keep(self: &Arc<Self>) -> Keeping {
         let mut tasks = JoinSet::new();
         for index in 0..self.slots.len() {
@@ -220,18 +221,18 @@ impl Iods {
         &self.cluster
     }
 
-    /// Returns the link to an iod; `Delay` while the iod is down.
+    /// Returns the link (connections) to an iod; `Delay` while the iod is down.
     pub(crate) fn link(&self, number: u16) -> Result<Arc<Link>, Status> {
         let link = self.state().members.get(&number).and_then(|m| m.link.clone());
         link.filter(|link| !link.is_closed()).ok_or(Status::Delay)
     }
 
-    /// Returns whether an iod has been down for longer than clients wait for it.
+    /// Returns whether an iod is lost: it has been down for longer than clients wait for an iod.
     pub(crate) fn is_lost(&self, number: u16) -> bool {
         self.state().members.get(&number).is_some_and(|member| self.has_lost(member))
     }
 
-    /// Returns the numbers of all lost iods: those that have been down for longer than clients wait for them.
+    /// Returns the numbers of all lost iods: those that have been down for longer than clients wait for an iod.
     pub(crate) fn lost(&self) -> BTreeSet<u16> {
         let state = self.state();
         state.members.iter().filter(|(_, member)| self.has_lost(member)).map(|(number, _)| *number).collect()
@@ -246,12 +247,12 @@ impl Iods {
         Ok(self.namespace.info(file)?.generation)
     }
 
-    /// Returns every iod that was ever registered, in the order of the numbers.
+    /// Returns the records of all iods that were ever registered, in the order of the iod numbers.
     pub(crate) fn all(&self) -> Vec<Registered> {
         self.state().members.values().map(|member| member.registered.clone()).collect()
     }
 
-    /// Returns the number and the link of every connected iod, in the order of the numbers.
+    /// Returns the number and the link (connections) of every connected iod, in the order of the iod numbers.
     pub(crate) fn up(&self) -> Vec<(u16, Arc<Link>)> {
         let state = self.state();
         let up = state.members.iter().filter_map(|(number, member)| Some((*number, member.link.clone()?)));
@@ -263,7 +264,7 @@ impl Iods {
         self.state().members.keys().copied().collect()
     }
 
-    /// Returns the registered iod with this number; `Corrupt` if no iod was ever registered with it.
+    /// Returns the record of the iod with this number; `Corrupt` if no iod was ever registered with it.
     pub(crate) fn registered(&self, number: u16) -> Result<Registered, Status> {
         self.state().members.get(&number).map(|m| m.registered.clone()).ok_or_else(|| {
             tracing::error!(number, "a layout names an iod that was never registered");
@@ -271,7 +272,7 @@ impl Iods {
         })
     }
 
-    /// Returns the iods with these numbers as data servers; `None` if one of them is down or serves no NFS.
+    /// Returns the iods with these numbers as data servers; `None` if one of these iods is down or serves no NFS.
     pub(crate) fn data_servers(&self, numbers: &[u16]) -> Option<Vec<DataServer>> {
         let state = self.state();
         let of = |number: &u16| {
@@ -282,7 +283,7 @@ impl Iods {
         numbers.iter().map(of).collect()
     }
 
-    /// Returns the registered iod with this identity; `None` if it was never registered.
+    /// Returns the record of the iod with this identity; `None` if this iod was never registered.
     pub(crate) fn by_id(&self, id: IodId) -> Option<Registered> {
         let state = self.state();
         let number = state.numbers.get(&id)?;
@@ -304,8 +305,8 @@ impl Iods {
         self.first.fetch_add(1, Relaxed)
     }
 
-    /// Returns the capacity of all disks of the iods and their free space, in bytes. A disk that several iods share
-    /// counts once.
+    /// Returns the capacity and the free space of all disks of the iods together, in bytes. A disk that several iods
+    /// share counts once.
     pub(crate) fn capacity(&self) -> (u64, u64) {
         let state = self.state();
         let mut disks: BTreeMap<(String, u64), (u64, u64)> = BTreeMap::new();
@@ -321,7 +322,7 @@ impl Iods {
         disks.values().fold((0, 0), |(all, free), disk| (all.saturating_add(disk.0), free.saturating_add(disk.1)))
     }
 
-    /// Returns the state of every iod, whether its address is configured or it is only registered.
+    /// Returns the state of every iod: of the iods at the configured addresses, and of all other registered iods.
     pub(crate) fn report(&self) -> Vec<Report> {
         let state = self.state();
         let mut reports = Vec::new();

@@ -3,8 +3,8 @@
 //!
 //! The layout record of a file carries the number of its *stored kind* ([`StoredKind`]). The mgr path, `weir fsck`, the
 //! scrub and the deletion of objects use a file through [`Stored`]. A *layout type* ([`LayoutType`]) is what LAYOUTGET
-//! grants. Each layout type can express some stored kinds. No code outside of this module compares the numbers of
-//! stored kinds or layout types.
+//! grants. Each layout type can describe files of some stored kinds. Only this module compares the numbers of stored
+//! kinds or layout types.
 
 mod files;
 mod flexfiles;
@@ -39,7 +39,7 @@ use xdr::{Malformed, Segments, Xdr};
 /// Largest number of files for which the mgr remembers that it has logged an unusable layout record.
 const TOLD_MAX: usize = 4096;
 
-/// What the namespace knows about the bytes of a file.
+/// The size of a file, and which of its bytes must be on iods, according to the namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Known {
     pub(crate) file: FileId,
@@ -53,7 +53,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Returns the values for a file of which no byte needs to be on an iod.
+    /// Returns the values for a file that needs no bytes on any iod.
     pub(crate) fn nothing(file: FileId, generation: Generation) -> Self {
         Known { file, generation, size: 0, whole: 0, written: 0 }
     }
@@ -88,7 +88,7 @@ pub(crate) struct Stripes {
 pub(crate) enum Unusable {
     /// This version has no stored kind with this number.
     Unknown(u32),
-    /// The stored kind cannot decode the record, for this reason.
+    /// The stored kind cannot decode the layout record. The text says why.
     Damaged(String),
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// A file with its objects, made from the layout record of the file.
+/// A file with its objects, which the stored kind makes from the layout record of the file.
 pub(crate) type Opened<'a> = Box<dyn Stored + 'a>;
 
 /// A stored kind: it makes and decodes the layout records that carry its number.
@@ -112,22 +112,23 @@ pub(crate) trait StoredKind: Send + Sync + Debug {
     /// Makes the layout record of a new file. Fails with `Delay` while too few iods are up.
     fn make(&self, iods: &Iods, policy: &Policy) -> Result<Bytes, Status>;
 
-    /// Decodes a layout record, for requests to the objects that the record names. Sends no request to an iod.
+    /// Decodes a layout record, and returns the objects that the record names for requests to them. Sends no request to
+    /// an iod.
     fn open<'a>(&self, iods: &'a Iods, known: Known, record: &Bytes) -> Result<Opened<'a>, Unusable>;
 
-    /// Returns the iods that a layout record names, and the object that each of them has. Returns `None` if the record
-    /// cannot be decoded.
+    /// Returns the iods that a layout record names, and for each iod its object. Returns `None` if the record cannot be
+    /// decoded.
     fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, ObjectId)>;
 }
 
 /// The objects of one file of a stored kind.
 ///
-/// Objects are numbered by index: first those of the first copy, then those of the second. Objects whose indices differ
-/// by a multiple of [`Stored::width`] have the same content. The smallest of these indices is their *column*. Within an
-/// object, bytes are in file order.
+/// Objects are numbered by index: first the objects of the first copy, then those of the second copy. Objects whose
+/// indices differ by a multiple of [`Stored::width`] have the same content. The smallest index of such objects is their
+/// *column*. Within an object, bytes are in file order.
 #[async_trait]
 pub(crate) trait Stored: Send + Sync + Debug {
-    /// Returns what the namespace knows about the bytes of the file.
+    /// Returns the size of the file, and which of its bytes must be on iods, according to the namespace.
     fn known(&self) -> Known;
 
     /// Returns the id of the file's objects: inode number and stream. All iods of the file use the same id.
@@ -145,7 +146,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Returns the number of consecutive bytes of the file on one iod, at least 1.
     fn unit(&self) -> u64;
 
-    /// Returns the length of the windows in which the mgr gathers small writes, in bytes.
+    /// Returns the length of the gathering windows of the file: the aligned ranges within which the mgr joins small
+    /// writes, in bytes.
     fn window(&self) -> u64;
 
     /// Returns the column whose objects hold the byte at `offset` of the file, and the offset of this byte in these
@@ -155,13 +157,13 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Returns the length of the objects of a column if the file is `size` bytes long and has no hole.
     fn object_size(&self, size: u64, column: usize) -> u64;
 
-    /// Returns the ranges of the file that lie in the range `part` of the objects of a column, in file order.
+    /// Returns the ranges of the file whose bytes lie in the range `part` of the objects of a column, in file order.
     fn file_ranges(&self, column: usize, part: ByteRange) -> Box<dyn Iterator<Item = ByteRange> + Send + '_>;
 
-    /// Returns the smallest length that an object has if it has lost no bytes.
+    /// Returns the smallest length that an object of the file has if the object has lost no bytes.
     fn least(&self, index: usize) -> u64;
 
-    /// Returns whether an iod that holds bytes of `range` is lost. `None` stands for any iod of the file.
+    /// Returns whether an iod that holds bytes of `range` is lost. With `None`, any iod of the file counts.
     fn lost_in(&self, range: Option<ByteRange>) -> bool;
 
     /// Returns the number of bytes in `range` before the first byte that is on a lost iod.
@@ -170,10 +172,10 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Fails with `Delay` unless every iod of the file is up.
     fn all_up(&self) -> Result<(), Status>;
 
-    /// Returns whether a request through this [`Stored`] has met a copy with lost or damaged bytes.
+    /// Returns whether a request through this [`Stored`] has found a copy with lost or damaged bytes.
     fn is_damaged(&self) -> bool;
 
-    /// Returns the damaged ranges of objects that requests through this [`Stored`] have met.
+    /// Returns the damaged ranges of objects that requests through this [`Stored`] have found.
     fn suspects(&self) -> Vec<Suspect>;
 
     /// Reads `range`, which must end within the size of the file. Bytes that no object holds are zeros.
@@ -183,49 +185,48 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// file may also cause this error.
     async fn read(&self, range: ByteRange) -> Result<Segments, Status>;
 
-    /// Writes `runs`, which are in file order and end below the largest file size. After a failure, any part may be
-    /// written.
+    /// Writes `runs`, which are in file order and end below the largest file size. After a failure, any part of the
+    /// bytes may be written.
     async fn write(&self, runs: &[Run], stable: bool) -> Result<Written, Status>;
 
-    /// Makes all earlier writes to the file durable. Returns a verifier that changes if any of them were lost. Also
-    /// returns whether all objects are as long as a file of `size` bytes requires.
+    /// Makes all earlier writes to the file durable. Returns a verifier that changes if any of these writes were lost.
+    /// Also returns whether all objects are as long as a file of `size` bytes requires.
     async fn commit(&self, size: u64) -> Result<(Verifier, bool), Status>;
 
-    /// Checks whether [`Stored::truncate`] would succeed and keep all bytes before `size`. Fails with `Lost` if an
-    /// object has lost such bytes.
+    /// Checks whether [`Stored::truncate`] can succeed and keep all bytes before `size`. Fails with `Lost` if an object
+    /// has lost bytes before `size`.
     async fn may_be_cut(&self, size: u64) -> Result<(), Status>;
 
-    /// Truncates every object durably, so that no byte of the file at or after `size` remains. Truncates none while an
-    /// iod is down (`Delay`).
+    /// Truncates every object durably, so that no byte of the file at or after `size` remains. Truncates no object
+    /// while an iod is down (`Delay`).
     async fn truncate(&self, size: u64) -> Result<(), Status>;
 
     /// Turns a range of the file into a hole, durably. The size of the file does not change.
     async fn punch(&self, range: ByteRange) -> Result<(), Status>;
 
-    /// Reserves space for a range of the file in all objects, durably. The objects grow to the end of their part of the
-    /// range.
+    /// Reserves space for a range of the file in all objects, durably. Each object grows to the end of the range in it.
     async fn reserve(&self, range: ByteRange) -> Result<(), Status>;
 
     /// Returns the first offset of the file at or after `offset` with data or a hole (`content`), whatever the size of
     /// the file. Returns `None` if no data follow. Bytes that no object holds are a hole.
     async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status>;
 
-    /// Returns the end of the file according to its objects. Uses the replies of the iods that answer.
+    /// Returns the end of the file according to its objects, from the iods that reply.
     async fn end(&self) -> End;
 
-    /// Returns the end of the file according to the object on this iod, and whether this object has a hole. The end is
-    /// 0 if this iod has no object of the file.
+    /// Returns the end of the file according to the object on the iod `number`, and whether this object has a hole. The
+    /// end is 0 if this iod has no object of the file.
     async fn end_at(&self, number: u16) -> Result<Reach, Status>;
 
-    /// Asks the iod of one object for the size and the allocated space of the object. On failure, returns why the iod
-    /// does not answer.
+    /// Queries the iod of one object for the size and the allocated space of the object. On failure, returns why the
+    /// iod does not reply.
     async fn ask_size(&self, index: usize) -> Result<SizeReply, Asked>;
 
     /// Returns the largest number of bytes that one call of [`Stored::copy`] from `source` may copy.
     fn copied_at_once(&self, source: &dyn Stored, len: u64) -> u64;
 
-    /// Asks the iods to copy a range of another file to the offset `target`, in all copies, as unstable writes. Returns
-    /// `None` if an iod cannot copy now. After `None` or a failure, any part may be written.
+    /// Makes the iods copy a range of another file to the offset `target`, in all copies, as unstable writes. Returns
+    /// `None` if an iod cannot copy now. After `None` or a failure, any part of the bytes may be written.
     async fn copy(&self, source: &dyn Stored, range: ByteRange, target: u64) -> Result<Option<Written>, Status>;
 
     /// Returns the capability and addresses with which another iod can copy the bytes of a column below `end`. Returns
@@ -233,35 +234,38 @@ pub(crate) trait Stored: Send + Sync + Debug {
     async fn to_pull(&self, column: usize, end: u64) -> Option<PullSource>;
 
     /// Deletes every object of a deleted file. A missing object counts as deleted. While an iod is down, deletes the
-    /// objects on all other iods and fails with `Delay`.
+    /// objects on the other iods and fails with `Delay`.
     async fn remove(&self) -> Result<(), Status>;
 
-    /// Returns the layout record for objects of the next stream on these iods, with the same kind and shape. `iods` are
-    /// the iod numbers in the order of the objects. Fails with `NoSpc` if the file has no next stream.
+    /// Returns the layout record for objects of the next stream on the iods `iods`, with the same stored kind, width
+    /// and number of copies. `iods` are the iod numbers in the order of the objects. Fails with `NoSpc` if the file has
+    /// no next stream.
     fn next_record(&self, iods: &[u16]) -> Result<Bytes, Status>;
 
     /// Copies every object to the objects that a record of [`Stored::next_record`] names, durably. Holes stay holes.
-    /// The new objects get this generation, and must not exist yet. No client may write the file meanwhile.
+    /// The new objects get the generation `generation`, and must not exist yet. No client may write the file during the
+    /// copy.
     ///
     /// # Errors
     /// `Delay` while an iod of the old or the new objects is down. `Lost` if an object has lost bytes that were on
-    /// disk. The status of an iod that refuses a part, such as `NoSpc`. After an error, any part of the new objects may
-    /// exist.
+    /// disk. The status of an iod that refuses a request, such as `NoSpc`. After an error, any part of the new objects
+    /// may exist.
     async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status>;
 
     /// Deletes the objects of an unfinished move. A missing object counts as deleted. The next move may use the same
-    /// stream. So the iods keep no tombstones, and an object whose generation has risen since stays. While an iod is
-    /// down, deletes the objects on all other iods and fails with `Delay`.
+    /// stream, so the iods keep no tombstones. An object whose generation has risen stays. While an iod is down,
+    /// deletes the objects on the other iods and fails with `Delay`.
     async fn remove_unused(&self) -> Result<(), Status>;
 
     /// Makes the iods refuse capabilities older than `generation`, durably. While an iod is down, sends the fence to
-    /// all other iods and fails with `Delay`.
+    /// the other iods and fails with `Delay`.
     async fn fence(&self, generation: Generation) -> Result<(), Status>;
 
-    /// Returns whether a copy has lost bytes that another copy has. No client may write the file meanwhile.
+    /// Returns whether a copy has lost bytes that another copy has. No client may write the file during the check.
     async fn has_lost_copy(&self) -> Result<bool, Status>;
 
-    /// Rebuilds every copy that has lost bytes that another copy has. No client may write the file meanwhile.
+    /// Rebuilds every copy that has lost bytes, if another copy has them. No client may write the file during the
+    /// rebuild.
     ///
     /// # Errors
     /// `Delay` while an iod of the file is down. `Lost` if no copy has some bytes that were on disk; all other bytes
@@ -269,17 +273,17 @@ pub(crate) trait Stored: Send + Sync + Debug {
     async fn rebuild(&self) -> Result<Vec<Rebuilt>, Status>;
 
     /// If one copy of an object is longer than a file of `size` bytes requires and another copy is not, truncates the
-    /// longer copy. Returns whether it has truncated any copy. No client may write the file meanwhile.
+    /// longer copy. Returns whether it has truncated any copy. No client may write the file during this call.
     async fn cut_copies(&self, size: u64) -> Result<bool, Status>;
 
-    /// Writes the damaged blocks in these ranges again from another copy. Returns the number of written blocks. No
-    /// client may write the file meanwhile.
+    /// Overwrites the damaged blocks in these ranges with the bytes of another copy. Returns the number of written
+    /// blocks. No client may write the file during the repair.
     ///
     /// # Errors
     /// `Delay` while an iod of the file is down. `Lost` if bytes are damaged in every copy.
     async fn heal(&self, suspects: &[Suspect]) -> Result<u64, Status>;
 
-    /// Asks the iod whether any bytes in this range of an object are damaged.
+    /// Queries the iod of an object whether any bytes in this range of the object are damaged.
     async fn is_damaged_in(&self, suspect: Suspect) -> Result<bool, Status>;
 
     /// Returns whether any of the file's objects exists, even one with an unreadable header. Fails with `Delay` while
@@ -327,8 +331,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     }
 
     /// Returns the smallest length that a copy must have, if the longest copy of the object has `longest` bytes and no
-    /// client writes the file. All copies must have the same length, up to the size of the file. No client was told
-    /// that bytes in only one copy are durable, but a reader may see them.
+    /// client writes the file. All copies must have the same length, up to the size of the file. No client has got a
+    /// reply that says that bytes in only one copy are durable, but a reader may see these bytes.
     fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
         let reaches = self.object_size(self.known().size, self.column(index));
         self.least(index).max(longest.min(reaches))
@@ -357,7 +361,8 @@ pub(crate) trait LayoutType: Send + Sync + Debug {
     fn number(&self) -> u32;
 
     /// Returns whether the type is for kernel clients, and not for Weir's own client. A kernel client does not report
-    /// bytes that a data server has made durable with the write itself. Without a layout, it uses the mgr path.
+    /// bytes that a data server has made durable with the write itself. Without a layout, a kernel client uses the mgr
+    /// path.
     fn is_for_kernels(&self) -> bool;
 
     /// Returns whether an export with this setting offers the layout type.
@@ -376,7 +381,7 @@ pub(crate) trait LayoutType: Send + Sync + Debug {
     /// Returns the status for a layout body that is larger than the client accepts.
     fn too_large(&self) -> Status;
 
-    /// Returns the address body of a device for GETDEVICEINFO; `NoEnt` for an unknown device.
+    /// Returns the address body of a device for GETDEVICEINFO; `NoEnt` if the mgr does not know the device.
     fn device(&self, ask: &DeviceAsk<'_>) -> Result<Bytes, Status>;
 
     /// Decodes the type-specific body of a LAYOUTCOMMIT.
@@ -385,8 +390,8 @@ pub(crate) trait LayoutType: Send + Sync + Debug {
     /// Decodes the failures in the type-specific body of a LAYOUTRETURN.
     fn faults(&self, body: &Bytes) -> Result<Option<Faults>, Malformed>;
 
-    /// Returns whether the mgr recalls layouts of this type when one of the file's iods is lost, because clients would
-    /// keep trying the iod.
+    /// Returns whether the mgr recalls layouts of this type when one of the file's iods is lost. Clients of such a type
+    /// keep trying the lost iod until the mgr recalls the layout.
     fn is_recalled_when_lost(&self) -> bool;
 }
 
@@ -408,13 +413,13 @@ pub(crate) struct Grant<'a> {
     pub(crate) devices: &'a Devices,
     pub(crate) ctx: &'a Ctx,
     pub(crate) file: &'a dyn Stored,
-    /// The generation of the capabilities. The mgr reads the generation after it has recorded the rights, so that a
-    /// later fence ends these rights.
+    /// The generation of the file in the capabilities. The mgr reads the generation after it has recorded the rights,
+    /// so that a later fence ends these rights.
     pub(crate) generation: Generation,
     pub(crate) rights: Rights,
     /// Lifetime of the rights in the layout, in seconds.
     pub(crate) secs: u32,
-    /// Largest body that the client accepts, in bytes.
+    /// Largest layout body that the client accepts, in bytes.
     pub(crate) max_body: usize,
 }
 
@@ -440,15 +445,15 @@ impl Grant<'_> {
         self.iods.data_servers(self.file.iods()).ok_or(Status::NoLayout)
     }
 
-    /// Returns a function that signs the data server's filehandle of an object, and the random number of the layout
-    /// grant. The argument of the function is the object index, which counts through all copies.
+    /// Returns a function that signs a data server's filehandle of an object, and the random number of the layout
+    /// grant. The argument of the function is the index of the object among the objects of all copies.
     fn data_handles(&self) -> Result<(impl Fn(usize) -> Bytes, u64), Status> {
         let (cluster, rights) = (self.iods.cluster(), self.rights);
         let object = (self.file.object(), self.generation);
         let iods = self.iod_ids()?;
         let Stripes { unit, width, .. } = self.stripes()?;
         let unit = u32::try_from(unit).map_err(|_| Status::NoLayout)?;
-        // A random number, so that no other grant of any mgr has the same number.
+        // The grant gets a random number, so that no other grant of any mgr has the same number.
         let grant = getrandom::u64().map_err(|_| Status::ServerFault)?;
         let holder = Holder { grant, session: self.ctx.client, expires: self.expires() };
         let handle = move |index: usize| {
@@ -463,7 +468,7 @@ impl Grant<'_> {
 /// The stored kinds and layout types of this version.
 #[derive(Debug)]
 pub(crate) struct Kinds {
-    /// The stored kinds. New files are of the first kind.
+    /// The stored kinds of this version. New files are of the first kind in this list.
     stored: Vec<Box<dyn StoredKind>>,
     layout_types: Vec<Box<dyn LayoutType>>,
     /// Files whose unusable layout record the mgr has already logged.
@@ -498,8 +503,8 @@ impl Kinds {
         kind.open(iods, known, &layout.body)
     }
 
-    /// Does the same as [`Kinds::try_open`], but fails with `Corrupt` if the mgr cannot use the layout record. Logs
-    /// this once for each file.
+    /// Does the same as [`Kinds::try_open`], but fails with `Corrupt` if the mgr cannot use the layout record. Logs the
+    /// unusable record once for each file.
     pub(crate) fn open<'a>(&self, iods: &'a Iods, known: Known, layout: &Layout) -> Result<Opened<'a>, Status> {
         self.try_open(iods, known, layout).map_err(|why| {
             if self.is_new(known.file) {
@@ -509,7 +514,8 @@ impl Kinds {
         })
     }
 
-    /// Returns whether the mgr has not yet logged the unusable layout record of this file, and remembers the file.
+    /// Remembers a file with an unusable layout record. Returns whether the mgr has not logged the record of this file
+    /// before.
     fn is_new(&self, file: FileId) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= TOLD_MAX {
@@ -518,13 +524,13 @@ impl Kinds {
         told.insert(file)
     }
 
-    /// Returns the object that the layout record of a file names on this iod.
+    /// Returns the object of a file on this iod, as the layout record of the file names it.
     pub(crate) fn object_on(&self, layout: &Layout, file: FileId, iod: u16) -> Option<ObjectId> {
         let (iods, object) = self.stored(layout.kind)?.objects_of(&layout.body, file)?;
         iods.contains(&iod).then_some(object)
     }
 
-    /// Returns the layout type with this number; `NoLayout` if there is none.
+    /// Returns the layout type with this number; `NoLayout` if this version has no such type.
     pub(crate) fn layout_type(&self, number: u32) -> Result<&dyn LayoutType, Status> {
         let found = self.layout_types.iter().find(|layout| layout.number() == number);
         found.map(|layout| &**layout).ok_or(Status::NoLayout)
@@ -535,9 +541,9 @@ impl Kinds {
         self.layout_types.iter().map(|layout| layout.number()).collect()
     }
 
-    /// Returns the numbers of the layout types that an export with this setting offers. Each client picks a type that
-    /// it supports. Kernel clients do not support the native type, and would use any other type, so the setting selects
-    /// one of the other types.
+    /// Returns the numbers of the layout types that an export with this setting offers. A client chooses any offered
+    /// type that it supports. Kernel clients support all types except the native type, so the setting selects the one
+    /// that they use.
     pub(crate) fn offered(&self, setting: KernelLayout) -> Vec<u32> {
         let offered = self.layout_types.iter().filter(|layout| layout.is_offered(setting));
         offered.map(|layout| layout.number()).collect()

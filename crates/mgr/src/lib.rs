@@ -3,7 +3,7 @@
 //!
 //! [`format()`] creates a file system, and [`Mgr::start`] serves it.
 
-// The test module `cluster`, which the unit tests share with the integration tests, refers to this crate as `mgr`.
+// The test module `cluster` names this crate `mgr`, because the unit tests share the module with the integration tests.
 #[cfg(test)]
 extern crate self as mgr;
 

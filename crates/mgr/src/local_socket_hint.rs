@@ -1,6 +1,6 @@
 //! The local socket hint: clients on the mgr's host learn the path of the mgr's Unix socket.
 //!
-//! A client connects by TCP and asks for the path (NEAR). The mgr returns the path only if no proxy is in the
+//! A client connects by TCP and requests the path (NEAR). The mgr returns the path only if no proxy is in the
 //! connection, because a proxy may enforce a restriction. The client must also see the same exports over TCP and over
 //! the socket. At the socket, the kernel reports the user of the client process ([`crate::caller`]).
 
@@ -17,7 +17,7 @@ use wire::native::Local;
 /// Name of the Unix socket in the mgr's directory.
 const SOCKET: &str = "mgr.sock";
 
-/// The Unix socket of the mgr, and the random number of this run of the mgr.
+/// The Unix socket of the mgr, and the random number of this start of the mgr.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LocalSocket {
     run: u64,
@@ -42,7 +42,8 @@ async fn bind(dir: &Path) -> Result<(Local, Listener), String> {
     let path = path.to_str().ok_or("its path would not be UTF-8")?.to_owned();
     let address = Address::parse(&path, None).map_err(|e| e.to_string())?;
     let listener = Listener::bind(&address).await.map_err(|e| e.to_string())?;
-    // Let all users connect, as to a TCP port of this host. The mode of the directory may still restrict access.
+    // Let all users connect, as all users can to a TCP port of this host. The mode of the directory may still restrict
+    // access.
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).map_err(|e| e.to_string())?;
     Ok((Local { host: host.trim().to_owned(), path }, listener))
 }
@@ -61,14 +62,14 @@ impl LocalSocket {
     fn tell(&self, args: &NearArgs, seen: &Address, may_know: impl FnOnce() -> bool) -> NearReply {
         let is_direct = place(seen).is_some_and(|seen| args.from.parse().ok().as_ref().and_then(place) == Some(seen));
         let local = self.local.clone().filter(|_| is_direct && may_know());
-        // Reveal the run number only to clients of this host. On another host, a process could listen at the same path,
-        // and pose as this mgr with this number.
+        // Send the random number of the mgr only to clients of this host. Otherwise a process on another host could
+        // listen at the same path, and pose as this mgr with this number.
         let is_here = local.is_some() || matches!(seen, Address::Unix(_));
         NearReply { run: if is_here { self.run } else { 0 }, local }
     }
 }
 
-/// Returns the IP address and the port. IPv4-mapped IPv6 addresses are converted to IPv4.
+/// Returns the IP address and the port of a TCP address. IPv4-mapped IPv6 addresses are converted to IPv4.
 fn place(address: &Address) -> Option<(IpAddr, u16)> {
     match address {
         Address::Tcp { host, port } => Some((host.parse::<IpAddr>().ok()?.to_canonical(), *port)),

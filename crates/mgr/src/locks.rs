@@ -1,5 +1,5 @@
-//! File locks inside the mgr: one shared or exclusive lock for each file, by which a truncation excludes writes and
-//! size updates.
+//! File locks inside the mgr: one shared or exclusive lock for each file. By the exclusive lock, a truncation excludes
+//! writes and size updates.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ enum Hold {
     Alone(#[allow(dead_code)] OwnedRwLockWriteGuard<()>),
 }
 
-/// Guard that holds a file's lock until it is dropped.
+/// Guard that holds a file's lock until the guard is dropped.
 pub(crate) struct FileGuard<'a> {
     locks: &'a FileLocks,
     file: FileId,
@@ -52,8 +52,8 @@ impl Drop for FileGuard<'_> {
     fn drop(&mut self) {
         self.hold = None;
         let mut map = self.locks.map();
-        // Every task that holds or waits for the lock has a clone of the `Arc`. A count of 1 means that only the table
-        // refers to the lock.
+        // Every task that holds or waits for the lock has a clone of the `Arc`. If the reference count is 1, only the
+        // table refers to the lock, so remove it.
         if map.get(&self.file).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             map.remove(&self.file);
         }

@@ -1,5 +1,6 @@
 //! Moves in progress: the files whose bytes the mgr is moving to new objects, or whose unused objects it is deleting.
-//! During a move, no client gets a layout of the file. In the last stage, no client may change the file.
+//! While the mgr moves bytes, no client gets a layout of the file. In the stage `Closed`, no client may change the
+//! file.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -11,9 +12,9 @@ use types::{FileId, Status};
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     inner: Mutex<Inner>,
-    /// Number of files that the mgr has moved to new objects since its start.
+    /// Number of layout swaps since the start of the mgr: each gives a file new objects.
     swapped: AtomicU64,
-    /// Notified when a move has ended, because the move may have left unused objects.
+    /// Notified when a move is over, because the move may have left unused objects.
     pub(crate) ended: Notify,
 }
 
@@ -46,7 +47,7 @@ impl Moves {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a move of a file in this stage. Fails with `Delay` if the file is being moved already.
+    /// Begins a move of a file in this stage. Fails with `Delay` if another move of the file is in progress.
     pub(crate) fn begin(&self, file: FileId, stage: Stage) -> Result<Moving<'_>, Status> {
         let mut inner = self.inner();
         if inner.files.contains_key(&file) {
@@ -56,8 +57,8 @@ impl Moves {
         Ok(Moving { moves: self, file })
     }
 
-    /// Begins a layout grant. The caller drops the returned guard when the grant is recorded. Fails with `Delay` while
-    /// a move forbids layout grants.
+    /// Begins a layout grant. The caller drops the returned guard when it has recorded the grant. Fails with `Delay`
+    /// while a move of the file forbids layout grants.
     pub(crate) fn granting(&self, file: FileId) -> Result<Granting<'_>, Status> {
         let mut inner = self.inner();
         if matches!(inner.files.get(&file), Some(Stage::Recalling | Stage::Closed)) {
@@ -72,14 +73,14 @@ impl Moves {
         self.inner().granting.contains_key(&file)
     }
 
-    /// Returns `Delay` while a move forbids changes of the file. A request that changes the file then fails at once. A
-    /// request that only needs the file's lock waits for the lock, because earlier changes of its client may still be
-    /// in progress.
+    /// Returns `Delay` while a move forbids changes of the file, so that a request that changes the file fails at once.
+    /// Requests that need only the file's lock wait for the lock instead, because earlier changes of their clients may
+    /// be in progress.
     pub(crate) fn check_changes(&self, file: FileId) -> Result<(), Status> {
         if self.inner().files.get(&file) == Some(&Stage::Closed) { Err(Status::Delay) } else { Ok(()) }
     }
 
-    /// Returns the number of finished moves of all files. If the number stays the same during a read, the read has used
+    /// Returns the number of layout swaps of all files. If the number stays the same during a read, the read has used
     /// the current objects of its file.
     pub(crate) fn swapped(&self) -> u64 {
         self.swapped.load(SeqCst)
@@ -87,12 +88,12 @@ impl Moves {
 }
 
 impl Moving<'_> {
-    /// Enters the stage `Closed`: new changes of the file are refused, and changes in progress may complete.
+    /// Enters the stage `Closed`: the mgr refuses new changes of the file, and completes changes in progress.
     pub(crate) fn close(&self) {
         self.moves.inner().files.insert(self.file, Stage::Closed);
     }
 
-    /// Records that the file has its new objects.
+    /// Records that the layout record of the file now names the new objects.
     pub(crate) fn swapped(&self) {
         self.moves.swapped.fetch_add(1, SeqCst);
     }
@@ -101,8 +102,8 @@ impl Moving<'_> {
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
         let stage = self.moves.inner().files.remove(&self.file);
-        // Do not notify after a deletion of unused objects. While an iod is down, the deletion job would otherwise try
-        // again without a pause.
+        // Do not notify the deletion job after its own deletion of unused objects. Otherwise the job retries without a
+        // pause while an iod is down.
         if stage != Some(Stage::Removing) {
             self.moves.ended.notify_one();
         }

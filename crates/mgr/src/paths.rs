@@ -15,7 +15,7 @@ const PATHS_MAX: usize = 8;
 /// Largest number of directories in a path. The limit ends the search if damaged directories form a cycle.
 const DEPTH_MAX: usize = 4096;
 
-/// The directories found so far: for each, its parent and its name there.
+/// The directories that the search has found: for each, its parent directory and its name there.
 type Known = HashMap<FileId, (FileId, Vec<u8>)>;
 
 /// Returns the paths of files from the root directory, as raw bytes that begin with `/`, at most eight for each file.

@@ -1,4 +1,4 @@
-//! The mgr path: reads and writes on the objects of a file on behalf of clients without a layout.
+//! The mgr path: the mgr reads and writes the objects of a file on behalf of clients without a layout.
 //!
 //! Every function works on the objects of one file. The layout record of the file says which iods hold which bytes.
 //! Requests to several iods run in parallel.
@@ -35,7 +35,7 @@ use wire::native::{Capability, Procedure, Rights};
 pub(crate) use write::Written;
 use xdr::{Segments, Xdr};
 
-/// Largest number of times that the mgr repeats a request because of a newer fence.
+/// Largest number of times that the mgr repeats a request that an iod refused because of a newer fence.
 const OVERTAKEN_MAX: usize = 8;
 
 /// The objects of one striped file, for requests on the mgr path.
@@ -45,9 +45,9 @@ pub(crate) struct Objects<'a> {
     pub(crate) known: Known,
     pub(crate) record: Record,
     pub(crate) distribution: Distribution,
-    /// Whether a request met a copy with lost or damaged bytes ([`Objects::is_damaged`]).
+    /// Whether a request has found a copy with lost or damaged bytes ([`Objects::is_damaged`]).
     damaged: AtomicBool,
-    /// The damaged ranges that requests met ([`Objects::suspects`]).
+    /// The damaged ranges that requests have found ([`Objects::suspects`]).
     suspects: Mutex<Vec<Suspect>>,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Objects<'a> {
         Ok(Objects { iods, known, record, distribution, damaged, suspects })
     }
 
-    /// Returns whether a request through this [`Objects`] has met a copy with lost or damaged bytes.
+    /// Returns whether a request through this [`Objects`] has found a copy with lost or damaged bytes.
     pub(crate) fn is_damaged(&self) -> bool {
         self.damaged.load(Relaxed)
     }
@@ -68,7 +68,7 @@ impl<'a> Objects<'a> {
         self.damaged.fetch_or(damage, Relaxed);
     }
 
-    /// Returns the smallest length that an object has if it has lost no bytes.
+    /// Returns the smallest length that an object of the file has if the object has lost no bytes.
     pub(crate) fn least(&self, index: usize) -> u64 {
         let column = self.column(index);
         let whole = self.distribution.object_size(self.known.whole, column);
@@ -82,12 +82,12 @@ impl<'a> Objects<'a> {
         self.record.object(self.known.file)
     }
 
-    /// Returns the link to the iod that holds the object with this index; `Delay` while the iod is down.
+    /// Returns the link (connections) to the iod that holds the object with this index; `Delay` while the iod is down.
     fn link(&self, index: usize) -> Result<Arc<Link>, Status> {
         self.iods.link(self.iod(index))
     }
 
-    /// Returns whether an iod that holds bytes of `range` is lost. `None` stands for any iod of the file.
+    /// Returns whether an iod that holds bytes of `range` is lost. With `None`, any iod of the file counts.
     pub(crate) fn lost_in(&self, range: Option<ByteRange>) -> bool {
         let lost = self.iods.lost();
         let is_lost = |index| lost.contains(&self.iod(index));
@@ -117,9 +117,9 @@ impl<'a> Objects<'a> {
 
     /// Calls a procedure that changes no bytes of an object.
     ///
-    /// If the iod refuses the call because of a newer fence, the mgr repeats the call with the newer generation: no
-    /// fence is meant for the mgr itself. Calls that change bytes are not repeated, because the fence may be meant for
-    /// the client of the request. The client gets `Delay`, and has to send its request again.
+    /// If the iod refuses the call because of a newer fence, the mgr repeats the call with the newer generation. A
+    /// fence does not concern the mgr itself. The mgr does not repeat calls that change bytes, because the fence may
+    /// concern the client of the request. The client gets `Delay`, and has to send its request again.
     async fn ask<A: Xdr, R: Xdr>(
         &self,
         link: &Link,
@@ -142,7 +142,7 @@ impl<'a> Objects<'a> {
         Err(Status::Delay)
     }
 
-    /// Asks the copies of an object one after the other. Returns the first success, or the first error if every copy
+    /// Queries the copies of an object one after the other. Returns the first success, or the first error if every copy
     /// fails.
     async fn any_copy<T, W: Future<Output = Result<T, Status>>>(
         &self,

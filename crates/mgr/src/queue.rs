@@ -1,22 +1,23 @@
 //! The queue delay of the mgr: how long requests wait before the mgr executes them.
 //!
-//! The mgr reports the delay to clients. While it is long, clients send small writes to the iods instead of the mgr.
+//! The mgr sends the queue delay to clients in its replies. While the delay is long, clients send small writes to the
+//! iods instead of the mgr.
 
 use std::time::Duration;
 
-/// Weight of the moving average: a new sample changes the average by a quarter of the difference.
+/// Weight of a new sample in the moving average: the average changes by a quarter of its difference to the sample.
 const WEIGHT: u32 = 4;
-/// Age at which the last sample of an average no longer counts.
+/// Age of the last sample at which the average counts as zero.
 const OLD: Duration = Duration::from_secs(1);
-/// Shortest interval between two probe tasks, which measure how long a new task waits for a thread. Each probe wakes
-/// one more thread, needlessly if no request waits.
+/// Shortest interval between two probe tasks, which measure how long a new task waits for a thread. Each probe task
+/// wakes one more thread, which is needless if no request waits.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A moving average of durations.
 #[derive(Clone, Copy, Debug, Default)]
 struct Average {
     value: Duration,
-    /// Time of the last sample, since an arbitrary origin.
+    /// Time of the last sample, measured from an arbitrary origin.
     at: Option<Duration>,
 }
 
@@ -33,7 +34,7 @@ impl Average {
 }
 
 /// The waiting times of requests. `read` is the time from when a thread reads a request until the mgr executes it.
-/// `unread` is the time before a thread reads it. No request can measure the second time, so a probe task measures how
+/// `unread` is the time before a thread reads a request. No request can measure `unread`, so a probe task measures how
 /// long it waits for a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -45,7 +46,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// Records how long a request has waited since a thread read it. Returns whether the caller should start a probe
-    /// task now.
+    /// task.
     pub(crate) fn waited(&mut self, now: Duration, wait: Duration) -> bool {
         self.read.add(now, wait.min(OLD * 60));
         let due = self.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK);
@@ -60,7 +61,7 @@ impl Queue {
         self.unread.add(now, wait.min(OLD * 60));
     }
 
-    /// Returns how long a request waits now, from both averages.
+    /// Returns how long a request waits now: the sum of both averages.
     pub(crate) fn delay(&self, now: Duration) -> Duration {
         self.read.at(now) + self.unread.at(now)
     }
@@ -85,7 +86,7 @@ mod tests {
         }
         let long = queue.delay(ms(206));
         assert!(long > ms(19) && long <= ms(20), "{long:?}");
-        // One request without a wait changes the average only a little.
+        // One request that does not wait changes the average only a little.
         queue.waited(ms(207), Duration::ZERO);
         assert!(queue.delay(ms(207)) >= ms(14));
         queue.looked(ms(208), ms(3));

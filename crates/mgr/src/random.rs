@@ -1,9 +1,9 @@
-//! A buffer of random numbers for requests. One system call fills it with many numbers, because a system call for each
-//! request would cost as much as the rest of the request.
+//! A buffer of random numbers for requests. One system call fills the buffer for many requests, because a system call
+//! takes as much time as the rest of a request.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Number of random numbers that one system call returns.
+/// Number of random numbers that one system call adds to the buffer.
 const MANY: usize = 64;
 
 /// Buffered random numbers from the operating system. No number is returned twice.

@@ -1,5 +1,5 @@
-//! Log messages about clients that the mgr refuses for their NFS version or their source port. The client itself shows
-//! only a failed mount.
+//! Log messages about clients that the mgr refuses because of their NFS version or their source port. At the client,
+//! the user sees only that the mount failed.
 
 use net::Address;
 use std::sync::{Mutex, PoisonError};
@@ -8,17 +8,17 @@ use tokio::time::Instant;
 use wire::nfs4::compound::ArgsHeader;
 use xdr::{Reader, Xdr};
 
-/// Shortest time between two messages for the same reason. Automounters retry forever, and an attacker could fill the
-/// disk with messages.
+/// Shortest time between two log messages for the same reason. Automounters retry forever, and an attacker could fill
+/// the disk with messages.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Why the mgr refuses a request.
+/// Why the mgr refuses a request of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
-    /// The request has NFS version 2 or 3, or a version that does not exist. The mgr answers PROG_MISMATCH (RFC 5531
-    /// §9).
+    /// The request has NFS version 2 or 3, or a version that does not exist. The mgr replies with PROG_MISMATCH (RFC
+    /// 5531 §9).
     Version(u32),
-    /// The request has a minor version of NFSv4 that the mgr does not support. The mgr answers
+    /// The request has a minor version of NFSv4 that the mgr does not support. The mgr replies with
     /// NFS4ERR_MINOR_VERS_MISMATCH (RFC 8881 §16.2).
     Minor(u32),
     /// The request comes from a source port above 1023 of another host, and the export requires a privileged port
@@ -26,12 +26,12 @@ pub(crate) enum Asked {
     Port,
 }
 
-/// For each of the three reasons: when the mgr last logged a message.
+/// For each of the three reasons: when the mgr last logged a refusal.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedClients([Mutex<Option<Instant>>; 3]);
 
 impl Asked {
-    /// Returns the minor version of a COMPOUND request, if the mgr does not support it.
+    /// Returns the minor version of a COMPOUND request if the mgr does not support this version.
     pub(crate) fn by(mut compound: Reader) -> Option<Asked> {
         let minor = ArgsHeader::decode(&mut compound).ok()?.minorversion;
         (!matches!(minor, 1 | 2)).then_some(Asked::Minor(minor))
@@ -39,8 +39,8 @@ impl Asked {
 }
 
 impl RefusedClients {
-    /// Logs the refusal of a request from `peer`, unless the mgr has logged one for the same reason within the last ten
-    /// seconds.
+    /// Logs that the mgr refused a request from `peer`, unless it has logged a refusal for the same reason within the
+    /// last ten seconds.
     pub(crate) fn say(&self, asked: Asked, peer: &Address, now: Instant) {
         if !self.is_time(asked, now) {
             return;

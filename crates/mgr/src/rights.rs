@@ -1,8 +1,8 @@
 //! Rights on the direct path: the capabilities and data servers' filehandles that the mgr has granted and that may
 //! still be valid.
 //!
-//! By this table the mgr ends rights when a change of permissions takes them away. A right is valid until it expires,
-//! even if the client returned the layout long before.
+//! When a change of permissions takes away a right, the mgr finds the right in this table and revokes it. A right is
+//! valid until it expires, even if the client returned the layout long before.
 
 use crate::volume::Volume;
 use meta::Changed;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, FileId, FileKind, SetAttrs, Status};
 
-/// Largest number of files in the table of rights. When the table is full, the mgr clears it, and files without an
-/// entry count as used by many users.
+/// Largest number of files in the table of rights. When the table is full, the mgr clears it. It then assumes that many
+/// users have rights to each file without an entry.
 const FILES_MAX: usize = 1 << 19;
 
 /// Which users have rights to a file.
@@ -25,21 +25,21 @@ enum Who {
     Many,
 }
 
-/// The rights to a file that the mgr has granted since it last ended rights to the file.
+/// The rights to a file that the mgr has granted since it last revoked the rights to this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Out {
     who: Who,
-    /// When all these rights have expired, in Unix seconds.
+    /// When the last of these rights to the file expires, in Unix seconds.
     until: u64,
 }
 
 /// The rights that this start of the mgr has granted.
 #[derive(Debug)]
 pub(crate) struct Rights {
-    /// Lowest inode number that was unallocated at the start. Earlier starts granted no rights to files from this
-    /// number on.
+    /// Lowest inode number that was unallocated at the start of the mgr. Earlier starts granted no rights to files with
+    /// this number or a higher one.
     first: FileId,
-    /// When all rights that earlier starts granted have expired, in Unix seconds.
+    /// When the last right that earlier starts of the mgr granted expires, in Unix seconds.
     earlier_until: AtomicU64,
     given: Mutex<Given>,
 }
@@ -50,22 +50,23 @@ struct Given {
     /// Until this time, in Unix seconds, files without an entry may have valid rights, because the mgr cleared the full
     /// table.
     forgotten_until: u64,
-    /// Number of entries at which the mgr next removes expired rights from the table.
+    /// Number of table entries at which the mgr next removes expired rights.
     look_at: usize,
 }
 
-/// The rights that the mgr has to end when a user loses the permission to use a file.
+/// The rights that the mgr has to revoke when a user loses the permission to use a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ToEnd {
-    /// Whether to end the rights of earlier starts to all files, because the mgr does not know which of them exist.
+    /// Whether to revoke the rights of earlier starts to all files, because the mgr does not know which of these rights
+    /// exist.
     earlier: bool,
-    /// Whether to end all rights to the file.
+    /// Whether to revoke all rights to the file.
     file: bool,
 }
 
 impl Rights {
-    /// Creates an empty table. `next` is the lowest unallocated inode number at the start. Rights of earlier starts may
-    /// be valid until `earlier_until`, in Unix seconds.
+    /// Creates an empty table of rights. `next` is the lowest unallocated inode number at the start of the mgr. Rights
+    /// of earlier starts may be valid until `earlier_until`, in Unix seconds.
     pub(crate) fn new(next: FileId, earlier_until: u64) -> Self {
         Rights { first: next, earlier_until: AtomicU64::new(earlier_until), given: Mutex::default() }
     }
@@ -74,7 +75,8 @@ impl Rights {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the mgr grants a process of the user `uid` a right to a file until `until`, in Unix seconds.
+    /// Records that the mgr grants a process of the user `uid` a right to a file that is valid until `until`, in Unix
+    /// seconds.
     pub(crate) fn give(&self, file: FileId, uid: u32, now: u64, until: u64) {
         let mut given = self.given();
         if given.files.len() >= given.look_at.max(1024) && !given.files.contains_key(&file) {
@@ -87,17 +89,17 @@ impl Rights {
         }
     }
 
-    /// Records that the mgr has ended all rights to a file.
+    /// Records that the mgr has revoked all rights to a file.
     fn ended(&self, file: FileId) {
         self.given().files.remove(&file);
     }
 
-    /// Records that the mgr has ended all rights of earlier starts.
+    /// Records that the mgr has revoked all rights that earlier starts of the mgr granted.
     pub(crate) fn earlier_ended(&self) {
         self.earlier_until.store(0, Relaxed);
     }
 
-    /// Returns which rights the mgr has to end when a file's attributes change from `before` to `after`. `now` is in
+    /// Returns which rights the mgr has to revoke when a file's attributes change from `before` to `after`. `now` is in
     /// Unix seconds.
     fn to_end(&self, before: &Attrs, after: &Attrs, now: u64) -> ToEnd {
         let earlier = before.id < self.first && self.earlier_until.load(Relaxed) > now;
@@ -114,7 +116,7 @@ impl Rights {
 }
 
 impl Given {
-    /// Removes expired rights from the table. Clears the table if it is still full.
+    /// Removes expired rights from the table. Clears the table if it is full even without them.
     fn make_room(&mut self, now: u64) {
         self.files.retain(|_, out| out.until > now);
         if self.files.len() >= FILES_MAX {
@@ -140,7 +142,8 @@ fn is_taken(before: &Attrs, after: &Attrs, who: Who) -> bool {
 }
 
 impl Volume {
-    /// Sets attributes other than the size. Then makes the iods refuse the rights that the change takes away.
+    /// Sets attributes of a file other than the size. Then makes the iods refuse the rights that this change takes
+    /// away.
     pub(crate) async fn set_attributes(
         &self,
         ctx: &Ctx,
@@ -153,9 +156,9 @@ impl Volume {
         Ok(after)
     }
 
-    /// Ends rights after a change of a file's attributes. When this function returns, the iods refuse users who have
-    /// lost the permission to read or write the file. An iod that is down refuses them before it serves any client
-    /// again.
+    /// Revokes rights after a change of a file's attributes. When this function returns, the iods refuse users who have
+    /// lost the permission to read or write the file. An iod that is down refuses these users before it serves any
+    /// client again.
     pub(crate) async fn end_rights(&self, ctx: &Ctx, before: &Attrs, after: &Attrs) -> Result<(), Status> {
         let who = |attrs: &Attrs| (attrs.mode, attrs.uid, attrs.gid);
         if before.kind != FileKind::Regular || who(before) == who(after) {
@@ -170,11 +173,11 @@ impl Volume {
     }
 
     async fn end_rights_to(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
-        // Clear the entry before the fence: rights that the mgr grants during the fence have the new generation, and
+        // Clear the entry before the fence. Rights that the mgr grants during the fence have the new generation, and
         // their entry must stay.
         self.rights.ended(file);
         match self.outdate(ctx, file).await {
-            // The file was deleted, so no right to the file can be used.
+            // The file was deleted, so no client can use a right to it.
             Err(Status::Stale) => Ok(()),
             outdated => outdated,
         }
@@ -260,7 +263,7 @@ mod tests {
         (0..FILES_MAX as u64 + 2000).for_each(|n| rights.give(FileId(1 << 32 | n), 7, 10, 500 + n % 2));
         assert!(rights.given().files.len() < FILES_MAX);
         assert!(rights.to_end(&before, &after, 500).file && !rights.to_end(&before, &after, 501).file);
-        // Expired rights are removed without clearing the table.
+        // Expired rights are removed, so the table is not full and is not cleared.
         let rights = Rights::new(FILE, 0);
         (0..FILES_MAX as u64 * 2).for_each(|n| rights.give(FileId(1 << 32 | n), 7, n, n + 500));
         assert!(!rights.to_end(&before, &after, FILES_MAX as u64 * 2).file);

@@ -36,7 +36,7 @@ use types::{FileId, Fsid, Status};
 use wire::admin::{CheckArgs, CheckReply};
 use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_MDS;
 
-/// Time for which a stop waits for requests whose connections have ended, and for the flush of gathered writes.
+/// How long a stop of the mgr waits for requests whose connections have ended, and for the flush of gathered writes.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// The metadata server. Its functions start a mgr in this process.
@@ -46,7 +46,7 @@ pub struct Mgr;
 /// A running mgr. Dropping it stops the mgr at once, without a flush of gathered writes.
 pub struct Running {
     network: net::rpc::Server,
-    /// Number of listening addresses from the configuration. The address of the local Unix socket follows them.
+    /// Number of configured listening addresses in the address list. The address of the local Unix socket follows them.
     listening: usize,
     gateway: Arc<Gateway>,
     namespace: Arc<Namespace<Embedded>>,
@@ -67,7 +67,7 @@ impl Mgr {
     /// than a few seconds for slow iods. The mgr then retries unreachable iods forever.
     pub async fn start(config: Config) -> Result<Running, Error> {
         let checked = config.check()?;
-        // Bind before everything else: if an address is in use, there is nothing to undo.
+        // Bind the listening addresses first: if an address is in use, nothing has to be undone.
         let listeners = bind(&checked.listen).await?;
         Self::start_at(config, listeners).await
     }
@@ -76,7 +76,7 @@ impl Mgr {
     pub async fn start_at(config: Config, listeners: Vec<Listener>) -> Result<Running, Error> {
         let cluster = ClusterFile::load(&config.cluster_file)?;
         let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
-        // While the store is open, no other process uses the directory, so the socket path is free.
+        // Only the process that has the store open uses the directory, so no other process listens at the socket path.
         let local_socket = local_socket_hint::listen(&config.dir, u64::from_be_bytes(random()?)).await;
         let boot = store::boot().unwrap_or(u64::from_be_bytes(random()?));
         Self::start_near(&config, cluster, (namespace, boot), Arc::default(), listeners, local_socket).await
@@ -191,7 +191,8 @@ fn earlier_rights(namespace: &Namespace<Embedded>) -> Result<Rights, Status> {
     Ok(Rights::new(namespace.next_id()?, unix_now() + u64::from(*RIGHT_SECS.end())))
 }
 
-/// Starts the exports. If their terms have changed since the last start, ends the rights that clients got before.
+/// Starts the exports. If their terms have changed since the last start, revokes the rights that clients got before
+/// this start.
 async fn start_exports(
     rules: Vec<Rule>,
     namespace: &Arc<Namespace<Embedded>>,
@@ -209,8 +210,8 @@ async fn start_exports(
     Ok(exports)
 }
 
-/// Begins the epoch of this start and connects the iods. Fails if another store, or a later state of this store, has
-/// used one of the iods.
+/// Begins the epoch of this start of the mgr and connects the iods. Fails if another store, or a later state of this
+/// store, has used one of the iods.
 async fn keep_iods(
     config: &Config,
     checked: &Checked,
@@ -251,7 +252,8 @@ impl Running {
         self.network.addresses().get(self.listening)
     }
 
-    /// Returns the entry through which clients in this process connect; `None` if the mgr has no listening address.
+    /// Returns the entry point through which clients in this process connect; `None` if the mgr has no listening
+    /// address.
     pub fn door(&self) -> Option<Door> {
         self.network.door()
     }
@@ -261,8 +263,8 @@ impl Running {
         self.gateway.server.fs().0.counters.snapshot()
     }
 
-    /// Returns the file system that the mgr serves, for use in this process. The caller must drop it before
-    /// [`Self::stop`].
+    /// Returns the file system that the mgr serves, for use in this process. The caller must drop the file system
+    /// before it calls [`Self::stop`].
     pub fn files(&self) -> Files {
         self.gateway.server.fs().clone()
     }
@@ -272,9 +274,9 @@ impl Running {
         status::of(&self.gateway)
     }
 
-    /// Completes only when the mgr cannot continue, because its store failed or is an older copy. From then on the mgr
-    /// answers requests only with errors, so the caller must end the process at once. The next start has every durable
-    /// change.
+    /// Completes only when the mgr cannot continue, because its store failed or is an older copy. The mgr then replies
+    /// to all requests with errors, so the caller must end the process at once. After the next start, the file system
+    /// has every change that was durable.
     pub async fn failed(&self) -> Error {
         let volume = &self.gateway.server.fs().0;
         tokio::select! {
@@ -309,12 +311,12 @@ impl Running {
     /// Reads continue during the move. Writes and truncations wait while the mgr copies the bytes, after all clients
     /// have returned their layouts. A program sees a write that takes as long as the copy.
     ///
-    /// After an error, the file has its old objects. Only if the store failed, it may have the new objects instead.
-    /// `Delay`: an iod is down, a client did not return its layout in time, or unused objects of an earlier move still
-    /// exist. `Exist`: an object of the next stream exists, because the store was recovered from an older copy. A
-    /// background job deletes the unused objects one lease period later.
+    /// After an error, the file has its old objects. Only if the metadata store failed, the file may have the new
+    /// objects instead. `Delay`: an iod is down, a client did not return its layout in time, or unused objects of an
+    /// earlier move still exist. `Exist`: an object of the next stream exists, because the store was recovered from an
+    /// older copy. A background job deletes the unused objects one lease period after the move.
     ///
-    /// The caller must not drop the future before it completes, unless the mgr stops then. The next start of the mgr
+    /// The caller must not drop the future before the future completes, unless the mgr stops. The next start of the mgr
     /// completes or undoes the move.
     pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) -> impl Future<Output = Result<(), Status>> + Send + use<> {
         let gateway = self.gateway.clone();
@@ -330,7 +332,7 @@ impl Running {
             tracing::warn!("the iods did not take all gathered writes before the mgr stopped");
         }
         background.shutdown().await;
-        // Remove completed intents, so that the next start need not repeat their work.
+        // Remove completed intents from the store, so that the next start of the mgr need not repeat their work.
         if let Err(e) = gateway.server.fs().0.notes.forget().await {
             tracing::error!("cannot remove finished intents: {e}");
         }
@@ -338,7 +340,7 @@ impl Running {
         if let Err(e) = namespace.settle().await {
             tracing::error!("the metadata store failed while stopping: {e}");
         }
-        // Wait for requests whose connections have ended: such a request still has a reference to the store.
+        // Wait for requests whose connections have ended, because such a request still has a reference to the store.
         let alone = async {
             while Arc::strong_count(&namespace) > 1 {
                 tokio::time::sleep(Duration::from_millis(5)).await;

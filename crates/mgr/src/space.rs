@@ -1,8 +1,8 @@
-//! A cache of the allocated space of files with holes, as the iods last reported it. The cache also decides when to ask
-//! the iods again.
+//! A cache of the allocated space of files with holes, as the iods last reported it. The cache also decides when the
+//! mgr queries the iods again.
 //!
-//! The cache is only in memory. For a dropped entry, the mgr asks the iods again. So the number of entries is limited,
-//! whatever the number of files.
+//! The cache is only in memory and has a limited number of entries. For a file without an entry, the mgr queries the
+//! iods again.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,28 +12,28 @@ use tokio::time::Instant;
 use types::FileId;
 use types::limits::SPACE_KNOWN_MAX;
 
-/// How long the mgr uses a reported value. It may become stale, because clients write to the iods without a report to
-/// the mgr.
+/// How long the mgr uses the allocated space that the iods reported. The value may become stale, because clients write
+/// to the iods without a report to the mgr.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long a caller waits for a query to the iods that another caller has sent.
+/// How long a caller waits for the result of a query that another caller has sent to the iods.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a caller waits for a query after earlier callers waited in vain. So a directory of files on an iod that
-/// does not answer can still be listed.
+/// How long a caller waits for a query after an earlier caller has waited without success. So `ls -l` of files on an
+/// iod that does not reply still completes.
 const PATIENCE_LOST: Duration = Duration::from_millis(20);
-/// Time after a failed query until the mgr asks the iods for the same file again.
+/// Time after a failed query until the mgr queries the iods for the same file again.
 const REST: Duration = Duration::from_secs(5);
-/// Age at which a query without a reply counts as lost.
+/// Age at which a query to the iods without a reply counts as lost.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 
-/// Largest number of queries in flight. Queries accumulate while iods do not answer.
+/// Largest number of queries in flight to the iods. Queries accumulate while iods do not reply.
 const ASKING_MAX: usize = 1024;
 
-/// The reported values for all files, shared by many tasks.
+/// The allocated space of all cached files, shared by many tasks.
 #[derive(Debug)]
 pub(crate) struct Space {
     begun: Instant,
     known: Mutex<Known>,
-    /// Notified whenever a query ends.
+    /// Notified whenever a query to the iods ends.
     pub(crate) answered: Notify,
 }
 
@@ -54,8 +54,8 @@ impl Space {
         self.known().next(file, change, self.begun.elapsed())
     }
 
-    /// Records the result of a query for a file. `change` is the change attribute from before the query. `used` is
-    /// `None` if the iods did not answer.
+    /// Records the result of a query for a file. `change` is the change attribute of the file before the query. `used`
+    /// is `None` if the iods did not reply.
     pub(crate) fn learnt(&self, file: FileId, change: u64, used: Option<u64>) {
         self.known().learnt(file, change, used, self.begun.elapsed());
         self.answered.notify_waiters();
@@ -65,7 +65,7 @@ impl Space {
 /// What a caller that needs the allocated space of a file must do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// The caller must use this allocated space, in bytes; `None` if no value is known.
+    /// The caller must use this allocated space, in bytes; `None` if the cache has no value.
     Tell(Option<u64>),
     /// The caller must query the iods, and record the result with [`Space::learnt`].
     Ask,
@@ -73,11 +73,11 @@ pub(crate) enum Next {
     Wait(Duration),
 }
 
-/// The cache entry of one file.
+/// The cache entry of one file: its last reported allocated space, and the query for it.
 #[derive(Clone, Copy, Debug, Default)]
 struct One {
     last: Option<Answer>,
-    /// When the query in flight was sent; `None` if no query is in flight.
+    /// When a caller sent the query in flight; `None` if no query is in flight.
     asked: Option<Duration>,
     /// When the last query failed; `None` if the last query succeeded.
     failed: Option<Duration>,
@@ -86,7 +86,7 @@ struct One {
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     used: u64,
-    /// The change attribute of the file before the query.
+    /// The change attribute of the file before the query to the iods.
     change: u64,
     at: Duration,
 }
@@ -95,13 +95,13 @@ struct Answer {
 /// choose the time.
 #[derive(Debug, Default)]
 struct Known {
-    /// The entries in two generations. `young` has the files that callers asked for last, and `old` the files before
-    /// them.
+    /// The entries, in two generations for eviction. `young` has the entries that callers used last, and `old` has the
+    /// entries that callers used before.
     young: BTreeMap<FileId, One>,
     old: BTreeMap<FileId, One>,
     /// Number of queries in flight.
     asking: usize,
-    /// When a caller last waited in vain for a query.
+    /// When a caller last waited for a query without success.
     silence: Option<Duration>,
 }
 
@@ -155,7 +155,7 @@ mod tests {
 
     const FILE: FileId = FileId(7);
 
-    /// One event in a history of the cache.
+    /// One event in a test history of the cache.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Look,
@@ -177,15 +177,15 @@ mod tests {
     ];
 
     /// Checks every history of six events. At most one query is in flight for the file. No query follows sooner than
-    /// [`REST`] after a failure. The returned value is always the last reported one. While the iods answer, it is never
-    /// older than the last change of the file.
+    /// [`REST`] after a failure. The cache always returns the last reported value. While the iods reply, this value is
+    /// never older than the last change of the file.
     #[test]
     fn iods_are_asked_only_when_needed_and_the_answer_includes_all_known_space() {
         const LEN: u32 = 6;
         for number in 0..STEPS.len().pow(LEN) {
             let mut known = Known::default();
             let (mut now, mut change, mut rest) = (Duration::from_secs(100), 1, number);
-            // The query in flight: when it was sent, and the change attribute of the file then.
+            // The query in flight: when the caller sent it, and the change attribute of the file at this time.
             let mut question: Option<(Duration, u64)> = None;
             let mut last: Option<(u64, u64, Duration)> = None;
             let mut failed: Option<Duration> = None;
@@ -196,7 +196,7 @@ mod tests {
                     (Step::Pass(time), _) => now += time,
                     (Step::Change, _) => change += 1,
                     (Step::Answer, Some((_, of))) => {
-                        // The test reports a different value with each reply.
+                        // The allocated space that the test reports differs with each reply.
                         let used = now.as_millis() as u64;
                         known.learnt(FILE, of, Some(used), now);
                         (question, last, failed) = (None, Some((used, of, now)), None);

@@ -7,7 +7,8 @@ use nfs::exports::Squash;
 use types::FileId;
 use wire::admin::{Group, Status};
 
-/// Largest number of list entries that the status counts. For a longer list, the status shows this number.
+/// Largest number of list entries that the status counts. For a longer list, the status shows this number instead of
+/// the length.
 const LISTED: usize = 10_000;
 
 /// Returns the status of the mgr and of its iods.
@@ -35,8 +36,8 @@ pub(crate) fn for_strangers() -> Status {
     Status { groups: vec![group] }
 }
 
-/// Returns where the objects of a file are: one group for the file, and one for each object. Returns no groups for a
-/// file without objects.
+/// Returns which iods have the objects of a file: one group for the file, and one for each object. Returns no groups
+/// for a file without objects.
 pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
     let volume = &gateway.server.fs().0;
     let objects = volume.namespace.info(file).and_then(|info| volume.objects(&info));
@@ -162,7 +163,7 @@ fn gathering(gateway: &Gateway) -> Group {
     group
 }
 
-/// Returns the group of unfinished work: orphans, deletions, intents and repairs.
+/// Returns the group of unfinished work: the numbers of orphans, deletions, intents and repairs.
 fn work(gateway: &Gateway) -> Group {
     let volume = &gateway.server.fs().0;
     let notes = volume.notes.counted();

@@ -13,20 +13,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{FileId, Status, StoreId};
 
-/// Name of the file of the metadata store in the mgr's directory.
+/// Name of the metadata store file in the mgr's directory.
 pub(crate) const STORE: &str = "meta.redb";
-/// Registry key of the identity of the store. Only a restored store has this record: its identity differs from that of
-/// its log.
+/// Registry key of the identity of the store. Only a restored store has this record, because its log has another
+/// identity.
 const IDENTITY: &[u8] = b"mgr/store";
-/// Registry key of the inode number below which the mgr deletes no object without a file. Only a recovered older copy
-/// has this record, because it does not have all files of the later state.
+/// Registry key of an inode number: the mgr deletes no object without a file below this number. Only a recovered older
+/// copy has this record, because it does not have all files of the later state.
 const KEEP: &[u8] = b"mgr/keep";
 /// Registry key of the epoch: the number of starts of the mgr on this store.
 const EPOCH: &[u8] = b"mgr/epoch";
 /// How long a start waits until another process closes the store. The kernel may need time to clean up a killed
 /// process.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
-/// Interval at which a start tries again to open the store.
+/// Interval at which a start retries to open the store while another process has it open.
 const IN_USE_PAUSE: Duration = Duration::from_millis(50);
 
 fn store_path(dir: &Path) -> PathBuf {
@@ -69,7 +69,8 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error>
         root_gid: owner.gid(),
     };
     Namespace::format(engine, format).await?;
-    // Change the modes only now that `dir` contains a store. Before, it may be a directory of other programs.
+    // Change the modes only now that `dir` contains a store. If the creation fails, `dir` may be a directory of other
+    // programs.
     narrow(dir);
     tracing::info!(store = %path.display(), fsid = %cluster.fsid, "formatted");
     Ok(StoreId(id))
@@ -112,12 +113,13 @@ pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Statu
     }
 }
 
-/// Records the identity of a restored store durably. Its log has another identity.
+/// Records the identity of a restored store durably, because the log of the store has another identity.
 pub(crate) async fn name(namespace: &Namespace<Embedded>, store: StoreId) -> Result<(), Status> {
     namespace.registry_put(now(), IDENTITY, Some(&Bytes::copy_from_slice(&store.0))).await
 }
 
-/// Returns the inode number below which the mgr deletes no object without a file. `weir fsck` lists such objects.
+/// Returns the inode number below which the mgr deletes no object without a file. `weir fsck` lists the objects that
+/// the mgr keeps.
 pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Status> {
     match namespace.registry(KEEP)? {
         None => Ok(FileId(0)),
@@ -125,7 +127,7 @@ pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Stat
     }
 }
 
-/// Records durably that the mgr deletes no object without a file below this inode number from now on.
+/// Records an inode number durably: the mgr deletes no object without a file below this number from now on.
 pub(crate) async fn keep_unknown_below(namespace: &Namespace<Embedded>, first: FileId) -> Result<(), Status> {
     let value = Bytes::copy_from_slice(&first.0.to_be_bytes());
     namespace.registry_put(now(), KEEP, Some(&value)).await
@@ -159,7 +161,7 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Raises the recorded epoch to at least `least`, durably, so that the next start has a larger epoch.
+/// Raises the recorded epoch to at least `least`, durably, so that the next start of the mgr has a larger epoch.
 pub(crate) async fn raise_epoch(namespace: &Namespace<Embedded>, least: u32) -> Result<(), Status> {
     if last_epoch(namespace)? >= least {
         return Ok(());

@@ -44,15 +44,15 @@ use tokio::time::Instant;
 use types::{FileId, FileKind, Status, Timestamp};
 use xdr::Xdr;
 
-/// The state that the operations of the file system use.
+/// The state of the mgr that the operations of the file system use.
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub(crate) namespace: Arc<Namespace<Embedded>>,
     /// A number that changes when the host may have lost power. Changes that were not durable before the power failure
     /// may be lost.
     pub(crate) boot: u64,
-    /// Inode number below which the mgr deletes no object without a file, because a recovered older copy of the store
-    /// may not have this file.
+    /// Inode number below which the mgr deletes no object without a file. A recovered older copy of the store may not
+    /// have the files below this number.
     pub(crate) kept_below: FileId,
     pub(crate) iods: Arc<Iods>,
     pub(crate) kinds: Arc<Kinds>,
@@ -61,11 +61,11 @@ pub(crate) struct Volume {
     pub(crate) notes: Intents,
     pub(crate) scrubs: Scrubs,
     pub(crate) locks: FileLocks,
-    /// For each file, a lock that a task holds while it moves the bytes of the inline file to objects.
+    /// For each file: the lock that a task holds while it moves the inline bytes of the file to objects.
     pub(crate) moving: FileLocks,
     /// Files whose objects the mgr is moving or deleting.
     pub(crate) moves: Moves,
-    /// Largest size of an inline file, in bytes.
+    /// Largest size that the mgr allows for an inline file, in bytes.
     pub(crate) inline_max: u64,
     /// Cache of the allocated space of files with holes.
     pub(crate) space: Space,
@@ -75,9 +75,9 @@ pub(crate) struct Volume {
     /// The layout policy of files whose directory and export set none.
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
-    /// Lifetimes of the rights on the direct path.
+    /// Lifetimes of the capabilities and filehandles that the mgr grants for the direct path.
     pub(crate) lifetimes: Lifetimes,
-    /// The rights on the direct path that may still be valid.
+    /// The capabilities and filehandles for the direct path that may still be valid.
     pub(crate) rights: Rights,
     /// Measures how long requests wait before the mgr executes them.
     pub(crate) queue: Arc<Mutex<Queue>>,
@@ -89,10 +89,10 @@ pub(crate) struct Volume {
     pub(crate) native: NativeClients,
     /// Files in which requests found lost or damaged bytes.
     pub(crate) damaged: Damaged,
-    /// Notified when a file is added to the list of files whose objects must be deleted.
+    /// Notified when a file is added to the deletion list: the files whose objects the mgr must delete.
     pub(crate) doomed: Notify,
-    /// Whether there may be files without a name that no client has open, from before the start or after a failed
-    /// deletion.
+    /// Whether there may be files without a name that no client has open, from before the start of the mgr or after a
+    /// failed deletion.
     pub(crate) orphans_left: AtomicBool,
 }
 
@@ -114,7 +114,8 @@ impl Volume {
         }
     }
 
-    /// Returns the namespace in the mode that the client requested: changes wait until they are durable, or do not.
+    /// Returns the namespace in the mode that the client requested: its changes either wait until they are durable, or
+    /// do not wait.
     pub(crate) fn names(&self, ctx: &Ctx) -> Namespace<Embedded> {
         if ctx.soon { self.namespace.soon() } else { self.namespace.waiting() }
     }
@@ -139,14 +140,15 @@ impl Volume {
         self.stored(info.into(), info.layout.as_ref())
     }
 
-    /// Returns the objects that `layout` names; `None` if the layout does not name the final objects of the file.
+    /// Returns the objects that `layout` names; `None` if the layout record has only a policy, or its objects do not
+    /// have the bytes yet.
     pub(crate) fn stored(&self, known: Known, layout: Option<&Layout>) -> Result<Option<Opened<'_>>, Status> {
         let layout = layout.filter(|layout| layout.is_final());
         layout.map(|layout| self.kinds.open(&self.iods, known, layout)).transpose()
     }
 
-    /// Returns the objects that a file has, or will have when its inline bytes move; `None` if the mgr has not chosen
-    /// them yet.
+    /// Returns the objects that a file has, or will have when its inline bytes move to objects; `None` if the mgr has
+    /// not chosen the objects yet.
     pub(crate) fn objects_to_be(&self, info: &FileInfo) -> Result<Option<Opened<'_>>, Status> {
         let known = Known::nothing(info.attrs.id, info.generation);
         self.decided(info)?.map(|layout| self.kinds.open(&self.iods, known, &layout)).transpose()

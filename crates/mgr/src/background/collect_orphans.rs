@@ -30,26 +30,28 @@ use tokio::time::Instant;
 use types::{FileId, ObjectId, Status};
 use wire::native::{HeadState, ListEntry};
 
-/// Interval between two passes over an iod that stays connected.
+/// Interval between two passes over the objects of an iod that stays connected.
 const EVERY: Duration = Duration::from_secs(6 * 3600);
 /// Interval at which the job checks whether a pass over some iod is due.
 const LOOK: Duration = Duration::from_secs(2);
-/// Largest number of objects that one list request returns.
+/// Largest number of objects that one request to list the objects of an iod returns.
 const PAGE: u32 = 256;
-/// Seconds for which the job sleeps for each second that it has spent on listing, to leave the iod to clients.
+/// Seconds for which the job sleeps after each second of listing objects, so that the iod has time for the requests of
+/// clients.
 const REST: u32 = 9;
-/// Largest number of objects without a file that the job deletes from one iod in one pass. If there are more, the job
-/// deletes none and logs a warning.
+/// Largest number of objects without a file that the job deletes from one iod in one pass. If an iod has more such
+/// objects, the job deletes none of them and logs a warning.
 const STRAYS_MAX: usize = 64;
-/// Shortest sleep between two list requests.
+/// Shortest sleep between two requests that list the objects of an iod.
 const REST_MIN: Duration = Duration::from_millis(5);
 
-/// The job: it makes a pass over each iod that has connected, once the grace period is over, and again every six hours.
+/// The job that collects orphan objects. After the grace period, it makes one pass over each connected iod, and repeats
+/// the pass every six hours.
 pub(super) struct CollectOrphans {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
-    /// For each iod number: the link (connections) to the iod that the last pass used, and when this pass ended.
+    /// For each iod number: the link (connections) to the iod that the last pass used, and when this pass was complete.
     walked: HashMap<u16, (Arc<Link>, Instant)>,
 }
 
@@ -72,7 +74,8 @@ impl Job for CollectOrphans {
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
         let CollectOrphans { volume, server, walked, .. } = self;
-        // During the grace period, clients may still write with capabilities from before the restart.
+        // During the grace period, clients may still write with capabilities from before the restart of the mgr, so
+        // delete no objects yet.
         if server.inspect(|state| state.in_grace()) {
             return Ok(());
         }
@@ -95,8 +98,8 @@ impl Job for CollectOrphans {
     }
 }
 
-/// Lists all objects of an iod once, and then deletes those that no file uses. Deletes none if there are too many of
-/// them to be plausible.
+/// Lists all objects of an iod once, and then deletes the objects that no file uses. Deletes none if the iod has more
+/// than [`STRAYS_MAX`] such objects.
 async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
     let strays = strays(volume, link).await?;
     let damaged = volume.namespace.standing().counters.corrupt;
@@ -107,7 +110,7 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
         return Ok(());
     }
     for (next, entry) in strays {
-        // Check the object again: the file may have changed after the object was listed.
+        // Check again that no file uses the object: the file may have changed after the iod listed the object.
         if is_stray(volume, next, &entry)? {
             objects::remove(link, &entry).await?;
             add(&volume.counters.objects_collected, 1);
@@ -117,15 +120,15 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
     Ok(())
 }
 
-/// Returns the objects of an iod that no file uses. Each comes with the lowest inode number that was unallocated before
-/// the object was listed. Stops soon after [`STRAYS_MAX`] objects.
+/// Returns the objects of an iod that no file uses, each with the lowest inode number that was unallocated before the
+/// iod listed the object. Stops soon after [`STRAYS_MAX`] objects.
 async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>, Status> {
     let (mut after, mut left): (Option<ObjectId>, u64) = (None, 0);
     let mut strays = Vec::new();
     loop {
         let begun = Instant::now();
-        // Read the next inode number before the list: an object with this number or a higher one may belong to a file
-        // created since.
+        // Read the next inode number before listing the objects. An object with this number or a higher one may belong
+        // to a file that was created during the listing.
         let next = volume.namespace.next_id()?;
         let page = objects::list(link, after, PAGE).await?;
         add(&volume.counters.objects_listed, page.entries.len() as u64);
@@ -150,8 +153,8 @@ async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>
     Ok(strays)
 }
 
-/// Returns whether no file uses an object, so that the mgr may delete the object. `next` is the lowest inode number
-/// that was unallocated before the object was listed.
+/// Returns whether no file uses an object, so that the mgr may delete it. `next` is the lowest inode number that was
+/// unallocated before the iod listed the object.
 fn is_stray(volume: &Volume, next: FileId, entry: &ListEntry) -> Result<bool, Status> {
     let file = entry.object.file;
     let is_ours = entry.head == HeadState::Own && file >= volume.kept_below;
@@ -165,13 +168,13 @@ fn is_replaced(volume: &Volume, object: ObjectId) -> Result<bool, Status> {
         Err(Status::Stale | Status::Corrupt) => return Ok(false),
         info => info?,
     };
-    // `Volume::objects` logs a layout record that it cannot use.
+    // `Volume::objects` already logs a layout record that the mgr cannot use, so this function does not log it.
     let Ok(Some(used)) = volume.objects(&info) else { return Ok(false) };
     Ok(object.stream < used.object().stream && volume.namespace.unused_of(object.file)?.is_none())
 }
 
-/// Returns whether `file` does not exist and no deletion list names its objects. `next` is the lowest inode number that
-/// was unallocated before the objects were listed.
+/// Returns whether `file` does not exist and is not on the deletion list. `next` is the lowest inode number that was
+/// unallocated before the iod listed the objects of `file`.
 pub(crate) fn is_of_no_file(volume: &Volume, next: FileId, file: FileId) -> Result<bool, Status> {
     if file >= next {
         return Ok(false);

@@ -1,5 +1,5 @@
-//! Deletion of objects of deleted files: a background job that works through a durable list. A file stays on the list
-//! until every iod has deleted its objects.
+//! Deletion of the objects of deleted files: a background job that works through the durable deletion list. A file
+//! stays on this list until every iod has deleted its objects of the file.
 
 use super::{Context, Job};
 use crate::clock::now;
@@ -17,13 +17,14 @@ use types::{FileId, Status};
 const AT_ONCE: usize = 32;
 /// Largest number of files that one read of the deletion list returns.
 const PAGE: usize = 256;
-/// Time until the job tries again after an iod was down or failed, unless an iod connects before.
+/// Time until the job retries a deletion that failed because an iod was down or returned an error. The job retries
+/// earlier if an iod connects.
 const AGAIN: Duration = Duration::from_secs(10);
 
 pub(super) struct DeleteObjects {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// Whether some files of the deletion list still had objects after the last pass.
+    /// Whether some files of the deletion list still had objects after the last pass of the job.
     left: bool,
 }
 
@@ -56,15 +57,15 @@ impl Job for DeleteObjects {
     }
 }
 
-/// Tries to delete the objects of every file of the deletion list once. Returns whether some file still has objects.
+/// Tries once to delete the objects of every file on the deletion list. Returns whether some file still has objects.
 async fn walk(volume: &Volume) -> Result<bool, Status> {
     let mut after = FileId(0);
     let mut left = false;
     loop {
         let page = volume.namespace.doomed(after, PAGE)?;
         let Some(last) = page.last() else { return Ok(left) };
-        // Wait until the removals of these files are durable. A power failure may undo a removal that is not durable,
-        // and the file must then still have its bytes.
+        // Wait until the removals of the names of these files are durable. A power failure may undo a removal that is
+        // not durable, and the file must then still have its bytes.
         volume.namespace.settle().await?;
         after = last.id;
         let count = page.len();

@@ -1,8 +1,8 @@
 //! Deletion of unused objects: a background job that deletes the objects that a layout swap has left on the iods.
 //!
-//! The objects stay for one lease period after the job has first read their record. A client may not have noticed yet
-//! that it lost its old layout. As long as the old object exists, it is fenced, and so the iod refuses the requests of
-//! this client. A missing object would read as zeros.
+//! The job keeps the objects for one lease period after it has first read their record in the metadata store. A client
+//! may not have noticed yet that it lost its old layout. The old object is fenced, so the iod refuses the requests of
+//! this client as long as the object exists. If the object were missing, the client would read zeros.
 
 use super::{Context, Job};
 use crate::clock::now;
@@ -20,17 +20,17 @@ use types::{FileId, Generation, Status};
 
 /// Largest number of records that one read of the list of unused objects returns.
 const PAGE: usize = 256;
-/// Time until the job tries again after a failure, unless an iod connects or a move ends before.
+/// Time until the job retries a failed deletion. The job retries earlier if an iod connects or a move ends.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// For each record of unused objects: when the job first read the record.
+/// For each record of unused objects: when the job read the record for the first time.
 type Seen = HashMap<(FileId, Generation), Instant>;
 
 pub(super) struct DeleteUnused {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
     seen: Seen,
-    /// When the job tries again to delete the objects that its last pass left. `None`: the last pass left none.
+    /// When the job retries the deletions that failed in its last pass; `None` if none failed.
     next: Option<Instant>,
 }
 
@@ -70,7 +70,7 @@ impl Job for DeleteUnused {
     }
 }
 
-/// Tries to delete the objects of every record once. Returns when the job must try again, or `None` if no record is
+/// Tries once to delete the unused objects of every record. Returns when the job must retry, or `None` if no record is
 /// left.
 async fn walk(volume: &Volume, seen: &mut Seen) -> Result<Option<Instant>, Status> {
     let lease = Duration::from_secs(volume.lease_secs.into());
@@ -100,20 +100,22 @@ async fn walk(volume: &Volume, seen: &mut Seen) -> Result<Option<Instant>, Statu
     Ok(next)
 }
 
-/// Deletes the unused objects of a record, and then the record. Returns `false` if the objects cannot be deleted yet.
+/// Deletes the unused objects that a record names, and then the record. Returns `false` if the objects cannot be
+/// deleted yet.
 async fn remove(volume: &Volume, unused: &Unused) -> Result<bool, Status> {
-    // While a move of the file runs, the unused objects may be the new objects of this move.
+    // While a move of the file runs, the unused objects may be the new objects of this move, so keep them.
     let Ok(_removing) = volume.moves.begin(unused.file, Stage::Removing) else { return Ok(false) };
     if volume.namespace.unused_of(unused.file)?.as_ref() != Some(unused) {
         return Ok(true);
     }
-    // A power failure may undo a swap that is not durable. The old objects must then still have the bytes of the file.
+    // A power failure may undo a layout swap that is not durable. The old objects must then still have the bytes of the
+    // file, so wait until the swap is durable.
     volume.namespace.settle().await?;
     let known = Known::nothing(unused.file, unused.generation);
     let objects = volume.kinds.open(&volume.iods, known, &unused.layout);
     let removed = match objects {
-        // No later layout of the file names these objects. So the iods keep tombstones, and a late write cannot create
-        // an object again.
+        // No later layout of the file names these objects, so let the iods keep tombstones. A late write then cannot
+        // create an object again.
         Ok(objects) if is_retired(volume, &*objects)? => objects.remove().await,
         Ok(objects) => objects.remove_unused().await,
         Err(e) => Err(e),

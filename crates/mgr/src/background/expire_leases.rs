@@ -1,5 +1,5 @@
-//! Lease expiry: a background job that ends the state of clients whose leases have expired. After the grace period, the
-//! job also frees orphans.
+//! Lease expiry: a background job that discards the state of clients whose leases have expired. After the grace period,
+//! the job also frees orphans.
 
 use super::{Context, Job};
 use crate::clock::now;
@@ -16,7 +16,7 @@ const ORPHANS: usize = 256;
 
 pub(super) struct ExpireLeases {
     server: Arc<NfsServer>,
-    /// Whether the job has not made a pass yet. The first pass does not wait.
+    /// Whether the job has not made a pass yet. The first pass starts at once, without a wait for the interval.
     first: bool,
 }
 
@@ -48,7 +48,8 @@ impl Job for ExpireLeases {
     }
 }
 
-/// Frees every orphan that no client has open. A crash interrupted the removal or the last close of such a file.
+/// Frees every orphan that no client has open. Such an orphan exists if a crash interrupted the removal or the last
+/// close of a file.
 async fn reap_orphans(server: &NfsServer) -> Result<(), Status> {
     let mut after = FileId(0);
     loop {

@@ -11,17 +11,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use types::{FileId, Status};
 
-/// Interval between two passes over the intents, unless an iod connects before.
+/// Interval between two passes over the intents. The next pass starts earlier if an iod connects.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Largest number of files for which the mgr remembers that it has logged a failure, so that it logs each failure once.
 const TOLD_MAX: usize = 4096;
-/// Number of files whose size the mgr measures at a time. The mgr may have to fence each file first, which takes a
-/// flush on each of its iods.
+/// Number of files whose size the mgr measures at a time. A measurement may have to fence the file first, which takes a
+/// flush on each iod of the file.
 const AT_ONCE: usize = 16;
 /// How long the mgr collects completed intents, so that it removes many of them from the store in one batch.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// The job that removes completed intents from the metadata store.
+/// The job that removes the intents of completed work from the metadata store.
 pub(super) struct ForgetIntents(Arc<Volume>);
 
 impl Job for ForgetIntents {
@@ -45,12 +45,12 @@ impl Job for ForgetIntents {
     }
 }
 
-/// The job that completes intents.
+/// The job that completes the work of intents: measurements, truncations and fences.
 pub(super) struct FinishIntents {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
-    /// Files for which the mgr has already logged a failure.
+    /// Files for which the mgr has already logged a failure to complete an intent.
     told: HashSet<FileId>,
 }
 
@@ -79,13 +79,14 @@ impl Job for FinishIntents {
         for file in volume.notes.fences() {
             log(told, file, "fence the objects of the file", volume.finish_fence(file).await);
         }
-        // During the grace period, clients that wrote before the restart may come back and report their sizes.
+        // During the grace period, clients that wrote before the restart of the mgr may reconnect and report the file
+        // sizes. So the mgr measures no file yet.
         if !server.inspect(|state| state.in_grace()) {
             let measure = |file| {
                 let (server, volume) = (&*server, &*volume);
                 async move {
-                    // A client with a write layout may still write, and reports the size itself. Other clients must not
-                    // see a size before this report.
+                    // A client with a write layout may still write, and reports the size itself. Do not measure the
+                    // file, because other clients must not see a size before this report.
                     let may_tell = in_use(server, file) || volume.grants.written(file);
                     let outcome = if may_tell { Ok(()) } else { volume.measure_for_good(file).await };
                     (file, outcome)
@@ -105,8 +106,8 @@ pub(crate) fn in_use(server: &NfsServer, file: FileId) -> bool {
     server.inspect(|state| state.is_open(file) || !state.layout_holders(file).is_empty())
 }
 
-/// Logs a failure once for each file. A failure with `Delay` means that an iod is down, and is logged only at the debug
-/// level.
+/// Logs a failure to complete an intent, once for each file. A failure with `Delay` means that an iod is down, and is
+/// logged only at the debug level.
 fn log(told: &mut HashSet<FileId>, file: FileId, what: &str, result: Result<(), Status>) {
     match result {
         Ok(()) => drop(told.remove(&file)),

@@ -1,5 +1,5 @@
-//! The flush of gathered writes: a background job that sends gathered bytes from the memory of the mgr to the iods when
-//! their delay has passed.
+//! The flush of gathered writes: a background job that sends gathered bytes to the iods when the gather delay of these
+//! bytes has passed.
 
 use super::{Context, Job};
 use crate::volume::Volume;
@@ -16,7 +16,7 @@ const AT_ONCE: usize = 256;
 
 pub(super) struct FlushGathered {
     volume: Arc<Volume>,
-    /// The flushes in flight, one for each file.
+    /// The flushes of gathered bytes in flight, one for each file.
     going: FuturesUnordered<BoxFuture<'static, Result<(), Status>>>,
 }
 

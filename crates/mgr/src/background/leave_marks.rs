@@ -12,21 +12,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::Status;
 
-/// Interval at which the job checks whether a new mark is due.
+/// Interval at which the job checks whether it must store a new mark.
 const LOOK: Duration = Duration::from_secs(10);
-/// Clock step of this host, in seconds, after which the mgr sends its time to the iods again. Far less than the
-/// lifetime of a capability.
+/// Smallest step of this host's clock, in seconds, after which the mgr sends its time to the iods again. The step is
+/// far shorter than the lifetime of a capability.
 const CLOCK_OFF: u64 = 10;
-/// Number of [`LOOK`] intervals between new marks while files change. The iods detect a copy of the store that is older
-/// than the last mark.
+/// Number of [`LOOK`] intervals between new marks while files change. The iods detect only a copy of the store that is
+/// older than the last mark.
 const EVERY: u32 = 60;
 
 pub(super) struct LeaveMarks {
     volume: Arc<Volume>,
     begun: Instant,
-    /// Number of checks since the job stored the last mark.
+    /// Number of checks that the job has made since it stored the last mark.
     looks: u32,
-    /// Number of committed batches of the metadata store when the job stored the last mark.
+    /// Number of batches that the metadata store had committed when the job stored the last mark.
     batches: Option<u64>,
     /// The start time of the job in Unix seconds, computed from the clock of this host when the job stored the last
     /// mark.
@@ -34,8 +34,8 @@ pub(super) struct LeaveMarks {
 }
 
 impl LeaveMarks {
-    /// Returns the start time of the job in Unix seconds, computed from the current clock. The result changes only if
-    /// the clock of this host is set.
+    /// Returns the start time of the job in Unix seconds, computed from the current clock of this host. The result
+    /// changes only if the clock is set.
     fn beginning(&self) -> u64 {
         unix_now().saturating_sub(self.begun.elapsed().as_secs())
     }

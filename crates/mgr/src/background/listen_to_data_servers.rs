@@ -1,5 +1,5 @@
-//! Write reports of data servers: a background job that starts listener tasks for every iod that connects and serves
-//! NFS.
+//! Write reports of data servers: a background job that starts tasks for every iod that connects and serves NFS. The
+//! tasks receive the NEWS and LENGTHS of the iod.
 
 use super::{Context, Job};
 use crate::data_server_reports::listen;
@@ -14,7 +14,8 @@ use types::Status;
 pub(super) struct ListenToDataServers {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// For each iod number: the link (connections) to the iod, and the tasks that listen on it.
+    /// For each iod number: the link (connections) to the iod, and the tasks that receive NEWS and LENGTHS over this
+    /// link.
     listening: HashMap<u16, (Arc<Link>, JoinSet<()>)>,
 }
 

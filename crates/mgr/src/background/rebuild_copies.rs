@@ -1,7 +1,7 @@
 //! The rebuilder: a background job that restores lost copies of objects from another copy.
 //!
-//! The job works on files in which a read met a lost copy. When an iod connects, the job also checks all files with
-//! copies on this iod. The iod may have lost some of them while it was down.
+//! The job repairs files in which a read found a lost copy. When an iod connects, the job also checks all files with
+//! copies on this iod, because the iod may have lost copies while it was down.
 
 use super::{Context, Job};
 use crate::iods::Link;
@@ -19,15 +19,16 @@ use types::{FileId, Status};
 
 /// Largest number of inodes that one read of the namespace returns.
 const PAGE: usize = 256;
-/// Number of files that the job checks and rebuilds at a time. Most of them wait for a disk.
+/// Number of files that the job checks and rebuilds at a time. Most of this work waits for a disk of an iod.
 const AT_ONCE: usize = 16;
-/// Seconds for which the job sleeps for each second that it has spent on files without lost copies.
+/// Seconds for which the job sleeps after each second of checking files without lost copies.
 const REST: u32 = 4;
-/// Shortest sleep between two pages of files.
+/// Shortest sleep after the check of one page of files ([`PAGE`]).
 const REST_MIN: Duration = Duration::from_millis(5);
-/// Largest number of postponed files that the job remembers. If there are more, the job checks all files again.
+/// Largest number of files with postponed repairs that the job remembers. If more repairs are postponed, the job checks
+/// all files again.
 const WAITING_MAX: usize = 65_536;
-/// Time until the job tries again after a failure.
+/// Time until the job retries a failed repair or check.
 const AGAIN: Duration = Duration::from_secs(10);
 
 pub(super) struct RebuildCopies {
@@ -37,7 +38,7 @@ pub(super) struct RebuildCopies {
     walked: HashMap<u16, Weak<Link>>,
     /// Files whose repair is postponed, because an iod is down or a client may write them.
     left: Suspects,
-    /// Whether the last pass over all files has checked all of them.
+    /// Whether the job completed its last pass over all files.
     done: bool,
 }
 
@@ -61,7 +62,8 @@ impl Job for RebuildCopies {
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
         let volume = &*self.volume;
-        // If reads have met further damage in a postponed file, repair the old and the new damage together.
+        // If reads have found further damage in a file whose repair is postponed, repair the old and the new damage
+        // together.
         for (file, suspects) in volume.damaged.take() {
             remember(self.left.entry(file).or_default(), &suspects);
         }
@@ -81,7 +83,7 @@ impl Job for RebuildCopies {
     }
 
     fn failed(&mut self, error: Status) {
-        // `Delay` means that more files are postponed than the job remembers, which is no error.
+        // `Delay` means that more repairs are postponed than the job can remember. This is no error, so do not log it.
         if error != Status::Delay {
             tracing::warn!("cannot check the copies of all files: {error}");
         }
@@ -113,7 +115,7 @@ async fn is_rebuilt(volume: &Volume, file: FileId, suspects: &[Suspect]) -> bool
     true
 }
 
-/// The result of the check of one file.
+/// The result of the check of the copies of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Looked {
     Whole,
@@ -123,7 +125,7 @@ enum Looked {
     Waits,
 }
 
-/// Checks a file that may have a copy on one of these iods, and rebuilds the lost copies of the file.
+/// Checks a file that may have a copy on one of the iods `iods`, and rebuilds the lost copies of the file.
 async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> Looked {
     match volume.has_lost_copy(file, iods).await {
         Ok(true) if is_rebuilt(volume, file.id, &[]).await => Looked::Rebuilt,
@@ -136,11 +138,11 @@ async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> Looked
     }
 }
 
-/// Checks all files that have a copy on one of these iods, and rebuilds lost copies. Adds files whose repair is
-/// postponed to `left`.
+/// Checks all files that have a copy on one of the iods `iods`, and rebuilds their lost copies. Adds files whose repair
+/// is postponed to `left`.
 ///
 /// # Errors
-/// `Delay` if more files are postponed than `left` may hold.
+/// `Delay` if the repairs of more files are postponed than `left` may hold.
 async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Result<(), Status> {
     let mut after = Some(FileId(0));
     let mut outcome = Ok(());
@@ -151,7 +153,7 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Res
         volume.damaged.set_left(left.len(), Some(from).filter(|from| from.0 > 0));
         let (files, next) = volume.namespace.files_after(from, PAGE)?;
         after = next;
-        // Repair damage that reads have met during this pass before the files of this page.
+        // Before the files of this page, repair the damage that reads have found since the previous page.
         for (file, suspects) in retry(volume, volume.damaged.take()).await {
             remember(left.entry(file).or_default(), &suspects);
         }
@@ -164,8 +166,8 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Res
                 outcome = Err(Status::Delay);
             }
         }
-        // Requests of clients have priority over the check. But a file with only one intact copy is at risk, so after a
-        // repair the job sleeps less.
+        // Requests of clients have priority over the check, so the job sleeps. After a repair it sleeps less, because a
+        // file with only one intact copy is at risk.
         let rest = if looked.iter().any(|(_, looked)| *looked == Looked::Rebuilt) { 1 } else { REST };
         tokio::time::sleep((begun.elapsed() * rest).max(REST_MIN)).await;
     }

@@ -1,8 +1,8 @@
-//! Recall of the layouts of kernel clients that use lost iods, as a background job.
+//! Recall of layouts that use lost iods: a background job that recalls such layouts from kernel clients.
 //!
 //! A kernel client whose data server refuses connections switches to the mgr without a recall. If the data server does
-//! not answer at all, the kernel client retries for minutes. In both cases the client later tries the data server again
-//! under the same layout, unless the mgr recalls the layout.
+//! not reply at all, the kernel client retries for minutes. In both cases the client later tries the data server again,
+//! unless the mgr recalls the layout.
 
 use super::{Context, Job};
 use crate::clock::now;
@@ -56,7 +56,7 @@ impl Job for RecallLayouts {
     }
 }
 
-/// Returns whether a file has objects on any of these iods.
+/// Returns whether a file has objects on any of the iods `lost`.
 fn leads_to(volume: &Volume, file: FileId, iods: &BTreeSet<u16>) -> bool {
     let Ok(info) = volume.namespace.info(file) else { return false };
     let objects = volume.objects(&info);

@@ -1,7 +1,7 @@
 //! The record of exports: a background job that stores the exports whose directories exist.
 //!
-//! A directory may be created after it was configured as an export. Without this job, the next start of the mgr would
-//! treat that export as new and refuse older filehandles.
+//! The directory of an export may be created after the export was configured. Without this job, the next start of the
+//! mgr treats that export as new and refuses older filehandles.
 
 use super::{Context, Job};
 use crate::volume::Volume;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::Status;
 
-/// Interval between two updates of the record.
+/// Interval between two updates of the record of exports.
 const EVERY: Duration = Duration::from_secs(10);
 
 pub(super) struct RecordExports(Arc<Volume>);

@@ -26,15 +26,17 @@ use wire::native::{self, Damage, LIST_MAX, Procedure, Rights, STORE_OBJECT};
 use xdr::Xdr;
 
 const KEY: &[u8] = b"scrub";
-/// Number of bytes that one SCRUB request to an iod reads. With a rate limit, this is the largest number.
+/// Number of bytes that one SCRUB request to an iod reads. With a rate limit, a request reads at most this number.
 const STEP: u32 = 4 << 20;
 /// Smallest number of bytes that one SCRUB request to an iod reads with a rate limit.
 const STEP_MIN: u64 = 64 << 10;
-/// Interval at which the scrub stores its progress. After a crash, the scrub repeats the work since the last store.
+/// Interval at which the scrub stores its progress. After a crash, the scrub repeats the work that it did since it last
+/// stored its progress.
 const SAVE: Duration = Duration::from_secs(2);
-/// Pause before the scrub tries again to reach an iod that is down.
+/// Pause before the scrub retries a request to an iod that is down.
 const RETRY: Duration = Duration::from_secs(1);
-/// Number of findings of one scrub that the mgr logs with their paths. Later findings are logged with the inode number.
+/// Number of findings of one scrub that the mgr logs with the paths of the files. Later findings are logged with inode
+/// numbers only.
 const LOGGED_MAX: usize = 16;
 
 /// The last scrub, whether it is still running or has ended.
@@ -42,9 +44,10 @@ const LOGGED_MAX: usize = 16;
 pub(crate) struct Scrubs {
     namespace: Arc<Namespace<Embedded>>,
     job: Mutex<Job>,
-    /// Locked while the record of the scrub is being written, so that an older state cannot overwrite a newer one.
+    /// Locked while a task stores the record of the scrub, so that an older state of the scrub cannot overwrite a newer
+    /// one.
     saving: tokio::sync::Mutex<()>,
-    /// Notified when a client of the admin program starts or cancels a scrub.
+    /// Notified when the admin program starts or cancels a scrub at the request of a client.
     changed: Notify,
 }
 
@@ -65,14 +68,14 @@ impl Scrubs {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the current state of the scrub durably.
+    /// Stores the current state of the scrub durably in the metadata store.
     async fn save(&self) -> Result<(), Status> {
         let _one = self.saving.lock().await;
         let record = self.job().to_bytes();
         self.namespace.registry_put(now(), KEY, Some(&record)).await
     }
 
-    /// Changes the state of the scrub with this serial number, if this scrub is still running.
+    /// Changes the state of the scrub with the serial number `serial`, if this scrub is still running.
     fn update(&self, serial: u64, change: impl FnOnce(&mut Job)) {
         let mut job = self.job();
         if job.serial == serial && job.state == ScrubState::Running {
@@ -87,7 +90,7 @@ impl Scrubs {
     }
 
     /// Returns the damaged ranges that the last scrub found: iod number, file, and range of the file's object on this
-    /// iod. Leaves out objects that are damaged as a whole.
+    /// iod. Leaves out findings about whole objects.
     pub(crate) fn damaged_ranges(&self) -> Vec<(u16, FileId, ByteRange)> {
         let inside = |found: &&Found| found.finding.damage != Damage::Object;
         let range = |finding: &native::Finding| ByteRange { offset: finding.offset, len: finding.len };
@@ -108,7 +111,7 @@ impl Scrubs {
     }
 }
 
-/// Answers a SCRUB request of the admin program: starts, cancels or shows a scrub.
+/// Executes a SCRUB request of the admin program: starts, cancels or shows a scrub.
 pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubReply, Status> {
     let scrubs = &volume.scrubs;
     let mut refused = None;
@@ -152,8 +155,8 @@ pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubRepl
     })
 }
 
-/// Translates findings to files, paths and byte ranges of these files. Stops after the number of findings that one
-/// reply holds.
+/// Translates findings of a scrub to files, paths and byte ranges of these files. Returns at most as many findings as
+/// one reply holds.
 async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, Status> {
     let found = &found[..found.len().min(SCRUB_FINDINGS_MAX)];
     let files: Vec<FileId> = found.iter().map(|f| f.finding.object.file).collect();
@@ -178,8 +181,8 @@ async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, S
     Ok(each.collect())
 }
 
-/// Returns the byte ranges of a file that lie in `range` of its object on an iod, at most one more than a reply holds.
-/// An empty `range` stands for the whole object. Returns no ranges if the file does not exist.
+/// Returns the byte ranges of a file that lie in `range` of its object on an iod. Returns at most one byte range more
+/// than a reply holds, and none if the file does not exist. An empty `range` stands for the whole object.
 fn ranges(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) -> Vec<(u64, u64)> {
     let file = stored(volume, object.file).filter(|file| file.object() == object);
     let Some(file) = file else { return Vec::new() };
@@ -227,7 +230,7 @@ impl super::Job for Scrub {
     }
 }
 
-/// Runs the scrub with this serial number until the scrub is done, failed or cancelled.
+/// Runs the scrub with the serial number `serial` until the scrub is done, failed or cancelled.
 async fn work(volume: &Volume, serial: u64) {
     let scrubs = &volume.scrubs;
     let mut saved = Instant::now();
@@ -270,7 +273,7 @@ fn heal(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) {
     }
 }
 
-/// Counts the objects of these iods and their bytes, as totals for the progress report.
+/// Counts the objects on the iods of the scrub and the bytes of these objects, as totals for the progress report.
 async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status> {
     let (mut objects, mut bytes) = (0, 0);
     for iod in iods {
@@ -278,8 +281,8 @@ async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status>
         loop {
             let page = objects::list(&*volume.iods.link(*iod)?, after, LIST_MAX as u32).await?;
             objects += page.entries.len() as u64;
-            // The allocated size of an object includes its header of 4096 bytes. The scrub reads neither the header nor
-            // holes, so the smaller number counts.
+            // The allocated size of an object includes its header of 4096 bytes, but the scrub reads neither the header
+            // nor holes. So count the smaller of the object's length and its allocated size without the header.
             let data = page.entries.iter().map(|e| e.size.min(e.allocated.saturating_sub(4096)));
             bytes += data.sum::<u64>();
             match page.entries.last().filter(|_| !page.eof) {
@@ -294,7 +297,8 @@ async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status>
     Ok(())
 }
 
-/// Sends one SCRUB request to an iod, records and logs the findings, and then sleeps as the rate limit requires.
+/// Sends one SCRUB request to an iod, records and logs the findings, and then sleeps as long as the rate limit
+/// requires.
 async fn step(volume: &Volume, serial: u64, iod: u16, job: &Job, due: &mut Instant) -> Result<(), Status> {
     let link: Arc<Link> = volume.iods.link(iod)?;
     let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
@@ -304,7 +308,7 @@ async fn step(volume: &Volume, serial: u64, iod: u16, job: &Job, due: &mut Insta
     };
     let args = native::ScrubArgs { cap, from: job.cursor, budget };
     let mut reply: native::ScrubReply = link.call(Procedure::Scrub, &args).await?;
-    // Ignore findings about deleted files. Their objects only wait for deletion, so the damage loses no data.
+    // Ignore findings about deleted files. Their objects wait for deletion, so the damage loses no data.
     reply.findings.retain(|finding| volume.namespace.info(finding.object.file).err() != Some(Status::Stale));
     volume.scrubs.update(serial, |job| job.take(&reply));
     for (index, finding) in reply.findings.iter().enumerate() {

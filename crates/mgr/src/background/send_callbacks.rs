@@ -14,7 +14,8 @@ impl Job for SendCallbacks {
         SendCallbacks(context.server.clone())
     }
 
-    /// A pass is always due and never ends. Inside the pass, the NFS server waits for callbacks to send.
+    /// The job has one pass, which starts at once and never ends. In this pass, the NFS server waits for callbacks to
+    /// send.
     async fn due(&mut self) {}
 
     async fn pass(&mut self) -> Result<(), Status> {

@@ -1,4 +1,5 @@
-//! The check of regular files: the layout of every file, and the length of each copy of its objects.
+//! The check of regular files examines the layout record of every file, and the length of each copy of the file's
+//! objects.
 //!
 //! A file may have holes, and a hole needs no object. So the check requires only bytes that clients have reported to
 //! the mgr as durable: all bytes below [`FileState::whole`], and the last byte before [`FileState::written`].
@@ -16,18 +17,18 @@ use wire::native::SizeReply;
 
 /// Largest number of inodes that one read of the namespace returns.
 const PAGE: usize = 512;
-/// Number of files for which the check asks the iods at a time.
+/// Number of files that the check examines on the iods at a time.
 const AT_ONCE: usize = 32;
-/// Largest number of times that the check examines a file that changes during the check.
+/// Largest number of times that the check examines a file whose inode changes during the examination.
 const TRIES: usize = 4;
 /// Largest number of byte ranges that the text of a finding lists.
 const RANGES_TOLD: usize = 4;
 
-/// The result of the check of one file.
+/// The result of the check of one regular file.
 enum Look {
     Fine,
     Found(Finding),
-    /// The check could not reach the iod that must hold bytes of the file: its number and its identity.
+    /// The check could not reach an iod that must hold bytes of the file: number and identity of this iod.
     Unasked(u16, IodId),
 }
 
@@ -71,7 +72,7 @@ impl Check {
         self.mended(finding, outcome).await
     }
 
-    /// Checks a file again until its inode did not change during the check, at most [`TRIES`] times.
+    /// Checks a file until its inode has not changed during the check, at most [`TRIES`] times.
     async fn file(&self, mut file: FileState) -> Result<Look, Status> {
         for _ in 0..TRIES {
             let look = self.look(&file).await?;
@@ -88,7 +89,8 @@ impl Check {
                 Some(now) => file = now,
             }
         }
-        // A file that changed at every try is in use. Its users would notice the damage.
+        // A file that changed at every try is in use. A client that uses the file finds the damage itself, so report
+        // nothing.
         Ok(Look::Fine)
     }
 
@@ -173,7 +175,7 @@ impl Check {
             Err(Asked::Away) => Look::Unasked(number, iod),
             Err(Asked::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, 0, &detail),
             // The iod refused for another reason, such as a newer generation. The check of objects and the check of
-            // scrub findings report these reasons.
+            // scrub findings report this reason.
             Err(Asked::Refused(..)) => Look::Fine,
         })
     }
@@ -181,9 +183,9 @@ impl Check {
 
 /// The lost bytes of a file, for the text of a finding.
 pub(super) struct Lost {
-    /// The first [`RANGES_TOLD`] lost ranges of the file, in file order.
+    /// The first lost ranges of the file in file order, at most [`RANGES_TOLD`].
     first: Vec<ByteRange>,
-    /// Total number of lost bytes.
+    /// Total number of lost bytes of the file.
     bytes: u64,
     /// File offset of the end of the last lost range.
     end: u64,

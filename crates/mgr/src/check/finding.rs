@@ -30,11 +30,11 @@ pub(crate) enum Kind {
     CutRefused,
 }
 
-/// The remedy for a damaged copy of a file that has another copy.
+/// The remedy in a finding about a damaged copy of a file that has another copy.
 const COPY: &str = "copy it from the other copy, if that has the bytes";
 
 impl Kind {
-    /// Returns the kind of the same damage for a file with several copies, where the damage to one copy loses no data.
+    /// Returns the kind that stands for this damage in one of several copies of a file, where the damage loses no data.
     pub(super) fn of_a_copy(self) -> Self {
         match self {
             Kind::ObjectMissing => Kind::CopyMissing,
@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// Returns a finding of this kind, with the severity and the remedy of the kind.
+    /// Returns a finding of this kind of damage, with the severity and the remedy that belong to the kind.
     pub(crate) fn found(self, inode: Option<FileId>, iod: Option<IodId>, text: String) -> Finding {
         let (code, severity, remedy) = self.row();
         Finding {
@@ -111,7 +111,7 @@ impl Kind {
     }
 }
 
-/// Returns the finding that reports a fault in the namespace.
+/// Returns the finding that reports a fault that the namespace check found.
 pub(crate) fn of(fault: &Fault) -> Finding {
     let severity = match fault {
         Fault::Record { .. } | Fault::Root | Fault::NoDirectory { .. } | Fault::Dangling { .. } => Severity::Loss,

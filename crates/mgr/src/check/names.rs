@@ -10,10 +10,10 @@ use meta::{CheckMemory, Event, Fault, Mended};
 use tokio::sync::mpsc;
 use types::{FileId, Status};
 
-/// Largest number of files for which the check runs on an async thread. For larger namespaces, the check uses a
-/// blocking thread.
+/// Largest number of files in a namespace that the check reads on an async thread. A check of a larger namespace uses a
+/// blocking thread, so that it does not delay other tasks.
 const ON_THE_SPOT: u64 = 20_000;
-/// Capacity of the channel between the blocking thread and the check, in events.
+/// Capacity of the channel from the blocking thread to the check task, in messages.
 const WAITING: usize = 256;
 /// Largest number of registry records that the check reads.
 const REGISTRY_MAX: usize = 1 << 17;
@@ -37,7 +37,7 @@ impl Check {
         let (tell, mut events) = mpsc::channel(WAITING);
         let namespace = self.volume.namespace.clone();
         let looking = tokio::task::spawn_blocking(move || {
-            // `blocking_send` fails when the check was ended, because the receiver was dropped.
+            // `blocking_send` fails when the check task has ended and dropped the receiver.
             namespace.check_into(CheckMemory::default(), &mut |event| match tell.blocking_send(event) {
                 Ok(()) => Walk::On,
                 Err(_) => Walk::Stop,
@@ -92,7 +92,7 @@ impl Check {
         }
     }
 
-    /// Updates the mgr's state in memory after the check has repaired a fault in the store.
+    /// Updates the copies of records in the mgr's memory after the check has repaired a fault in the store.
     async fn follow(&mut self, fault: &Fault, file: FileId) -> Checked {
         match fault {
             Fault::NoTail { .. } | Fault::Record { .. } => self.volume.notes.look_again(file)?,
@@ -105,14 +105,15 @@ impl Check {
         Ok(())
     }
 
-    /// Checks the registry records of iods and clients.
+    /// Checks that the mgr can decode the registry records of iods and clients.
     pub(super) async fn registry(&mut self) -> Checked {
         self.begin("records of iods and clients", 0).await?;
         let records = self.volume.namespace.registry_survey(b"", REGISTRY_MAX)?;
         self.looked(records.len() as u64).await?;
         let mut numbers = std::collections::HashMap::new();
         for (key, value) in records {
-            // The value is missing because the checksum of the record is wrong. The check of names reports this damage.
+            // The record has no value because its checksum is wrong. The namespace check reports this damage, so do not
+            // report it twice.
             let Some(value) = value else { continue };
             let (client, why) = match iods::record(&key, &value) {
                 Some(Ok(number)) => match numbers.insert(number, key.clone()) {

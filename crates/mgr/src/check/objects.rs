@@ -15,14 +15,15 @@ use wire::native::{HeadState, LIST_MAX, ListEntry};
 
 /// Largest number of objects that one list request returns.
 const PAGE: u32 = 256;
-/// Largest number of times that the check compares an object with its file while either changes.
+/// Largest number of times that the check compares an object with its file if either of them changes during the
+/// comparison.
 const TRIES: usize = 4;
 
 /// The result of the comparison of an object with its file.
 enum Wrong {
-    /// The object agrees with its file.
+    /// The object agrees with its file, so there is no problem.
     No,
-    /// The object disagrees with its file: the kind of damage, and a description.
+    /// The object disagrees with its file. The values are the kind of damage and a description.
     Is(Kind, String),
 }
 
@@ -98,7 +99,8 @@ impl Check {
         }
     }
 
-    /// Reports or deletes an object whose file does not exist, unless the object has disappeared since it was listed.
+    /// Reports or deletes an object whose file does not exist, unless the object has disappeared since the iod listed
+    /// it.
     async fn stray(&mut self, iod: &Registered, link: &Link, from: Option<ObjectId>, entry: &ListEntry) -> Checked {
         let text = format!("{} bytes of a file that does not exist", entry.size);
         let finding = Kind::ObjectStray.found(Some(entry.object.file), Some(iod.id), text);
@@ -112,7 +114,7 @@ impl Check {
         self.mended(finding, removed.map(|()| true)).await
     }
 
-    /// Reports a problem that the check never repairs.
+    /// Reports a problem with an object that a check never repairs.
     async fn left(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
         let finding = kind.found(Some(entry.object.file), Some(iod.id), text);
         if self.repair { self.mended(finding, Ok(false)).await } else { self.found(finding).await }
@@ -131,7 +133,7 @@ impl Check {
             },
             Kind::GenerationNewer => {
                 match self.volume.namespace.raise_generation(now(), file, entry.generation).await {
-                    // The generation of the file is raised now. The other objects of the file must get this generation,
+                    // The file now has the generation of this object. Its other objects must also get this generation,
                     // so fence them.
                     Ok(_) => self.volume.fence_again(file).await.map(|()| true),
                     Err(e) => Err(e),
@@ -166,7 +168,7 @@ impl Check {
             if matches!(wrong, Wrong::No) {
                 return Ok(wrong);
             }
-            // List the object again: the first list reply may be older than the state of the file.
+            // List the object again: the list reply may be older than the state of the file that the check compares.
             let Some(now) = self.again(link, from, &entry).await? else { return Ok(Wrong::No) };
             let same = self.volume.namespace.file_state(entry.object.file)?.as_ref() == Some(&file);
             if same && now == entry {
@@ -187,8 +189,8 @@ impl Check {
         Ok(objects.object() == object && objects.index_on(iod.number).is_some())
     }
 
-    /// Lists an object again and returns its entry; `None` if the object is gone. `from` is the start of the page that
-    /// contained the object.
+    /// Lists an object again and returns its list entry; `None` if the object no longer exists. `from` is the start of
+    /// the list page that contained the object.
     async fn again(&self, link: &Link, from: Option<ObjectId>, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
         let page = objects::list(link, from, LIST_MAX as u32).await?;
         Ok(page.entries.into_iter().find(|now| now.object == entry.object))

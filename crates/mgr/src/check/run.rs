@@ -9,12 +9,12 @@ use tokio::sync::mpsc;
 use types::{FileId, IodId, Status};
 use wire::admin::{Finding, Mended};
 
-/// A message that a running check sends to the task that answers CHECK requests.
+/// A message that a running check sends to the task that executes CHECK requests.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// A problem that the check has found.
     Found(Box<Finding>),
-    /// The progress of the check.
+    /// The progress of the check in its current phase.
     At {
         /// The kind of items that the check examines in this phase, such as files.
         phase: &'static str,
@@ -23,19 +23,19 @@ pub(crate) enum Step {
         /// Total number of items in this phase; 0 if the check does not know the total.
         total: u64,
     },
-    /// The end of the check.
+    /// The end of the check, after which it sends no further message.
     End {
-        /// Why the check stopped early; `None` if the check is complete.
+        /// Why the check stopped early; `None` if the check examined everything.
         broken_off: Option<String>,
-        /// Names and values of the final counters.
+        /// Names and values of the check's counters at its end.
         counts: Vec<(&'static str, u64)>,
     },
 }
 
-/// Why a check stops early.
+/// Why a check stops before it has examined everything.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The receiver of the check's messages was dropped, so that no client waits for findings.
+    /// The receiver of the check's messages no longer exists, so no client waits for findings.
     Alone,
     /// An operation of the check failed with this status.
     Failed(Status),
@@ -49,13 +49,14 @@ impl From<Status> for Stop {
 
 pub(crate) type Checked<T = ()> = Result<T, Stop>;
 
-/// The state of a running check.
+/// The state of a running check: what it has examined, and the channel for its messages.
 pub(crate) struct Check {
     pub(crate) server: Arc<NfsServer>,
     pub(crate) volume: Arc<Volume>,
     pub(crate) repair: bool,
     tell: mpsc::Sender<Step>,
-    /// Counts of the records, files and objects that the check has examined, and of those that it could not check.
+    /// Numbers of records, files and objects that the check has examined, and numbers of those that it could not
+    /// examine.
     pub(crate) counts: Counts,
     phase: (&'static str, u64, u64),
 }
@@ -67,13 +68,13 @@ pub(crate) struct Counts {
     pub(crate) objects: u64,
     /// Files whose size is not final, because a client may write the file or wrote it before a crash.
     pub(crate) unsettled: u64,
-    /// Files of which the check could not reach an iod that should hold bytes of the file.
+    /// Files of which the check could not reach an iod that must hold bytes of the file.
     pub(crate) unasked: u64,
     /// Numbers of the iods that the check could not reach or to which it lost the connection.
     pub(crate) unreached: BTreeSet<u16>,
 }
 
-/// Runs all checks and sends their messages to the channel `tell`.
+/// Runs all phases of the check and sends their messages to the channel `tell`.
 pub(crate) async fn run(server: Arc<NfsServer>, repair: bool, tell: mpsc::Sender<Step>) {
     let volume = server.fs().0.clone();
     let mut check = Check { server, volume, repair, tell, counts: Counts::default(), phase: ("", 0, 0) };
@@ -91,7 +92,7 @@ pub(crate) async fn run(server: Arc<NfsServer>, repair: bool, tell: mpsc::Sender
         ("files_unasked", counts.unasked),
         ("iods_unreached", counts.unreached.len() as u64),
     ];
-    // Sending fails if the client no longer waits for the check. Nothing is left to do then.
+    // Sending fails if the client no longer waits for the check. The check has ended, so ignore the error.
     let _ = check.tell.send(Step::End { broken_off, counts }).await;
 }
 
@@ -105,12 +106,12 @@ impl Check {
         self.objects().await
     }
 
-    /// Sends a finding about a problem.
+    /// Sends a finding about a problem to the client.
     pub(crate) async fn found(&mut self, finding: Finding) -> Checked {
         self.tell.send(Step::Found(Box::new(finding))).await.map_err(|_| Stop::Alone)
     }
 
-    /// Sends a finding about a problem together with the outcome of its repair.
+    /// Sends a finding about a problem, with the outcome of the repair, to the client.
     pub(crate) async fn mended(&mut self, mut finding: Finding, outcome: Result<bool, Status>) -> Checked {
         finding.mended = match outcome {
             Ok(true) => Mended::Yes,
@@ -123,20 +124,20 @@ impl Check {
         self.found(finding).await
     }
 
-    /// Begins a phase with about `total` items, and reports the progress.
+    /// Begins a phase of the check with about `total` items, and sends the progress.
     pub(crate) async fn begin(&mut self, phase: &'static str, total: u64) -> Checked {
         self.phase = (phase, 0, total);
         self.looked(0).await
     }
 
-    /// Reports that the check has examined `more` further items.
+    /// Sends the progress after the check has examined `more` further items.
     pub(crate) async fn looked(&mut self, more: u64) -> Checked {
         self.phase.1 += more;
         let (phase, done, total) = self.phase;
         self.tell.send(Step::At { phase, done, total }).await.map_err(|_| Stop::Alone)
     }
 
-    /// Reports an iod that the check cannot reach, once for each iod.
+    /// Sends a finding about an iod that the check cannot reach, once for each iod.
     pub(crate) async fn unreached(&mut self, number: u16, id: IodId) -> Checked {
         if !self.counts.unreached.insert(number) {
             return Ok(());
@@ -144,8 +145,7 @@ impl Check {
         self.found(Kind::IodUnreachable.found(None, Some(id), "the iod cannot be asked".to_owned())).await
     }
 
-    /// Returns whether the size of a file is not final, so that the sizes of its objects may disagree with the size of
-    /// the file.
+    /// Returns whether the size of a file is not final. The lengths of its objects may then disagree with this size.
     pub(crate) fn unsettled(&self, file: FileId) -> Result<bool, Status> {
         Ok(crate::background::finish_intents::in_use(&self.server, file)
             || !self.volume.namespace.intents_of(file)?.is_empty())

@@ -1,5 +1,5 @@
-//! The check of scrub findings: damage inside of objects that the last scrub found and that still exists. A repair
-//! writes the damaged blocks again from another copy.
+//! The check of scrub findings: damage inside objects that the last scrub found and that still exists. A repair
+//! overwrites the damaged blocks with the bytes of another copy.
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -26,7 +26,8 @@ impl Check {
                         self.told(file, suspect, finding).await?;
                     }
                 }
-                // `Stale`: the file was deleted. `Delay`: an iod is down, and the check of files reports this iod.
+                // `Stale`: the file was deleted. `Delay`: an iod is down, and the check of files reports this iod. So
+                // report neither.
                 Err(Status::Stale | Status::Delay) => {}
                 Err(status) => return Err(status.into()),
             }
@@ -47,7 +48,7 @@ impl Check {
         self.mended(finding, outcome).await
     }
 
-    /// Asks the iods, and returns the damaged ranges of the file that still exist.
+    /// Queries the iods, and returns the damaged ranges of the file that still exist.
     async fn still_damaged(&self, file: FileId, damage: &Damage) -> Result<Vec<(Suspect, Finding)>, Status> {
         let info = self.volume.namespace.info(file)?;
         let Ok(Some(objects)) = self.volume.objects(&info) else { return Ok(Vec::new()) };

@@ -1,5 +1,5 @@
-//! The check of intents to truncate: truncations that an iod refuses. Until every iod has truncated its object, the
-//! file cannot grow.
+//! The check of pending truncations finds each truncation that an iod refuses. Until every iod has truncated its
+//! object, the file cannot grow.
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -14,8 +14,8 @@ impl Check {
         self.begin("truncations", files.len() as u64).await?;
         for file in files {
             let Err(refused) = self.volume.finish_cut(file).await else { continue };
-            // `Delay` means that an iod is down: the truncation continues when the iod is back. The check of objects
-            // reports the iod.
+            // `Delay` means that an iod is down, so the truncation continues when the iod is back. The check of objects
+            // reports this iod.
             let (Some(Cut::To(size)), true) = (self.volume.notes.cut(file), refused != Status::Delay) else { continue };
             let text =
                 format!("it was truncated to {size} bytes, but an iod refuses to truncate its object: {refused}");

@@ -37,12 +37,12 @@ pub enum SquashWhom {
     None,
     /// The mgr squashes the superuser (user 0).
     Root,
-    /// The mgr squashes all callers.
+    /// The mgr squashes all callers, including the superuser.
     All,
 }
 
 /// A directory that clients may mount, and on what terms. A directory may be exported several times, to different
-/// clients. For each client, the first export with its address applies.
+/// clients. For each client, the first export applies whose `clients` contain the address of the client.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
@@ -152,7 +152,7 @@ fn bad<T>(name: &'static str, reason: String) -> Result<T, Error> {
 }
 
 impl Export {
-    /// Checks the export and returns it as a [`Rule`]. The mgr's own settings are the defaults.
+    /// Checks the export and returns it as a [`Rule`]. The settings of the mgr apply where the export sets none.
     pub(super) fn check(&self, config: &Config) -> Result<Rule, Error> {
         if !self.path.starts_with('/') {
             return bad(
@@ -204,8 +204,8 @@ impl Export {
             set.map_err(|e| Error::BadConfig { name: part.name(), reason: e.to_string() })
         };
         let count = self.stripe_count.unwrap_or(config.stripe_count);
-        // Most kernel clients with the flexible files layout type cannot use striped files: files on all iods would
-        // take the mgr path. So the default for such exports is one iod for each file.
+        // Most kernel clients with the flexible files layout type cannot use striped files, and use the mgr path for
+        // them. So the default for such exports is one iod for each file.
         let one = count == 0 && self.kernel_layout.unwrap_or(config.kernel_layout) == KernelLayout::Flexfiles;
         let count = if one { 1 } else { count }.to_string();
         set(Part::StripeUnit, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;

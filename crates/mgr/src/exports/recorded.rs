@@ -1,5 +1,5 @@
-//! The durable record of exports: which directories were exported at earlier starts of the mgr, and from which epoch on
-//! the filehandles of their files are valid.
+//! The durable record of exports: which directories were exported at earlier starts of the mgr, and the export epoch
+//! from which filehandles of their files are valid. The export epoch is a number that grows when the exports change.
 
 use super::{EXPORTS_MAX, Exports};
 use crate::handle::EPOCH_MAX;
@@ -9,20 +9,20 @@ use std::collections::BTreeMap;
 use types::{FileId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Key of the record in the registry of the metadata store.
+/// Key of the record of exports in the registry of the metadata store.
 const KEY: &[u8] = b"mgr/exports";
 
 /// An export whose directory exists: the names on its path from the root directory, and the directory itself.
 pub(super) type Rooted<'a> = (&'a [Bytes], FileId);
 
-/// The exports as recorded in the metadata store.
+/// The record of exports, as it is in the metadata store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Recorded {
-    /// Epoch of the newest export. Each start of the mgr that finds new exports increments the epoch.
+    /// Epoch of the newest export. Each start of the mgr that finds new exports increments this number.
     epoch: u32,
-    /// For each exported directory: the epoch of its filehandles. The mgr refuses filehandles of regular files with a
-    /// lower epoch, because the file may belong to another export now. The epoch rises when the export is new, and when
-    /// a new export begins below it. The epoch never falls, so that valid filehandles stay the same.
+    /// For each exported directory: the lowest epoch of valid filehandles. The mgr refuses filehandles of regular files
+    /// with a lower epoch, because the file may belong to another export now. This epoch rises when the export is new,
+    /// and when a new export begins below it. It never falls, so that valid filehandles stay the same.
     good_from: BTreeMap<FileId, u32>,
 }
 
@@ -44,11 +44,11 @@ impl Xdr for Recorded {
 }
 
 impl Recorded {
-    /// Returns the record for these exports, computed from the record of the start before.
+    /// Returns the record for these exports, computed from the record of the previous start of the mgr.
     ///
-    /// A store without a record is new, or an older version of Weir has served it. Such a version gave out filehandles
-    /// of files in exports that the client did not see. So if one export contains another, the mgr refuses filehandles
-    /// of files in the outer export that are from before this start.
+    /// A store without a record is new, or an older version of Weir has served it. Such a version sent clients
+    /// filehandles of files in exports that the clients did not see. So if one export contains another, the mgr refuses
+    /// filehandles of files in the outer export that are from before this start.
     pub(super) fn at_start(
         namespace: &Namespace<Embedded>,
         exports: &[Rooted<'_>],
@@ -67,8 +67,8 @@ impl Recorded {
         })
     }
 
-    /// Returns the record after a start with these exports: new exports get a new epoch, and removed exports leave the
-    /// record.
+    /// Returns the record after a start with these exports. New exports get a new epoch, and the record no longer
+    /// contains removed exports.
     fn followed_by(&self, exports: &[Rooted<'_>]) -> Self {
         let is_new = |(_, root): &Rooted<'_>| !self.good_from.contains_key(root);
         let new: Vec<_> = exports.iter().filter(|export| is_new(export)).collect();
@@ -83,14 +83,15 @@ impl Recorded {
         next
     }
 
-    /// Returns the record restricted to these exports. An export without a recorded epoch gets epoch 0: its directory
-    /// was created after it was configured, so no older filehandles of its files exist.
+    /// Returns the record restricted to the exports `exports`. An export without a recorded epoch gets epoch 0. Its
+    /// directory was created after the export was configured, so no older filehandles of its files exist.
     fn with(&self, exports: &[Rooted<'_>]) -> Self {
         let good_from = exports.iter().map(|(_, root)| (*root, self.good_from(*root))).collect();
         Recorded { epoch: self.epoch, good_from }
     }
 
-    /// Returns the epoch of the filehandles of an export. The mgr accepts filehandles of files from this epoch on.
+    /// Returns the lowest epoch of valid filehandles of an export. The mgr refuses filehandles of files with a lower
+    /// epoch.
     pub(super) fn good_from(&self, root: FileId) -> u32 {
         self.good_from.get(&root).copied().unwrap_or(0)
     }

@@ -1,12 +1,12 @@
-//! The durable record of the terms of exports: if the terms changed since the last start, the mgr ends the rights that
-//! clients got before.
+//! The durable record of the terms of exports. If the terms changed since the last start, the mgr revokes the rights
+//! that clients got before this start.
 
 use super::Exports;
 use std::fmt::Write;
 use types::Status;
 use wire::native::Key;
 
-/// Key of the record in the registry of the metadata store.
+/// Key of the record of terms in the registry of the metadata store.
 const KEY: &[u8] = b"mgr/export-terms";
 
 impl Exports {

@@ -1,5 +1,5 @@
-//! The CLAIM exchange with iods: a claim binds an iod to one metadata store. The mgr claims an iod when the iod
-//! connects, and claims all iods again whenever it makes a new mark.
+//! The CLAIM exchange with iods: by a claim, a metadata store takes over an iod and its objects. The mgr claims an iod
+//! when the iod connects, and claims all iods again whenever it makes a new mark (a random number in the claim).
 
 use super::claims::Refusal;
 use super::link::{Asked, Link};
@@ -12,17 +12,18 @@ use std::time::Duration;
 use types::{Generation, Status};
 use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
 
-/// How long the mgr waits for the other iods before it claims the first ones. If one iod refuses the metadata store,
-/// the mgr then claims no iod at all.
+/// Longest time for which the mgr waits until it has tried all other configured iods, before it claims an iod. If one
+/// iod has refused the metadata store by then, the mgr claims no iod.
 const OTHERS: Duration = Duration::from_secs(2);
-/// Time limit for an iod to report its claim. The iod may have died since HELLO, and other iods wait for the reply.
+/// Time limit for an iod to reply with its claim. The iod may have died since its reply to HELLO, and the mgr claims
+/// other iods only after this reply.
 const SILENT: Duration = Duration::from_secs(5);
-/// Time limit for an iod to find the highest inode number among its objects.
+/// Time limit for an iod to find and return the highest inode number among its objects.
 const LISTED: Duration = Duration::from_secs(60);
 /// Largest number of attempts to claim an iod while another mgr changes the claim of the iod.
 const TRIES: usize = 4;
 
-/// Error text for an iod that has lost a mark (the random number in a claim) after it had accepted the mark.
+/// Error text for an iod whose disk has lost a mark (the random number in a claim) that the iod had accepted.
 const BEHIND: &str = "its disk is an older copy: the iod was given a later mark than it remembers, and files would have the bytes of that time; nothing was \
                       changed: start the iod on its newest disk; if that is lost, docs/replacing-a-disk.md says what to do";
 
@@ -51,7 +52,7 @@ impl Iods {
         })
     }
 
-    /// Asks an iod for its claim and for the highest inode number among its objects.
+    /// Requests from an iod its claim and the highest inode number among its objects.
     pub(super) async fn remembered(&self, link: &Link) -> Result<ClaimReply, String> {
         self.ask_claim(link, None, true).await
     }
@@ -74,19 +75,19 @@ impl Iods {
         let all = self.slots.len();
         let others = self.asked.subscribe();
         let wait = async { drop(others.clone().wait_for(|asked| *asked >= all).await) };
-        // An iod that does not answer must not delay the other iods, so the wait has a time limit.
+        // An iod that does not reply must not delay the other iods, so the wait has a time limit.
         let _ = tokio::time::timeout(OTHERS, wait).await;
         self.check_not_refused()
     }
 
-    /// Fails if an iod has refused this metadata store. The mgr must then claim no other iod.
+    /// Returns an error if an iod has refused this metadata store, because the mgr must then claim no other iod.
     pub(super) fn check_not_refused(&self) -> Result<(), Unclaimed> {
         let why = |refused: Refused| format!("the iod at {} has refused the metadata store", refused.address);
         self.refused().map_or(Ok(()), |refused| Err(Unclaimed::Failed(why(refused))))
     }
 
-    /// Claims an iod, even if the iod already has the newest mark: after each start, an iod serves clients only once
-    /// the mgr has claimed it.
+    /// Claims an iod, even if the iod already has the newest mark. After each of its starts, an iod serves clients only
+    /// once the mgr has claimed it.
     pub(super) async fn claim_now(&self, link: &Link) -> Result<Claim, Unclaimed> {
         let failed = |e: Status| Unclaimed::Failed(format!("the claim cannot be recorded: {e}"));
         let iod = link.hello.iod;
@@ -119,24 +120,25 @@ impl Iods {
         Ok(())
     }
 
-    /// Returns whether a new mark is needed because the store has allocated most of the inode numbers that the current
-    /// claim covers.
+    /// Returns whether the mgr must make a new mark, because the store has allocated most of the inode numbers that the
+    /// current claim covers.
     pub(crate) async fn is_short_of_numbers(&self) -> bool {
         self.claims.is_short_of_numbers().await == Ok(true)
     }
 
-    /// Stores a new mark on all connected iods. The other iods get the mark when they connect. From then on, the iods
-    /// detect every earlier copy of the store as an older one.
+    /// Stores a new mark on all connected iods. The other iods get the mark when they connect. An iod with the new mark
+    /// detects every copy of the store from before the mark as an older copy.
     pub(crate) async fn leave_mark(&self) -> Result<(), Status> {
         let newest = self.claims.renew().await?;
         let up = self.up();
-        // Claim all iods concurrently: an iod that does not answer must not delay the others.
+        // Claim all iods concurrently, so that an iod that does not reply does not delay the others.
         join_all(up.iter().map(|(number, link)| self.leave_with(*number, link))).await;
         let all_have = self.state().members.values().all(|member| member.claimed == Some(newest.mark));
         if all_have { self.claims.forget_oldest().await } else { Ok(()) }
     }
 
-    /// Claims a connected iod again. If this fails, closes the link, so that the mgr connects and claims the iod again.
+    /// Claims a connected iod again. If this fails, closes the link, so that the mgr reconnects to the iod and claims
+    /// it then.
     pub(super) async fn leave_with(&self, number: u16, link: &Arc<Link>) {
         match self.claim_again(number, link).await {
             Ok(()) => return,
@@ -151,8 +153,8 @@ impl Iods {
         link.close();
     }
 
-    /// Records that the iod at this address refused the metadata store. The mgr must stop if the store is an older
-    /// copy, or if no iod has accepted a claim since the start.
+    /// Records that the iod at `address` refused the metadata store. The mgr must stop if its store is an older copy,
+    /// or if no iod has accepted a claim since the start of the mgr.
     pub(super) fn refuse(&self, address: String, refusal: Refusal) {
         let began = self.state().members.values().any(|member| member.claimed.is_some());
         if began && matches!(refusal, Refusal::Foreign { .. }) {
@@ -171,7 +173,7 @@ impl Iods {
         self.refused.borrow().clone()
     }
 
-    /// Completes when an iod has refused the metadata store in a way that requires the mgr to stop.
+    /// Completes when an iod has refused the metadata store and the mgr must stop for this reason.
     pub(crate) async fn until_refused(&self) -> Refused {
         let mut refused = self.refused.subscribe();
         loop {
@@ -184,8 +186,8 @@ impl Iods {
         }
     }
 
-    /// Records that the mgr has tried the configured address with index `slot`, so that claims of other iods no longer
-    /// wait for it.
+    /// Records that the mgr has tried to connect to the configured address with index `slot`. Claims of other iods no
+    /// longer wait for this address.
     pub(super) fn asked(&self, slot: usize) {
         if !self.slots[slot].asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
             self.asked.send_modify(|asked| *asked += 1);

@@ -3,7 +3,7 @@
 //!
 //! A claim contains a mark, a random number. The mgr makes a new mark at each start, after each dump, and periodically
 //! while files change. The mgr records each mark in the store before any iod gets it. If the store does not have the
-//! mark of an iod, another store or a later state of this store has used the iod.
+//! mark of an iod, the mgr refuses the iod. Another store or a later state of this store has used such an iod.
 
 use super::given::Turns;
 use meta::{Embedded, Namespace};
@@ -14,15 +14,16 @@ use wire::native::{Claim, ClaimReply};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 const PREFIX: &[u8] = b"mgr/mark/";
-/// Number of unallocated inode numbers that a claim covers: far more than the store allocates between two checks.
+/// Number of unallocated inode numbers that a claim covers: far more than the store allocates between two checks for a
+/// new mark.
 const AHEAD: u64 = 1 << 24;
-/// When the store has more marks than this, the mgr removes the oldest and keeps [`MARKS_KEPT`].
+/// When the store has more marks than this number, the mgr removes the oldest marks and keeps [`MARKS_KEPT`].
 const MARKS_MAX: usize = 512;
 const MARKS_KEPT: usize = 256;
 /// Largest number of marks that one read of the registry returns.
 const MARKS_READ: usize = 1 << 16;
 
-/// Why an iod must not be used with this metadata store.
+/// Why the mgr must not use an iod with this metadata store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// Another metadata store uses the iod.
@@ -42,7 +43,8 @@ pub enum Refusal {
          the mgr on the newest state, or, if that is lost, start it once with --recover-old-store"
     )]
     Old {
-        /// The epoch in the claim of the iod, which is that of the later state.
+        /// The epoch (number of a start of the mgr) in the claim of the iod. A later state of this store has had this
+        /// epoch.
         epoch: u32,
     },
     /// The iod has no claim, and has objects with inode numbers that this store has not allocated.
@@ -59,8 +61,8 @@ pub enum Refusal {
     },
 }
 
-/// Decides from the reply of an iod whether a store may use the iod. `next` is the lowest unallocated inode number of
-/// the store, and `knows` returns whether the store has recorded a mark.
+/// Decides from the claim in the reply of an iod whether a store may use the iod. `next` is the lowest unallocated
+/// inode number of the store. `knows` returns whether the store has recorded a mark.
 pub(super) fn judge(
     own: StoreId,
     next: u64,
@@ -80,7 +82,7 @@ pub(super) fn judge(
     })
 }
 
-/// The registry record of a mark: in which epoch and when the mgr made the mark.
+/// The registry record of a mark: the epoch in which the mgr made the mark, and the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Mark {
     epoch: u32,
@@ -109,7 +111,7 @@ pub(super) struct Claims {
     pub(super) namespace: Arc<Namespace<Embedded>>,
     pub(super) store: StoreId,
     epoch: u32,
-    /// The newest claim of this start of the mgr; `None` before the first claim.
+    /// The newest claim of this start of the mgr; `None` if this start has made no claim yet.
     current: Mutex<Option<Claim>>,
     /// Locks by which only one task at a time claims an iod.
     pub(super) turns: Turns,
@@ -125,7 +127,7 @@ impl Claims {
         self.namespace.next_id().map(|next| next.0)
     }
 
-    /// Decides from the reply of an iod whether this store may use the iod.
+    /// Decides from the claim in the reply of an iod whether this store may use the iod.
     pub(super) fn judge(&self, answer: &ClaimReply) -> Result<Result<(), Refusal>, Status> {
         judge(self.store, self.next()?, answer, |mark| self.knows(mark))
     }
@@ -134,7 +136,7 @@ impl Claims {
         Ok(self.namespace.registry(&mark_key(mark))?.is_some())
     }
 
-    /// Records a mark durably as one of this store's own.
+    /// Records a mark durably in this store, so that the store may use iods with this mark.
     pub(super) async fn adopt(&self, mark: u64, epoch: u32) -> Result<(), Status> {
         let now = net::clock::now();
         let record = Mark { epoch, left: Timestamp::from(now).secs.max(0) as u64 };
@@ -143,13 +145,14 @@ impl Claims {
 
     async fn make(&self) -> Result<Claim, Status> {
         let mark = getrandom::u64().map_err(|_| Status::ServerFault)?.max(1);
-        // Record the mark before any iod gets it. A store without the mark of its own iod would count as an older copy.
+        // Record the mark before any iod gets it. A store that does not have the mark of its own iod counts as an older
+        // copy.
         self.adopt(mark, self.epoch).await?;
         let numbers = self.next()?.checked_add(AHEAD).ok_or(Status::Corrupt)?;
         Ok(Claim { store: self.store, epoch: self.epoch, mark, numbers })
     }
 
-    /// Returns the newest claim of this start of the mgr. Makes the first claim if there is none.
+    /// Returns the newest claim of this start of the mgr. Makes the first claim of this start if there is none.
     pub(super) async fn current(&self) -> Result<Claim, Status> {
         let mut current = self.current.lock().await;
         match *current {
@@ -158,27 +161,27 @@ impl Claims {
         }
     }
 
-    /// Makes a claim with a new mark. From now on, [`Self::current`] returns this claim.
+    /// Makes a claim with a new mark. Later calls of [`Self::current`] return this claim.
     pub(super) async fn renew(&self) -> Result<Claim, Status> {
         let mut current = self.current.lock().await;
         Ok(*current.insert(self.make().await?))
     }
 
-    /// Returns whether a new claim is needed because the store has allocated most of the inode numbers that the current
-    /// claim covers.
+    /// Returns whether the mgr must make a new claim, because the store has allocated most of the inode numbers that
+    /// the current claim covers.
     pub(super) async fn is_short_of_numbers(&self) -> Result<bool, Status> {
         let next = self.next()?;
         Ok(self.current.lock().await.is_some_and(|claim| next.saturating_add(AHEAD / 2) > claim.numbers))
     }
 
-    /// Removes the oldest marks from the store if there are many. Every iod must have the newest mark, so that no iod
-    /// needs an older one.
+    /// Removes the oldest marks from the store if the store has many. The caller knows that every iod has the newest
+    /// mark, so no iod needs an older one.
     pub(super) async fn forget_oldest(&self) -> Result<(), Status> {
         let marks = self.namespace.registry_list(PREFIX, MARKS_READ)?;
         if marks.len() <= MARKS_MAX {
             return Ok(());
         }
-        // A mark record that cannot be decoded counts as the oldest.
+        // A mark record that cannot be decoded counts as the oldest, so that it is removed first.
         let left = |value| Mark::from_bytes(value).map_or(0, |mark| mark.left);
         let mut marks: Vec<_> = marks.iter().map(|(key, value)| (left(value), key)).collect();
         marks.sort_unstable();

@@ -1,5 +1,5 @@
-//! Fences for an iod that connects: before any request uses the iod, the mgr sends it all fences that the namespace has
-//! stored as intents.
+//! Fences for an iod that connects: the namespace has stored them as intents. The mgr sends them to the iod before it
+//! uses the iod for any request.
 
 use super::Iods;
 use super::link::{Link, SILENT, within};
@@ -10,16 +10,16 @@ use wire::native::{FenceArgs, Nothing, Procedure, Rights};
 
 /// Largest number of intents that one read of the namespace returns.
 const FENCES: usize = 1024;
-/// Number of fences in flight to the iod at a time.
+/// Number of fences in flight to an iod at a time.
 const AT_ONCE: usize = 16;
 
-/// Sends all pending fences to an iod. On failure, returns the text that `weir status` shows for the iod.
+/// Sends all pending fences to an iod. If this fails, returns the text that `weir status` shows for the iod.
 pub(super) async fn tell_fences(iods: &Iods, number: u16, link: &Link) -> Result<(), String> {
     fence(iods, number, link).await.map_err(|e| format!("cannot send it the pending fences: {e}"))
 }
 
-/// Sends all pending fences to an iod before any request uses it. The mgr may have revoked capabilities while the iod
-/// was down.
+/// Sends all pending fences to an iod before the mgr uses the iod for any request. The mgr may have revoked
+/// capabilities while the iod was down.
 async fn fence(iods: &Iods, number: u16, link: &Link) -> Result<(), Status> {
     let mut after = None;
     loop {
@@ -28,7 +28,8 @@ async fn fence(iods: &Iods, number: u16, link: &Link) -> Result<(), Status> {
         after = Some(*last);
         let fences = page.iter().filter(|noted| matches!(noted.intent, Intent::Fence(_))).map(|noted| noted.file);
         let fences: Vec<FileId> = fences.collect();
-        // Send several fences at a time: each takes a flush on the iod, and client requests wait for the iod.
+        // Send several fences at a time: each fence takes a flush on the iod, and client requests wait until the iod
+        // has all fences.
         let mut told = stream::iter(fences).map(|file| fence_one(iods, number, link, file)).buffer_unordered(AT_ONCE);
         while let Some(outcome) = told.next().await {
             outcome?;
@@ -49,7 +50,7 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
     match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
         Ok(Nothing) => Ok(()),
         Err(Status::Delay) => Err(Status::Delay),
-        // Continue: an object that the iod cannot fence, the iod can neither read nor write.
+        // Continue after this error: if the iod cannot fence an object, clients can neither read nor write the object.
         Err(e) => {
             tracing::error!(file = file.0, iod = %link.hello.iod, "cannot fence the objects of the file: {e}");
             Ok(())

@@ -1,8 +1,8 @@
-//! The marks that the mgr has sent to each iod. An iod that connects with an earlier mark runs on an older copy of its
-//! disk, and the mgr refuses to use it.
+//! The marks (random numbers in claims) that the mgr has sent to each iod. If an iod connects with an earlier mark than
+//! its last one, the disk of the iod is an older copy, and the mgr refuses the iod.
 //!
 //! The mgr records a mark for an iod before it sends the mark, and again when the iod has accepted it. So after any
-//! crash or failure, the iod has one of the marks recorded since its last acceptance.
+//! crash or failure, the iod has the mark that it accepted last, or one that the mgr has sent since.
 
 use super::claims::Claims;
 use std::collections::HashMap;
@@ -13,17 +13,17 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 const PREFIX: &[u8] = b"mgr/given/";
 
-/// Largest number of sent marks for which the mgr has no acceptance. Only an iod that fails at every start of the mgr
-/// reaches this number.
+/// Largest number of marks that the mgr has sent to an iod without an acceptance of the iod. Only an iod that fails at
+/// every start of the mgr reaches this number.
 const GIVING_MAX: usize = 256;
 
-/// The marks recorded for one iod, of which the iod has one. Mark 0 stands for no mark.
+/// The marks that the mgr has recorded for one iod. The iod has one of these marks. Mark 0 stands for no mark.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Given {
     /// The mark that the iod accepted last.
     taken: u64,
-    /// The marks that the mgr has sent since then. A failed CLAIM may have reached the disk of the iod, which then
-    /// reports this mark after its next start.
+    /// The marks that the mgr has sent since the iod last accepted one. A failed CLAIM may have reached the disk of the
+    /// iod. The iod then reports the mark of this CLAIM after its next start.
     giving: Vec<u64>,
 }
 
@@ -39,7 +39,8 @@ impl Xdr for Given {
 }
 
 impl Given {
-    /// Returns whether an iod that reports the mark `remembered` has lost a later mark.
+    /// Returns whether an iod that reports the mark `remembered` once had a later mark, so that its disk is an older
+    /// copy.
     fn is_behind(&self, remembered: u64) -> bool {
         remembered != 0 && self.taken != remembered && !self.giving.contains(&remembered)
     }
@@ -62,7 +63,7 @@ fn key(iod: IodId) -> Vec<u8> {
 pub(super) struct Turns(Mutex<HashMap<IodId, Arc<AsyncMutex<()>>>>);
 
 impl Turns {
-    /// Locks an iod against claims by other tasks, as long as the returned guard lives.
+    /// Locks an iod against claims by other tasks, until the caller drops the returned guard.
     pub(super) async fn of(&self, iod: IodId) -> OwnedMutexGuard<()> {
         let turn = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(iod).or_default().clone();
         turn.lock_owned().await
@@ -80,8 +81,8 @@ impl Claims {
         self.namespace.registry_put(net::clock::now().into(), &key(iod), record.as_ref()).await
     }
 
-    /// Returns whether the mgr has sent an iod a later mark than the mark `remembered`, which the iod reports. 0: the
-    /// iod has no mark.
+    /// Returns whether an iod that reports the mark `remembered` has accepted a later mark before. `remembered` is 0
+    /// for an iod without a mark.
     pub(super) fn is_behind(&self, iod: IodId, remembered: u64) -> Result<bool, Status> {
         Ok(self.given(iod)?.is_some_and(|given| given.is_behind(remembered)))
     }
@@ -90,7 +91,7 @@ impl Claims {
         if self.given(iod)?.as_ref() == Some(&given) { Ok(()) } else { self.put(iod, Some(given)).await }
     }
 
-    /// Records durably that the mgr is about to send `mark` to an iod, which now reports the mark `remembered` (0:
+    /// Records durably that the mgr is about to send `mark` to an iod. The iod now reports the mark `remembered` (0:
     /// none).
     pub(super) async fn gives(&self, iod: IodId, remembered: u64, mark: u64) -> Result<(), Status> {
         let mut given = self.given(iod)?.unwrap_or(Given { taken: remembered, giving: Vec::new() });
@@ -98,13 +99,13 @@ impl Claims {
         self.change(iod, given).await
     }
 
-    /// Records durably that an iod has accepted a mark.
+    /// Records durably that an iod has accepted the mark `taken`.
     pub(super) async fn took(&self, iod: IodId, taken: u64) -> Result<(), Status> {
         self.change(iod, Given { taken, giving: Vec::new() }).await
     }
 
-    /// Removes the marks recorded for an iod, so that the mgr accepts the iod with any mark. A recovered older copy of
-    /// the store does not have the iod's newest marks.
+    /// Removes the marks recorded for an iod, so that the mgr accepts the iod with any mark. This is for a recovered
+    /// older copy of the store, which does not have the iod's newest marks.
     pub(super) async fn forget_given(&self, iod: IodId) -> Result<(), Status> {
         self.put(iod, None).await
     }

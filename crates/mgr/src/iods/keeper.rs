@@ -13,15 +13,15 @@ use tokio::time::Instant;
 use types::Status;
 use wire::native::{Nothing, Procedure, StatsReply};
 
-/// Pause before the second attempt to connect. Each further failure doubles the pause.
+/// Pause between the first and the second attempt to connect to an iod. Each further failure doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest pause between two attempts to connect.
+/// Longest pause between two attempts to connect to an iod.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// Interval at which the mgr asks a connected iod for its capacity and counters.
+/// Interval at which the mgr requests the capacity and the counters of a connected iod.
 const STATS_EVERY: Duration = Duration::from_secs(2);
 
-/// Time limit for the first request after HELLO, shorter than [`SILENT`]. The iod may have died since HELLO, and
-/// executes no other request of this mgr.
+/// Time limit for the reply to the first request after HELLO, shorter than [`SILENT`]. The iod may have died since its
+/// reply to HELLO. The iod executes no other request of this mgr at this time, so no other request delays the reply.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(5);
 
 /// Keeps the mgr connected to the iod at the configured address with index `slot`, forever.
@@ -69,13 +69,13 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let known = iods.state().numbers.get(&link.hello.iod).copied();
     if let Some(number) = known {
         tell_fences(iods, number, &link).await?;
-        // Check again, because another iod may have refused the store while this function sent the fences.
+        // Check again that no iod has refused the store: another iod may have done so while the mgr sent the fences.
         iods.check_not_refused().map_err(|why| unclaimed(iods, address, why))?;
     }
     let claim = iods.claim_now(&link).await.map_err(|why| unclaimed(iods, address, why))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
-    // Send the fences that were stored since the first call.
+    // Send the fences that the namespace has stored since `tell_fences` sent the earlier ones.
     tell_fences(iods, number, &link).await?;
     {
         let mut state = iods.state();
@@ -88,8 +88,8 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
             Member { registered, link: Some(link.clone()), since: Instant::now(), stats, claimed: Some(claim.mark) };
         state.members.insert(number, member);
     }
-    // The mgr may have made a new mark during this function. Only connected iods got the mark, and this iod did not
-    // count as connected.
+    // Claim the iod again: if the mgr has made a new mark during this function, only iods that counted as connected
+    // have got it.
     if let Err(why) = iods.claim_again(number, &link).await {
         leave(iods, number, &link);
         return Err(unclaimed(iods, address, why));
@@ -111,7 +111,7 @@ fn unclaimed(iods: &Iods, address: &Address, why: Unclaimed) -> String {
     }
 }
 
-/// Creates or updates the registry record of the iod, and returns the record.
+/// Creates or updates the registry record of the iod behind `link`, and returns the record.
 async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registered, Status> {
     let id = link.hello.iod;
     let local = link.proven.local.as_ref().filter(|l| l.host.len() <= BOOT_ID_MAX && l.path.len() <= SOCKET_PATH_MAX);
@@ -124,7 +124,8 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         let mut state = iods.state();
         let number = match state.numbers.get(&id) {
             Some(number) => *number,
-            // Allocate the number under the lock, so that no other iod that registers now gets the same number.
+            // Allocate the iod number under the lock, so that no other iod that registers at the same time gets this
+            // number.
             None => {
                 let free = (0..=u16::MAX).find(|n| !state.numbers.values().any(|taken| taken == n));
                 let number = free.ok_or(Status::NoSpc)?;
@@ -136,13 +137,14 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         (known, Registered { number, id, tcp, local })
     };
     if known.as_ref() != Some(&registered) {
-        // If this fails, the number stays allocated, because the record may have been stored nevertheless.
+        // If the store fails, keep the number allocated, because the record may have been stored nevertheless.
         register::put(&iods.namespace, &registered).await?;
     }
     Ok(registered)
 }
 
-/// Asks the iod for capacity and counters at intervals until the link to the iod ends. Returns why the link ended.
+/// Requests the capacity and the counters of the iod at intervals until the link to the iod is closed. Returns why the
+/// link was closed.
 async fn watch(iods: &Iods, number: u16, link: &Link) -> String {
     let stats = async {
         loop {

@@ -1,4 +1,5 @@
-//! Links: the connections of the mgr to one iod, and calls of the native data program over them.
+//! Links to iods: a link is the set of connections of the mgr to one iod, over which the mgr calls procedures of the
+//! native data program.
 
 use net::clock::unix_now;
 use net::rpc::{Connection, Limits, NoService};
@@ -18,27 +19,28 @@ use wire::native::{
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
 
-/// How long an iod may leave a request unanswered before it counts as down. The iod's own work on one request takes
-/// less, unless its disk hangs.
+/// How long an iod may leave a request without a reply before it counts as down. The iod needs less time for one
+/// request, unless its disk hangs.
 pub(super) const SILENT: Duration = Duration::from_secs(20);
 
-/// Number of connections to one iod for ordinary requests. The iod executes one request of each connection at a time.
+/// Number of connections to one iod for requests other than NEWS and LENGTHS. The iod executes one request of each
+/// connection at a time.
 const CONNECTIONS: usize = 4;
 /// Time limit for connecting to an iod, and for its reply to HELLO.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit of a request. It must suffice for a stable write of a full payload on a slow disk, queued behind other
-/// requests.
+/// Time limit of a request to an iod. It must suffice for a stable write of a full payload on a slow disk, queued
+/// behind other requests.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the mgr sends no PULL to an iod after the iod could not read from another iod. Each such attempt may take
+/// How long the mgr sends no PULL to an iod after the iod could not read from a source iod. Each failed PULL may take
 /// some seconds.
 const PULL_REST: Duration = Duration::from_secs(30);
-/// Largest number of PULL requests to one iod at a time. A PULL takes some seconds if the source iod does not answer.
-/// Requests behind it must not wait so long that the mgr takes this iod to be down.
+/// Largest number of PULL requests to one iod at a time. A PULL takes some seconds if the source iod does not reply.
+/// Requests behind the PULLs must not wait so long that the mgr regards this iod as down.
 const PULLS: usize = 2;
 /// Time limit for the DNS lookup of an iod's address.
 const LOOKUP: Duration = Duration::from_secs(1);
-/// Lifetime of the tickets and capabilities that the mgr signs for itself, in seconds. Far longer than any request
-/// takes, and far more than the clocks of two hosts differ.
+/// Lifetime of the tickets and capabilities that the mgr signs for itself, in seconds. The lifetime is far longer than
+/// any request takes, and exceeds any clock difference of two hosts.
 const RIGHT_SECS: u64 = 3600;
 
 /// The connections to an iod that is up.
@@ -53,8 +55,8 @@ pub(crate) struct Link {
     turn: AtomicUsize,
     /// The connection for NEWS (write reports), if the iod serves NFS.
     news: Option<Connection>,
-    /// The connection for LENGTHS (questions about file lengths), if the iod serves NFS. The replies to the questions
-    /// must not wait until the mgr has processed NEWS.
+    /// The connection for LENGTHS (requests of the iod for file lengths), if the iod serves NFS. The mgr's replies to
+    /// LENGTHS must not wait until the mgr has processed NEWS.
     lengths: Option<Connection>,
     /// The configured address of the iod.
     address: Address,
@@ -62,7 +64,7 @@ pub(crate) struct Link {
     numeric: OnceCell<Vec<String>>,
     /// Semaphore that limits the PULL requests to this iod.
     pulls: Semaphore,
-    /// Until this time the mgr sends no PULL requests to this iod.
+    /// Time until which the mgr sends no PULL requests to this iod; `None`: the mgr sends them.
     rests_until: Mutex<Option<Instant>>,
     /// The IP address at which the mgr reaches the iod, if the data server of the iod listens on all addresses of its
     /// host.
@@ -96,8 +98,9 @@ pub(super) enum LinkError {
 impl Link {
     /// Connects to the iod at `address`, over its Unix socket if the iod is on this host.
     ///
-    /// `incarnation` must be larger than the numbers of all earlier links to this address, including the links of
-    /// earlier mgrs. When this function returns, the iod no longer executes requests of earlier links.
+    /// `incarnation` must be larger than the incarnation numbers of all earlier links to this address, including the
+    /// links of earlier starts of the mgr. When this function returns, the iod no longer executes requests of earlier
+    /// links.
     pub(super) async fn connect(
         address: &Address,
         fsid: Fsid,
@@ -105,16 +108,16 @@ impl Link {
         incarnation: u64,
         counters: &Counters,
     ) -> Result<Self, LinkError> {
-        // The owner includes the address. So an iod that is configured under two addresses by mistake does not end the
-        // connections of the other address.
+        // The owner includes the address. If two addresses of one iod are configured by mistake, the connections to one
+        // address then do not end those to the other.
         let origin = Origin { owner: key.derived_id(format!("mgr {address}").as_bytes()), incarnation };
         let greet = async |way: &Address| greet(way, way != address, fsid, key, origin, counters).await;
         let (mut connection, mut hello, mut proven) = greet(address).await?;
         let mut way = address.clone();
         if let (Address::Tcp { .. }, Some(path)) = (address, local_path(&proven)) {
             let local = Address::Unix(path.into());
-            // The socket path may be stale, may belong to another mount namespace, or to a user whom the mgr does not
-            // trust. If connecting fails, the mgr uses TCP.
+            // If connecting to the Unix socket fails, use TCP. The socket path may be stale, or belong to another mount
+            // namespace or to a user whom the mgr does not trust.
             if let Ok((over_unix, answer, more)) = greet(&local).await
                 && answer.iod == hello.iod
             {
@@ -129,14 +132,15 @@ impl Link {
             }
             connections.push(connection);
         }
-        // The iod answers the requests of a connection in order, and leaves NEWS and LENGTHS unanswered until it has
-        // something to report. So each of the two needs a connection of its own.
+        // The iod replies to the requests of a connection in order, and replies to NEWS and LENGTHS only when it has
+        // something to report. So NEWS and LENGTHS each need a connection of their own.
         let (mut news, mut lengths) = (None, None);
         if !proven.data_server.is_empty() {
             news = Some(greet(&way).await?.0);
             lengths = Some(greet(&way).await?.0);
         }
-        // Resolve the name only for a data server that listens on all addresses of its host.
+        // Resolve the host name only if the data server listens on all addresses of its host, because only then does
+        // the mgr use the result.
         let anywhere = |text: &String| text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
         let reached = match address {
             Address::Tcp { host, port } if proven.data_server.iter().any(anywhere) => {
@@ -162,8 +166,8 @@ impl Link {
         })
     }
 
-    /// Returns a capability with which the mgr itself uses an object. [`wire::native::STORE_OBJECT`] stands for the
-    /// whole store of the iod.
+    /// Returns a capability with which the mgr itself uses an object. [`wire::native::STORE_OBJECT`] as the object
+    /// stands for the whole store of the iod.
     pub(crate) fn capability(&self, object: ObjectId, generation: Generation, rights: Rights) -> Capability {
         self.sign(object, generation, rights, MGR_SESSION)
     }
@@ -182,8 +186,8 @@ impl Link {
         }
     }
 
-    /// Returns whether any connection of the link has ended. The iod may have restarted, so no request may use the link
-    /// any more.
+    /// Returns whether any connection of the link is closed. The iod may have restarted, so no request may use this
+    /// link any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.all().any(Connection::is_closed)
     }
@@ -204,15 +208,16 @@ impl Link {
         result.map_err(|e| self.status(Procedure::News, e))
     }
 
-    /// Sends the lengths of files and waits for the next questions of the iod. Returns `Delay` when the connection to
-    /// the iod is lost.
+    /// Sends the lengths of files and waits for the iod's next requests for lengths. Returns `Delay` when the
+    /// connection to the iod is lost.
     pub(crate) async fn lengths(&self, arguments: &LengthsArgs) -> Result<LengthsReply, Status> {
         let connection = self.lengths.as_ref().ok_or(Status::NotSupp)?;
         let result = call(connection, Procedure::Lengths, arguments, CALL_TIMEOUT).await;
         result.map_err(|e| self.status(Procedure::Lengths, e))
     }
 
-    /// Waits until one of the connections has ended, closes the others, and returns why the first one ended.
+    /// Waits until one of the connections of the link is closed, closes the others, and returns why the first one was
+    /// closed.
     pub(super) async fn closed(&self) -> Error {
         let ends = self.all().map(|c| Box::pin(c.closed()));
         let (why, ..) = futures_util::future::select_all(ends).await;
@@ -246,7 +251,7 @@ impl Link {
     /// Calls a procedure of the iod and waits for the result.
     ///
     /// # Errors
-    /// `Delay` if the iod does not answer, or if the mgr fenced the file in the meantime. Otherwise the status with
+    /// `Delay` if the iod does not reply, or if the mgr fenced the file during the call. Otherwise the status with
     /// which the iod refused the request.
     pub(crate) async fn call<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
         self.attempt(procedure, arguments).await.map_err(|e| if e == Status::Fenced { Status::Delay } else { e })
@@ -261,7 +266,8 @@ impl Link {
         result.map_err(|e| self.status(procedure, e))
     }
 
-    /// Does the same as [`Self::call`], but returns the exact reason of a refusal.
+    /// Does the same as [`Self::call`], but returns the iod's own status and explanation if the iod refuses the
+    /// request.
     pub(crate) async fn ask<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Asked> {
         let turn = self.turn.fetch_add(1, Relaxed);
         let connection = &self.connections[turn % self.connections.len()];
@@ -288,11 +294,11 @@ impl Link {
         self.numeric.get_or_init(|| look_up).await.clone()
     }
 
-    /// Asks the iod to copy bytes from another iod (PULL), which counts as a write. Returns `None` if the iod does not
-    /// support PULL or could not read all bytes. The caller must then move the bytes another way. After such a failure,
+    /// Makes the iod copy bytes from another iod (PULL), which counts as a write. Returns `None` if the iod does not
+    /// support PULL or could not read all bytes. The caller must then copy the bytes another way. After such a failure,
     /// the mgr sends this iod no PULL for [`PULL_REST`].
     pub(crate) async fn pull(&self, arguments: &PullArgs) -> Result<Option<PullReply>, Status> {
-        // Acquiring fails only if the semaphore is closed, and nothing closes it.
+        // Acquiring a permit fails only if the semaphore is closed, and no code closes it.
         let _turn = self.pulls.acquire().await.map_err(|_| Status::Delay)?;
         let resting = || self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
         if resting().is_some_and(|until| Instant::now() < until) {
@@ -305,8 +311,8 @@ impl Link {
                 tracing::info!(iod = %self.hello.iod, source = %arguments.source.iod, "the iod could not copy from the source iod: {why}");
             }
             Err(Asked::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => return Err(status),
-            // The object is busy on the iod, or the caller has lost the right to write the object. The mgr still sends
-            // further PULLs to this iod.
+            // The object is busy on the iod, or the caller has lost the right to write the object. This is no failure
+            // of PULL, so the mgr continues to send PULLs to this iod.
             Err(Asked::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
             Err(Asked::Refused(status, why)) => {
                 tracing::info!(iod = %self.hello.iod, %status, "the iod refused to copy from another iod: {why}");
@@ -317,7 +323,7 @@ impl Link {
         Ok(None)
     }
 
-    /// Translates a failed call to the status that the mgr's own caller gets.
+    /// Translates a failed call to the status that the caller in the mgr gets.
     fn status(&self, procedure: Procedure, error: CallError) -> Status {
         let iod = self.hello.iod;
         match error {
@@ -330,7 +336,7 @@ impl Link {
                 Status::Io
             }
             CallError::Failed(failure) => match failure.status {
-                // The bytes were damaged on the network, so the client must send them again.
+                // The network damaged the bytes, so the client must send them again.
                 Status::BadChecksum => Status::Delay,
                 Status::Fenced
                 | Status::Delay
@@ -385,8 +391,8 @@ async fn call<R: Xdr>(
     arguments.encode(&mut out);
     let reply = connection.call(PROGRAM, VERSION, procedure as u32, &Auth::None, out.finish(), timeout).await;
     if let Err(Error::Timeout(_)) = &reply {
-        // After a timeout, the iod may still execute the request. The next attempt must use new connections, which end
-        // the requests of this one.
+        // After a timeout, the iod may still execute the request. Close the link, so that the next attempt uses new
+        // connections, which end the requests of the old ones.
         connection.close();
     }
     let mut body = reply.map_err(CallError::Net)?.body;
@@ -394,7 +400,7 @@ async fn call<R: Xdr>(
     result.map_err(CallError::Failed)
 }
 
-/// Connects, sends HELLO, and checks that both sides have the key of the iod (PROVE).
+/// Connects to an iod, sends HELLO, and checks that both sides have the key of the iod (PROVE).
 async fn greet(
     address: &Address,
     is_sent: bool,
@@ -412,8 +418,8 @@ async fn greet(
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|_| LinkError::Failed(Status::ServerFault.into()))?;
     let expires = unix_now() + RIGHT_SECS;
-    // HELLO contains no secret: before the reply, the mgr does not know which iod answers, or whether the peer is an
-    // iod at all.
+    // HELLO contains no secret: before the reply, the mgr does not know which iod the peer is, or whether the peer is
+    // an iod at all.
     let hello = HelloArgs::new(&key.of_iod(IodId([0; 16])).ticket(fsid, MGR_SESSION, expires), nonce, true);
     let reply: HelloReply = call(&connection, Procedure::Hello, &hello, CONNECT_TIMEOUT).await?;
     if reply.fsid != fsid {
@@ -433,7 +439,7 @@ fn local_path(proven: &ProveReply) -> Option<String> {
     (net::address::boot_id() == Some(host.0)).then(|| local.path.clone())
 }
 
-/// Returns the result of a request to an iod, or `Delay` if it takes longer than `limit`.
+/// Returns the result of a request to an iod, or `Delay` if the request takes longer than `limit`.
 pub(super) async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     tokio::time::timeout(limit, answer).await.unwrap_or(Err(Status::Delay))
 }

@@ -2,7 +2,7 @@
 //! state that the iods have recorded.
 //!
 //! The recovered store allocates no inode number that a later state may have allocated. The mgr deletes no object
-//! without a file that may belong to a file of a later state. `weir fsck` lists these objects.
+//! without a file that may belong to a file of a later state. `weir fsck` lists the objects that the mgr keeps.
 
 use super::Iods;
 use super::claims::{Refusal, judge};
@@ -14,19 +14,19 @@ use std::collections::BTreeMap;
 use types::{FileId, IodId, StoreId};
 use wire::native::ClaimReply;
 
-/// What the store must take over from the claims and objects of its iods.
+/// What the mgr must take over into the recovered store from the claims and objects of its iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
     /// The lowest inode number that no later state has allocated.
     first: u64,
-    /// The largest epoch in the claims of the iods.
+    /// The largest epoch (number of a start of the mgr) in the claims of the iods.
     epoch: u32,
     /// The marks (random numbers in claims) of later states, each with its epoch.
     marks: Vec<(u64, u32)>,
 }
 
-/// Computes from the replies of the iods what the store must take over. Returns `None` if the store is not older than
-/// the state that the iods have recorded.
+/// Computes from the replies of the iods what the mgr must take over into the store. Returns `None` if the store is not
+/// older than the state that the iods have recorded.
 fn plan(
     own: StoreId,
     (next, epoch): (u64, u32),
@@ -57,7 +57,7 @@ fn plan(
 }
 
 impl Iods {
-    /// Makes an older copy of the store usable with its iods. All registered iods must answer.
+    /// Makes an older copy of the store usable with its iods. All registered iods must reply.
     pub(crate) async fn recover_old_store(&self, epoch: u32) -> Result<(), Error> {
         let mut answers = Vec::new();
         let mut seen: BTreeMap<IodId, &Address> = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Iods {
         Ok(())
     }
 
-    /// Connects to one iod, and asks it for its identity, its claim and the highest inode number among its objects.
+    /// Connects to one iod, and requests its identity, its claim and the highest inode number among its objects.
     async fn look_at(&self, address: &Address) -> Result<(IodId, ClaimReply), String> {
         let (cluster, incarnation) = (self.cluster(), self.next_incarnation());
         let link = Link::connect(address, cluster.fsid, &cluster.key, incarnation, &self.counters).await;
@@ -101,8 +101,8 @@ impl Iods {
         Ok((link.hello.iod, self.remembered(&link).await?))
     }
 
-    /// Takes the plan over into the store. The marks come last: while one is missing, the iods still detect the store
-    /// as an older copy.
+    /// Takes the plan over into the store. Records the marks last: while the store lacks one of these marks, the iods
+    /// still detect the store as an older copy.
     async fn take_over(&self, plan: &Plan) -> Result<(), types::Status> {
         let first = FileId(plan.first);
         store::keep_unknown_below(&self.namespace, first).await?;

@@ -81,7 +81,7 @@ pub(crate) fn record(key: &[u8], value: &Bytes) -> Option<Result<u16, String>> {
     })
 }
 
-/// Stores the record of an iod durably.
+/// Stores the registry record of an iod durably.
 pub(super) async fn put(namespace: &Namespace<Embedded>, iod: &Registered) -> Result<(), Status> {
     let key = [PREFIX, &iod.id.0].concat();
     let now = Timestamp::from(net::clock::now());

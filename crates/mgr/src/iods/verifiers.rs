@@ -11,37 +11,37 @@ use types::Verifier;
 ///
 /// A client compares the verifier of a COMMIT with the verifiers of the WRITEs before it. The verifier of each reply
 /// combines the replies of the iods to this request with the last known verifiers of the other iods. So two verifiers
-/// are equal only if no iod with bytes of either request has restarted in between. If another iod restarts, the
-/// verifiers may differ too. The client then needlessly sends its writes again.
+/// are equal only if no iod with bytes of either request has restarted between the two replies. If an iod without bytes
+/// of these requests restarts, the verifiers may differ too. The client then needlessly sends its writes again.
 #[derive(Debug)]
 pub(crate) struct Verifiers {
     nonce: u64,
-    /// How many times the mgr has dropped bytes that it had accepted.
+    /// How many times the mgr has discarded bytes of writes to which it had replied with success.
     losses: AtomicU64,
     known: Mutex<BTreeMap<u16, Known>>,
 }
 
-/// The state of an iod, as far as unstable writes depend on it.
+/// What the mgr knows of an iod whose unstable writes may be lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Known {
-    /// The iod is up. It has not lost unstable writes as long as it answers with this verifier.
+    /// The iod is up. It has lost no unstable writes as long as its replies contain this verifier.
     Here(Verifier),
-    /// The iod is down. Its unstable writes may be lost, and the mgr cannot ask it.
+    /// The iod is down. Its unstable writes may be lost, and the mgr cannot get a verifier from it.
     Away,
 }
 
 impl Verifiers {
-    /// Creates an empty table. `nonce` must be random.
+    /// Creates an empty table of verifiers. `nonce` must be random.
     pub(crate) fn new(nonce: u64) -> Self {
         Verifiers { nonce, losses: AtomicU64::new(0), known: Mutex::default() }
     }
 
-    /// Records the verifiers with which iods answered a request, and returns the mgr's verifier for the reply to the
+    /// Records the verifiers in the replies of iods to a request, and returns the mgr's verifier for the reply to the
     /// client.
     pub(crate) fn combine(&self, seen: &[(u16, Verifier)]) -> Verifier {
         let mut known = self.known();
         for (number, verifier) in seen {
-            // A reply that the iod sent before it went down does not mean that the iod is up again.
+            // Keep an iod that went down as `Away`: the iod may have sent this reply before it went down.
             let entry = known.entry(*number).or_insert(Known::Here(*verifier));
             if *entry != Known::Away {
                 *entry = Known::Here(*verifier);
@@ -49,8 +49,8 @@ impl Verifiers {
         }
         let mut hash = DefaultHasher::new();
         (self.nonce, self.losses.load(SeqCst)).hash(&mut hash);
-        // Also hash each verifier that differs from the recorded state of its iod. Otherwise an iod that answered with
-        // two verifiers, or has gone down since, would look like an iod that kept its bytes.
+        // Also hash each verifier that differs from the recorded state of its iod. Otherwise an iod that has sent two
+        // verifiers, or has gone down since, looks like an iod that kept its bytes.
         let same = |(number, verifier): &&(u16, Verifier)| known.get(number) == Some(&Known::Here(*verifier));
         seen.iter().filter(|one| !same(one)).for_each(|s| s.hash(&mut hash));
         for entry in known.iter() {
@@ -59,17 +59,19 @@ impl Verifiers {
         Verifier(hash.finish().to_be_bytes())
     }
 
-    /// Records that the mgr drops accepted bytes, so that no later COMMIT appears to cover these bytes.
+    /// Records that the mgr discards bytes that it had accepted, so that no later COMMIT appears to make these bytes
+    /// durable.
     pub(crate) fn lost(&self) {
         self.losses.fetch_add(1, SeqCst);
     }
 
-    /// Records that an iod has connected, with this verifier.
+    /// Records that an iod has connected, with the write verifier `verifier`.
     pub(super) fn came(&self, number: u16, verifier: Verifier) {
         self.known().insert(number, Known::Here(verifier));
     }
 
-    /// Records that an iod has gone down, so that a COMMIT without this iod does not look like a COMMIT that asked it.
+    /// Records that an iod has gone down. A COMMIT that cannot reach this iod then returns another verifier than one
+    /// that the iod executed.
     pub(super) fn left(&self, number: u16) {
         self.known().insert(number, Known::Away);
     }

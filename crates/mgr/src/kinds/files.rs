@@ -37,16 +37,16 @@ impl LayoutType for Files {
     fn grant(&self, grant: &Grant<'_>) -> Result<Bytes, Status> {
         let iods = grant.file.iods();
         let count = iods.len();
-        // Each data server accepts only its own filehandle. If the layout body has no space for the filehandles of all
-        // data servers, the file takes the mgr path.
+        // Each data server accepts only its own filehandle. If the filehandles of all data servers do not fit into the
+        // layout body, clients use the mgr path for the file.
         if !Body::has_room(grant.max_body, count, DATA_HANDLE_LEN) {
             return Err(Status::NoLayout);
         }
         let servers = grant.data_servers()?;
         let (device, first_stripe_index) = name(grant.devices, iods, servers, &grant.iods.cluster().key);
         let (handle, _) = grant.data_handles()?;
-        // The layout lists the filehandles in the order of the device's servers. The device may begin with another iod
-        // than the file.
+        // The layout lists the filehandles in the order of the data servers in the device. The first data server in the
+        // device may differ from the first iod of the file.
         let first = first_stripe_index as usize;
         let handles = (0..count).map(|at| handle((at + count - first) % count)).collect();
         let stripe_unit = grant.stripes()?.unit as u32;
@@ -54,8 +54,8 @@ impl LayoutType for Files {
     }
 
     fn too_large(&self) -> Status {
-        // Linux never retries with a larger reply size, and fails the write after `TooSmall`. After `NoLayout`, Linux
-        // writes through the mgr.
+        // Linux never retries LAYOUTGET with a larger reply size, and fails the write after `TooSmall`. After
+        // `NoLayout`, Linux writes through the mgr, so return `NoLayout`.
         Status::NoLayout
     }
 
@@ -78,7 +78,7 @@ impl LayoutType for Files {
 }
 
 /// Returns the device for these iods, and the index of the file's first iod in the device. Files with the same cyclic
-/// order of iods share a device, with whichever iod they begin.
+/// order of iods share a device, whichever of these iods is first.
 fn name(devices: &Devices, iods: &[u16], mut servers: Vec<DataServer>, key: &Key) -> ([u8; 16], u32) {
     let smallest = iods.iter().enumerate().min_by_key(|(_, number)| **number).map_or(0, |(at, _)| at);
     servers.rotate_left(smallest);
@@ -116,8 +116,8 @@ mod tests {
         let (new, _) = name(&devices, &[1, 2, 3], moved.to_vec(), &key);
         assert_ne!(new, id);
         assert_eq!(Device::from_bytes(&devices.address(id, KIND).unwrap()).unwrap(), device);
-        // A restarted iod with an unchanged address also results in a new device, because kernel clients may avoid the
-        // old device.
+        // An iod that restarted at an unchanged address also results in a new device, because kernel clients may avoid
+        // the old device.
         let run = Verifier([7; 8]);
         let restarted = [1, 2, 3].map(|n| if n == 2 { DataServer { run, ..server(2) } } else { server(n) });
         let (again, _) = name(&devices, &[1, 2, 3], restarted.to_vec(), &key);

@@ -27,8 +27,8 @@ impl LayoutType for Flexfiles {
         matches!(setting, KernelLayout::Flexfiles | KernelLayout::FlexfilesStriped)
     }
 
-    /// Offers files with several iods in each copy only if the export says that its clients support striping. Other
-    /// clients would fail.
+    /// Offers files with several iods in each copy only if the setting of the export says that its clients support
+    /// striping. Other kernel clients cannot use such layouts.
     fn expresses(&self, file: &dyn Stored, setting: KernelLayout) -> bool {
         file.stripes().is_some_and(|stripes| stripes.width == 1 || setting == KernelLayout::FlexfilesStriped)
     }
@@ -54,8 +54,9 @@ impl LayoutType for Flexfiles {
             user: grant.ctx.cred.uid,
             group: grant.ctx.cred.gid,
         };
-        // The first copy gets the highest efficiency, so that all clients read it while it is available, as the mgr
-        // does. Bytes of writes that are not durable may be in one copy only.
+        // The first copy gets the highest efficiency, so that all clients read this copy while it is available, as the
+        // mgr does. If clients read different copies, they can see different bytes, because writes that are not durable
+        // may be in one copy only.
         let copies = servers.chunks(width).enumerate().zip((1..=grant.file.mirrors() as u32).rev());
         let mirror = |((copy, servers), efficiency): ((usize, &[DataServer]), u32)| {
             (copy * width..).zip(servers).map(|(index, at)| server(index, at, efficiency)).collect()
@@ -66,7 +67,7 @@ impl LayoutType for Flexfiles {
     }
 
     fn too_large(&self) -> Status {
-        // Linux fails the write after `TooSmall`. After `NoLayout`, Linux writes through the mgr.
+        // Linux fails the write after `TooSmall`. After `NoLayout`, Linux writes through the mgr, so return `NoLayout`.
         Status::NoLayout
     }
 
@@ -95,7 +96,8 @@ impl LayoutType for Flexfiles {
 
 /// Returns the device id for one data server.
 fn name(devices: &Devices, server: DataServer, key: &Key) -> [u8; 16] {
-    // Every kernel with this layout type supports NFSv4.1 to data servers, whichever version it uses with the mgr.
+    // Return NFSv4.1, because every kernel with this layout type supports this version to data servers, whichever
+    // version it uses with the mgr.
     let size = PAYLOAD_MAX as u32;
     let version = Version { version: 4, minor: 1, read_size: size, write_size: size, tightly_coupled: true };
     let addresses = server.addresses.into_iter().map(net_address).collect();

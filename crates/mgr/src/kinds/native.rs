@@ -1,4 +1,5 @@
-//! The native layout type, for Weir's own client: iods by identity, and a capability for each iod.
+//! The native layout type, for Weir's own client. A layout names iods by their identities, with a capability for each
+//! iod.
 
 use super::{DeviceAsk, Faults, Grant, LayoutType, Lifetimes, Stored, Update};
 use crate::config::KernelLayout;
@@ -20,13 +21,13 @@ impl LayoutType for Native {
     }
 
     fn is_offered(&self, _: KernelLayout) -> bool {
-        // Every export offers the native type, and so do pseudo directories, so that Weir's own client can mount one.
-        // Files outside of exports have no layout.
+        // Every export offers the native type. Pseudo directories also offer it, so that Weir's own client can mount
+        // one. Files outside of exports have no layout.
         true
     }
 
     fn expresses(&self, file: &dyn Stored, _: KernelLayout) -> bool {
-        // A native layout cannot describe several copies.
+        // A native layout can describe only one copy of a file.
         file.stripes().is_some() && file.mirrors() == 1
     }
 
@@ -81,7 +82,7 @@ impl LayoutType for Native {
     }
 
     fn is_recalled_when_lost(&self) -> bool {
-        // Weir's own client limits itself how long it tries an iod, so a recall is not necessary.
+        // Weir's own client limits how long it retries a request to an iod, so the mgr need not recall its layout.
         false
     }
 }

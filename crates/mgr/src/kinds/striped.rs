@@ -25,7 +25,8 @@ impl StoredKind for Striped {
 
     fn make(&self, iods: &Iods, policy: &Policy) -> Result<Bytes, Status> {
         let numbers = iods.for_new_files();
-        // Do not create a file with fewer copies than its policy requires, but wait for more iods.
+        // While too few iods are up for the copies that the policy requires, fail with `Delay` instead of creating
+        // fewer copies.
         if numbers.len() < (policy.mirrors as usize).max(1) {
             return Err(Status::Delay);
         }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use types::{ByteRange, Cred, FileId, SetAttrs, Status};
 use wire::admin::Mended;
 
-/// Largest number of times that a test repeats a request while an iod is coming back, at intervals of 5 ms.
+/// Largest number of times that a test repeats a request while an iod reconnects, at intervals of 5 ms.
 const TRIES: usize = 4000;
 
 /// A stored kind under test, and the policy of its files.
@@ -45,11 +45,11 @@ fn striped(width: u32, mirrors: u32) -> Subject {
     Subject { kinds: Kinds::default, iods: (width * mirrors) as usize, width, mirrors }
 }
 
-/// A cluster whose new files are of the kind under test.
+/// A cluster whose new files are of the stored kind under test.
 struct Bench {
     cluster: Cluster,
     subject: Subject,
-    /// The position of the stopped iod; `None` if all iods run.
+    /// The position of the stopped iod in the cluster; `None` if all iods run.
     down: Option<usize>,
 }
 
@@ -98,7 +98,7 @@ impl Bench {
         }
     }
 
-    /// Repeats a request until the mgr no longer answers with `Delay`. Starts the stopped iod meanwhile.
+    /// Repeats a request until the mgr no longer replies with `Delay`. Starts the stopped iod between the attempts.
     async fn persist<T>(&mut self, request: impl AsyncFn(&crate::Files) -> Result<T, Status>) -> Result<T, Status> {
         for _ in 0..TRIES {
             match request(&self.cluster.files()).await {
@@ -151,7 +151,7 @@ impl Bench {
     }
 }
 
-/// Checks that the placement functions of the kind agree with each other.
+/// Checks that the functions of the kind that map file offsets to objects agree with each other.
 fn placement(bench: &Bench, file: FileId) {
     let (volume, info) = (bench.volume(), bench.info(file));
     let stored = volume.objects(&info).unwrap().unwrap();
@@ -232,7 +232,7 @@ async fn crash_points(bench: &mut Bench) {
     until("the size is known", || bench.work("intents_written") == 0).await;
     assert_eq!(bench.cluster.files().getattr(&ctx(1), file).await.unwrap().size, 900);
     assert!(bench.content(file).await.unwrap() == want);
-    // The mgr crashes when the namespace has the new generation and no iod has it.
+    // The mgr crashes when the namespace has the new generation and no iod has this generation.
     bench
         .crash(async |names| {
             names.fence(Default::default(), file).await.unwrap();
@@ -251,8 +251,8 @@ async fn crash_points(bench: &mut Bench) {
     bench.is_clean().await;
 }
 
-/// Checks that the mgr rebuilds a lost object from its copy. Without a copy, the mgr reports the loss, and reads fail
-/// instead of returning zeros.
+/// Checks that the mgr rebuilds a lost object from the other copy. Without another copy, the mgr reports the loss, and
+/// reads fail instead of returning zeros.
 async fn lost_object(bench: &mut Bench) {
     let file = create(&bench.cluster.files(), "lost").await;
     write(&bench.cluster.files(), file, 0, &pattern(1000, 3), Stability::FileSync).await;
@@ -351,12 +351,12 @@ async fn files_of_an_unregistered_kind_are_refused_and_reported() {
     let finding = findings.iter().find(|finding| finding.code == "layout-damaged").unwrap();
     assert_eq!((finding.inode, finding.mended), (Some(file.0), Mended::Failed));
     assert!(finding.text.contains(&format!("kind {}, which is not known", whole::WHOLE)), "{finding:?}");
-    // The mgr has removed nothing: a mgr that supports the whole kind can read the file.
+    // The mgr without the whole kind has removed nothing: a mgr that supports this kind can read the file.
     bench.subject.kinds = with_whole;
     bench.restart_mgr().await;
     assert!(bench.content(file).await.unwrap() == pattern(100, 1));
     assert_eq!(set_size(&bench.cluster.files(), file, 10).await.size, 10);
-    // Files of both kinds exist at the same time, and the mgr copies each into the other.
+    // Files of both kinds exist at the same time, and the mgr copies a file of each kind into a file of the other kind.
     bench.subject.kinds = Kinds::default;
     bench.restart_mgr().await;
     let other = create(&bench.cluster.files(), "g").await;

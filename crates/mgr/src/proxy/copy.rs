@@ -15,7 +15,7 @@ const COPIED_MAX: u64 = 32 << 20;
 /// Largest number of stripe units that one copy request of a client copies, which limits the number of PULL requests.
 const UNITS_MAX: u64 = 16 << 10;
 
-/// The extents that one target object gets from one source object, as one PULL request.
+/// The extents that one target object gets from one source object in one PULL request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Job {
     /// Index of the target object in the first copy of the target file.
@@ -26,14 +26,14 @@ struct Job {
 }
 
 impl Objects<'_> {
-    /// Returns how many bytes of a range one call of [`Objects::copy`] from `source` copies at most.
+    /// Returns the largest number of bytes of a range that one call of [`Objects::copy`] from `source` copies.
     pub(crate) fn copied_at_once(&self, source: &dyn Stored, len: u64) -> u64 {
         let unit = self.distribution.stripe_unit().min(source.unit());
         len.min(COPIED_MAX).min(UNITS_MAX.saturating_mul(unit))
     }
 
-    /// Asks the iods to copy a range of another file to the offset `target`, in all copies, as unstable writes. Returns
-    /// `None` if an iod cannot copy now. After `None` or a failure, any part may be written.
+    /// Makes the iods copy a range of another file to the offset `target`, in all copies, as unstable writes. Returns
+    /// `None` if an iod cannot copy now. After `None` or a failure, any part of the bytes may be written.
     pub(crate) async fn copy(
         &self,
         source: &dyn Stored,
@@ -46,7 +46,7 @@ impl Objects<'_> {
             let pulled = self.pull(source, job, index).await?;
             Ok(pulled.map(|reply| (self.iod(index), reply.verifier)))
         });
-        // Wait for all requests, even after a failure: none may still be writing when the caller continues.
+        // Wait for all PULL requests, even after a failure: no iod may still be writing when the caller continues.
         let seen = future::join_all(pulls).await.into_iter().collect::<Result<Option<Vec<_>>, Status>>()?;
         Ok(seen.map(|seen| Written { stable: false, verifier: self.iods.verifiers.combine(&seen) }))
     }
@@ -58,8 +58,8 @@ impl Objects<'_> {
     }
 
     /// Returns what another iod needs to copy bytes from an object of this file. Chooses the first reachable copy of
-    /// the object that has the bytes below `end`. Returns `None` if no copy has them. The caller then reads the bytes
-    /// on the mgr path, and gets the error.
+    /// the object that has the bytes below `end`. Returns `None` if no copy has these bytes. The caller then reads the
+    /// bytes on the mgr path, and gets the error of this read.
     pub(crate) async fn to_pull(&self, column: usize, end: u64) -> Option<PullSource> {
         for index in self.copies(column) {
             let Ok(link) = self.link(index) else { continue };
@@ -70,8 +70,8 @@ impl Objects<'_> {
         None
     }
 
-    /// Asks the iod behind `link` to copy extents of a source object into its object of this file. Returns `None` if
-    /// the iod cannot copy now.
+    /// Makes the iod behind `link` copy extents of a source object into its object of this file. Returns `None` if the
+    /// iod cannot copy now.
     pub(super) async fn pull_from(
         &self,
         source: PullSource,
@@ -85,8 +85,8 @@ impl Objects<'_> {
     }
 }
 
-/// Divides a copy into jobs of limited size, each for one pair of a target object and a source object. `from` returns
-/// the source object and its offset for an offset of the source file.
+/// Divides a copy into jobs of limited size, each for one pair of a target object and a source object. `from` maps an
+/// offset of the source file to the source object and the offset in this object.
 fn jobs((from, range): (impl Fn(u64) -> Place, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     // For each pair of objects: the index of its unfinished job, and the number of bytes in this job.
@@ -94,7 +94,8 @@ fn jobs((from, range): (impl Fn(u64) -> Place, ByteRange), (to, target): (&Distr
     let mut done = 0;
     while done < range.len {
         let (at, place) = (from(range.offset + done), to.place(target + done));
-        // The length fits in 32 bits: it is at most a stripe unit, and a stripe unit is shorter than 4 GiB.
+        // The length of an extent fits in 32 bits: it is at most a stripe unit, and a stripe unit is shorter than 4
+        // GiB.
         let len = at.run.min(place.run).min(range.len - done).min(PULL_MAX);
         done += len;
         let next = PullExtent { from: at.offset, to: place.offset, len: len as u32 };

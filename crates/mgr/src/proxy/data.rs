@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use types::ByteRange;
 use xdr::Segments;
 
-/// Average length of the [`Stretch`] values, in bytes, below which their data are copied into one buffer instead of
-/// forming one segment each.
+/// Average length of the [`Stretch`] values, in bytes. Below it, the data are copied into one buffer instead of one
+/// segment for each [`Stretch`].
 const SEGMENT_MIN: usize = 4096;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -70,7 +70,7 @@ mod tests {
                 flat.extend_from_slice(&data);
             }
             flat.resize(flat.len() + tail as usize, 0);
-            // Replies of iods arrive in any order, so the test changes the order of `stretches`.
+            // The replies of iods arrive in any order, so the test permutes the `stretches`.
             if !stretches.is_empty() {
                 let n = stretches.len();
                 stretches.rotate_left(seed % n);

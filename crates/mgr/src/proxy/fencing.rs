@@ -6,7 +6,7 @@ use wire::native::{FenceArgs, Nothing, Procedure, Rights};
 
 impl Objects<'_> {
     /// Makes the iods refuse capabilities older than `generation`, durably. While an iod is down, sends the fence to
-    /// all other iods and fails with `Delay`.
+    /// the other iods and fails with `Delay`.
     pub(crate) async fn fence(&self, generation: Generation) -> Result<(), Status> {
         let fence = |index| async move {
             let link = self.link(index)?;

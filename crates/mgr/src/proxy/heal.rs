@@ -1,5 +1,5 @@
-//! Repair of damaged blocks of a copy: blocks that the iod cannot read or whose checksum is wrong are written again
-//! from another copy.
+//! Repair of damaged blocks of a copy. The iod cannot read these blocks, or their checksums are wrong. The mgr
+//! overwrites them with the bytes of another copy.
 
 use super::Objects;
 use crate::kinds::Stored;
@@ -7,12 +7,12 @@ use layout::list_io::Request;
 use std::sync::PoisonError;
 use types::{ByteRange, Status};
 
-/// Unit of the iods' block checksums, in bytes. A write can replace a whole block without reading the old bytes.
+/// Unit of the iods' block checksums, in bytes. A write of a whole block does not need the old bytes.
 const BLOCK: u64 = 4096;
-/// Number of object bytes whose checksums the iod stores together. Damage to stored checksums affects such a region as
-/// a whole.
+/// Number of object bytes whose checksums the iod stores together, as one region. If these checksums are damaged, no
+/// block of the region can be read.
 const REGION: u64 = 64 * BLOCK;
-/// Number of bytes that one request verifies.
+/// Number of bytes that one read request of the repair verifies.
 const STEP: u64 = 1 << 20;
 /// Largest number of damaged ranges that the mgr remembers for one file.
 const MOST: usize = 256;
@@ -20,9 +20,9 @@ const MOST: usize = 256;
 /// A range of an object in which a request or a scrub found damage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Suspect {
-    /// Index of the object within the file.
+    /// Index of the object among the objects of the file.
     pub(crate) index: usize,
-    /// The damaged range within the object.
+    /// The damaged range within the object, in bytes.
     pub(crate) range: ByteRange,
 }
 
@@ -40,8 +40,8 @@ fn request(index: usize, range: ByteRange) -> Request {
     Request { index, extents: vec![range], parts: vec![range], bytes: range.len }
 }
 
-/// Returns the whole blocks that contain `range`, as pieces of at most [`STEP`] bytes. `size` is the length of the
-/// object, at which the last piece ends.
+/// Returns the whole blocks that contain `range`, divided into ranges of at most [`STEP`] bytes. `size` is the length
+/// of the object, at which the last range ends.
 fn pieces(range: ByteRange, size: u64) -> Vec<ByteRange> {
     let end = range.end().min(size);
     let end = end.checked_next_multiple_of(BLOCK).unwrap_or(end).min(size);
@@ -55,7 +55,7 @@ fn pieces(range: ByteRange, size: u64) -> Vec<ByteRange> {
     pieces
 }
 
-/// Divides a piece into two halves of whole blocks. Returns `None` for a piece of a single block.
+/// Divides a range into two halves of whole blocks. Returns `None` for a range of a single block.
 fn halves(piece: ByteRange) -> Option<[ByteRange; 2]> {
     let len = (piece.len / 2).next_multiple_of(BLOCK);
     let rest = piece.len.checked_sub(len).filter(|rest| *rest > 0)?;
@@ -69,13 +69,13 @@ impl Objects<'_> {
         remember(&mut self.suspects.lock().unwrap_or_else(PoisonError::into_inner), &suspects);
     }
 
-    /// Returns the damaged ranges of objects that requests through this [`Objects`] have met.
+    /// Returns the damaged ranges of objects that requests through this [`Objects`] have found.
     pub(crate) fn suspects(&self) -> Vec<Suspect> {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes the damaged blocks in these ranges again from another copy. Returns the number of written blocks. No
-    /// client may write the file meanwhile.
+    /// Overwrites the damaged blocks in these ranges with the bytes of another copy. Returns the number of written
+    /// blocks. No client may write the file during the repair.
     ///
     /// # Errors
     /// `Delay` while an iod of the file is down. `Lost` if bytes are damaged in every copy; all other blocks are
@@ -103,8 +103,8 @@ impl Objects<'_> {
         if lost { Err(Status::Lost) } else { Ok(healed) }
     }
 
-    /// Writes a block again from another copy. If that fails, because the checksums of its region are damaged, writes
-    /// the whole region.
+    /// Overwrites a damaged block with the bytes of another copy. If that fails, because the checksums of the block's
+    /// region are damaged, overwrites the whole region.
     async fn write_again(&self, from: usize, to: usize, block: ByteRange, size: u64) -> Result<(), Status> {
         let region = block.offset - block.offset % REGION;
         let region = ByteRange { offset: region, len: REGION.min(size - region) };
@@ -118,7 +118,7 @@ impl Objects<'_> {
         Err(Status::Io)
     }
 
-    /// Asks the iod whether any bytes in this range of an object are damaged.
+    /// Queries the iod of an object whether any bytes in this range of the object are damaged.
     pub(crate) async fn is_damaged_in(&self, Suspect { index, range }: Suspect) -> Result<bool, Status> {
         let copy = self.look(index).await?;
         for piece in pieces(range, copy.size) {

@@ -18,17 +18,18 @@ use wire::native::{
 const AT_ONCE: usize = 4;
 
 impl Objects<'_> {
-    /// Copies every object of the file to all copies of the object of `to` with the same position, durably. Holes stay
-    /// holes, and every object gets the length of the longest copy. `to` has the same distribution, and its objects do
-    /// not exist yet. No client may write the file meanwhile.
+    /// Copies every object of the file to all copies of the object of `to` in the same column, durably. Holes stay
+    /// holes, and every object gets the length of the longest copy. `to` has the same distribution as the file, and its
+    /// objects do not exist yet. No client may write the file during the copy.
     ///
     /// # Errors
     /// `Delay` while an iod of the old or the new objects is down. `Lost` if an object has lost bytes that were on
-    /// disk. The status of an iod that refuses a part, such as `NoSpc`. After an error, any part of the new objects may
-    /// exist.
+    /// disk. The status of an iod that refuses a request, such as `NoSpc`. After an error, any part of the new objects
+    /// may exist.
     pub(crate) async fn move_to(&self, to: &Objects<'_>) -> Result<(), Status> {
         let each = (0..self.distribution.count()).map(|column| self.move_column(to, column));
-        // Wait for all copies, even after a failure: none may still be writing when the caller continues.
+        // Wait for the copies of all objects, even after a failure: no iod may still be writing when the caller
+        // continues.
         let moved: Vec<Result<(), Status>> = stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
         moved.into_iter().collect()
     }
@@ -50,7 +51,8 @@ impl Objects<'_> {
 
     /// Fills a new object with the bytes of an object of this file, and then makes the new object durable.
     async fn fill(&self, best: &Copy, (to, index): (&Objects<'_>, usize)) -> Result<(), Status> {
-        // Use one link for all requests. If the last request succeeds, the iod no longer executes any earlier request.
+        // Use one link for all requests, so that the success of the last request shows that the iod no longer executes
+        // any earlier one.
         let link = to.link(index)?;
         let mut at = 0;
         while let Some(data) = self.next_data(best, at).await? {
@@ -91,11 +93,11 @@ impl Objects<'_> {
         Ok(len)
     }
 
-    /// Deletes these objects of an unfinished move. A missing object counts as deleted. The next move may use the same
-    /// stream. So the iods keep no tombstones, and an object whose generation has risen since stays.
+    /// Deletes the objects of an unfinished move. A missing object counts as deleted. The next move may use the same
+    /// stream, so the iods keep no tombstones. An object whose generation has risen stays.
     ///
     /// # Errors
-    /// `Delay` while an iod is down; the objects on all other iods are deleted then.
+    /// `Delay` while an iod is down; the objects on the other iods are deleted nevertheless.
     pub(crate) async fn remove_unused(&self) -> Result<(), Status> {
         let remove = |index| async move {
             let link = self.link(index)?;

@@ -1,4 +1,4 @@
-//! READ on the mgr path: reads from the objects of a file, from another copy if a copy has lost bytes.
+//! READ on the mgr path: the mgr reads from the objects of a file. If a copy has lost bytes, it reads another copy.
 
 use super::Objects;
 use super::data::{Stretch, assemble};
@@ -22,8 +22,8 @@ impl Objects<'_> {
         Ok(assemble(range, stretches.into_iter().flatten().collect()))
     }
 
-    /// Reads the first copy that has all requested bytes. If no copy has them, reads the longest copy, because bytes of
-    /// writes that are not durable may be in one copy only.
+    /// Reads the first copy that has all requested bytes. If no copy has all of them, reads the longest copy, because
+    /// bytes of writes that are not durable may be in one copy only.
     async fn read_one(&self, request: &Request) -> Result<Vec<Stretch>, Status> {
         let end = request.extents.iter().map(|extent| extent.end()).max().unwrap_or(0);
         let (mut longest, mut failed): (Option<(u64, Vec<Stretch>)>, Option<Status>) = (None, None);
@@ -60,7 +60,7 @@ impl Objects<'_> {
         }
     }
 
-    /// Reads from one copy. Returns the length of its object, and the requested bytes.
+    /// Reads from one copy of an object. Returns the length of this copy, and the requested bytes.
     pub(super) async fn read_copy(&self, request: &Request, link: &Link) -> Result<(u64, Vec<Stretch>), Status> {
         let extents: Vec<_> = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
         let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
@@ -73,7 +73,7 @@ impl Objects<'_> {
     }
 }
 
-/// Maps the pieces of an iod's reply to the requested parts of the file.
+/// Assigns the data and holes in an iod's reply to the requested ranges of the file.
 fn scatter(request: &Request, reply: &ReadReply, checksums: bool) -> Result<Vec<Stretch>, &'static str> {
     let told: u64 = reply.head.pieces.iter().map(|p| u64::from(p.len)).sum();
     if told != request.bytes {
@@ -85,7 +85,8 @@ fn scatter(request: &Request, reply: &ReadReply, checksums: bool) -> Result<Vec<
     let mut stretches = Vec::new();
     for piece in &reply.head.pieces {
         let is_data = piece.kind == PieceKind::Data;
-        // The decoder of the reply has checked that the data have the total length of the pieces.
+        // The decoder of the reply has checked that the reply contains all data bytes that its list of data and holes
+        // announces.
         let mut bytes = if is_data { data.split_to(piece.len as usize) } else { Default::default() };
         if is_data && checksums && crc32c(&bytes) != piece.crc32c {
             return Err("its data do not match their checksum");

@@ -16,7 +16,7 @@ use wire::native::{
 /// A copy of an object that the mgr has rebuilt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rebuilt {
-    /// Index of the object within the file.
+    /// Index of the object among the objects of the file.
     pub(crate) index: usize,
     /// Number of bytes that the mgr has copied into the object.
     pub(crate) bytes: u64,
@@ -32,14 +32,14 @@ pub(super) struct Copy {
     damaged: bool,
 }
 
-/// Returns the longest of the copies whose header is readable.
+/// Returns the longest copy of an object among those whose header is readable.
 pub(super) fn best(copies: &[Copy]) -> Option<&Copy> {
     copies.iter().filter(|copy| !copy.damaged).max_by_key(|copy| copy.size)
 }
 
 impl Objects<'_> {
-    /// Rebuilds every copy that has lost bytes that another copy has. No client may write the file meanwhile. Bytes
-    /// that only the replaced copy has are lost, even if a client has read them before.
+    /// Rebuilds every copy that has lost bytes, if another copy has them. No client may write the file during the
+    /// rebuild. Bytes that only the replaced copy has are lost, even if a client has read them before.
     ///
     /// # Errors
     /// `Delay` while an iod of the file is down. `Lost` if no copy has some bytes that were on disk; all other bytes
@@ -63,7 +63,7 @@ impl Objects<'_> {
         if lost { Err(Status::Lost) } else { Ok(rebuilt) }
     }
 
-    /// Returns whether a copy has lost bytes that another copy has. No client may write the file meanwhile.
+    /// Returns whether a copy has lost bytes that another copy has. No client may write the file during the check.
     pub(crate) async fn has_lost_copy(&self) -> Result<bool, Status> {
         for column in 0..self.distribution.count() {
             let copies = self.look_at_all(column).await?;

@@ -6,7 +6,7 @@ use wire::native::{GENERATION_GONE, Nothing, ObjectArgs, Procedure, Rights};
 
 impl Objects<'_> {
     /// Deletes every object of a deleted file. A missing object counts as deleted. While an iod is down, deletes the
-    /// objects on all other iods and fails with `Delay`.
+    /// objects on the other iods and fails with `Delay`.
     pub(crate) async fn remove(&self) -> Result<(), Status> {
         let remove = |index| async move {
             let link = self.link(index)?;

@@ -6,11 +6,11 @@ use types::{ByteRange, Status};
 use wire::native::{Nothing, Procedure, ReserveArgs, Rights};
 
 impl Objects<'_> {
-    /// Reserves space for a range of the file in every object of all copies, durably. The objects grow to the end of
-    /// their part of the range.
+    /// Reserves space for a range of the file in every object of all copies, durably. Each object grows to the end of
+    /// the range in it.
     ///
     /// Reserves nothing while an iod is down (`Delay`). If an iod has no space (`NoSpc`) or does not support
-    /// reservations (`NotSupp`), other iods may have reserved their parts.
+    /// reservations (`NotSupp`), other iods may have reserved space already.
     pub(crate) async fn reserve(&self, range: ByteRange) -> Result<(), Status> {
         self.all_up()?;
         let reserve = |index| async move {

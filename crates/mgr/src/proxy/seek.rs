@@ -1,4 +1,5 @@
-//! SEEK on the mgr path: asks one copy of each object of the file, and returns the smallest file offset in the replies.
+//! SEEK on the mgr path: the mgr queries one copy of each object of the file, and returns the smallest file offset in
+//! the replies.
 
 use super::Objects;
 use futures_util::future;
@@ -10,8 +11,8 @@ impl Objects<'_> {
     /// Returns the first offset of the file at or after `offset` with data or a hole (`content`), whatever the size of
     /// the file. Returns `None` if no data follow. Bytes that no object holds are a hole.
     pub(crate) async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status> {
-        // Bytes that are known to be written count as data, even if an object has lost them. A program that copies only
-        // data then reads them, and gets the error.
+        // Bytes that the namespace records as written count as data, even if an object has lost them. A program that
+        // copies only data then reads these bytes, and gets the error.
         let what = match content {
             Content::Data if offset < self.known.whole => return Ok(Some(offset)),
             Content::Data => SeekWhat::Data,
@@ -23,10 +24,10 @@ impl Objects<'_> {
         Ok(found.into_iter().flatten().min())
     }
 
-    /// Returns the first file offset at or after `offset` with data or a hole in one object of the file. Asks the
-    /// copies of the object in turn.
+    /// Returns the first file offset at or after `offset` with data or a hole in one object of the file. Queries the
+    /// copies of the object one after the other.
     async fn seek_in(&self, column: usize, offset: u64, what: SeekWhat) -> Result<Option<u64>, Status> {
-        // The offset within the object of its first byte at or after `offset` of the file.
+        // The offset, within the object, of the object's first byte at or after the file offset `offset`.
         let start = self.distribution.object_size(offset, column);
         let reply = self.any_copy(column, |link| async move {
             let arguments = |cap| SeekArgs { cap, offset: start, what };

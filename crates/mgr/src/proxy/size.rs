@@ -13,24 +13,24 @@ use wire::native::{ObjectArgs, Procedure, Rights, SizeReply};
 pub(crate) struct End {
     /// File offset after the last byte that any object is known to hold.
     pub(crate) reached: u64,
-    /// Whether every iod of the file has answered. If not, the file may be longer.
+    /// Whether every iod of the file has replied. If not, the file may be longer than this end.
     pub(crate) complete: bool,
-    /// Allocated space of one copy, in bytes; `None` while an iod of the file does not answer.
+    /// Allocated space of one copy of the file, in bytes; `None` if an iod of the file has not replied.
     pub(crate) allocated: Option<u64>,
     /// Whether clients have changed bytes without a report to the mgr, according to the iods.
     pub(crate) changed: bool,
 }
 
 impl Objects<'_> {
-    /// Asks the iod of one object for the size and the allocated space of the object. On failure, returns why the iod
-    /// does not answer.
+    /// Queries the iod of one object for the size and the allocated space of the object. On failure, returns why the
+    /// iod does not reply.
     pub(crate) async fn ask_size(&self, index: usize) -> Result<SizeReply, Asked> {
         let link = self.link(index).map_err(|_| Asked::Away)?;
         let arguments = ObjectArgs { cap: self.capability(&link, Rights::READ) };
         link.ask(Procedure::Size, &arguments).await
     }
 
-    /// Returns the end of the file according to its objects. Uses the replies of the iods that answer.
+    /// Returns the end of the file according to its objects, from the iods that reply.
     pub(crate) async fn end(&self) -> End {
         let ask = |index| async move {
             let link = self.link(index)?;
@@ -51,8 +51,8 @@ impl Objects<'_> {
         End { reached, complete, allocated, changed }
     }
 
-    /// Returns the end of the file according to the object on this iod, and whether this object has a hole. The end is
-    /// 0 if this iod has no object of the file.
+    /// Returns the end of the file according to the object on the iod `number`, and whether this object has a hole. The
+    /// end is 0 if this iod has no object of the file.
     pub(crate) async fn end_at(&self, number: u16) -> Result<Reach, Status> {
         let Some(index) = self.index_on(number) else { return Ok(0.into()) };
         let link = self.link(index)?;

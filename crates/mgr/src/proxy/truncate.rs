@@ -13,9 +13,9 @@ impl Objects<'_> {
         (0..self.count()).try_for_each(|index| self.link(index).map(drop))
     }
 
-    /// Checks whether every iod would truncate its object for a file size of `size` bytes. Fails with `Delay` while an
+    /// Checks whether every iod can truncate its object for a file size of `size` bytes. Fails with `Delay` while an
     /// iod is down, and with the status of an iod that refuses to use its object. Fails with `Lost` if an object has
-    /// lost bytes before `size`, because they would then read as zeros.
+    /// lost bytes before `size`, because the lost bytes then read as zeros.
     pub(crate) async fn may_be_cut(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let seek = |index| async move {
@@ -25,10 +25,10 @@ impl Objects<'_> {
         self.each(seek).await.map(drop)
     }
 
-    /// Returns whether the object on an iod has at least `size` bytes. Changes nothing and reads no data.
+    /// Returns whether the object on an iod has at least `size` bytes. Changes nothing on the iod and reads no data.
     pub(super) async fn reaches(&self, link: &Link, size: u64) -> Result<bool, Status> {
-        // An object ends with a hole after its last byte. A search for a hole that starts at or after the end of the
-        // object finds nothing.
+        // SEEK treats everything after the last byte of an object as a hole. A search for a hole at or after the end of
+        // the object finds nothing, so the result tells whether the object reaches `size`.
         let offset = size.checked_sub(1).unwrap_or(limits::FILE_SIZE_MAX);
         let arguments = |cap| SeekArgs { cap, offset, what: SeekWhat::Hole };
         let reply: SeekReply = self.ask(link, Procedure::Seek, Rights::READ, arguments).await?;
@@ -36,7 +36,7 @@ impl Objects<'_> {
     }
 
     /// If one copy of an object is longer than a file of `size` bytes requires and another copy is not, truncates the
-    /// longer copy. Returns whether it has truncated any copy. No client may write the file meanwhile.
+    /// longer copy. Returns whether it has truncated any copy. No client may write the file during this call.
     pub(crate) async fn cut_copies(&self, size: u64) -> Result<bool, Status> {
         self.all_up()?;
         let mut cut = false;
@@ -58,7 +58,8 @@ impl Objects<'_> {
 
     /// Truncates every object durably, so that no byte of the file at or after `size` remains.
     ///
-    /// Truncates none while an iod is down (`Delay`). If an iod fails later, other objects may be truncated.
+    /// Truncates no object while an iod is down (`Delay`). If an iod fails during the truncation, objects on other iods
+    /// may be truncated.
     pub(crate) async fn truncate(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let cut = |index| async move {

@@ -13,21 +13,21 @@ use xdr::Segments;
 /// The result of a write to the objects of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Written {
-    /// Whether all iods have made their bytes durable.
+    /// Whether all iods have made their bytes of this write durable.
     pub(crate) stable: bool,
     /// The mgr's write verifier, combined from the verifiers of the iods.
     pub(crate) verifier: Verifier,
 }
 
 impl Objects<'_> {
-    /// Writes `runs`, which are in file order and end below the largest file size. After a failure, any part may be
-    /// written.
+    /// Writes `runs`, which are in file order and end below the largest file size. After a failure, any part of the
+    /// bytes may be written.
     pub(crate) async fn write(&self, runs: &[Run], stable: bool) -> Result<Written, Status> {
         let requests = plan(&self.distribution, &ranges(runs), RequestLimits::default());
         let each: Vec<(&Request, usize)> =
             requests.iter().flat_map(|request| self.copies(request.index).map(move |index| (request, index))).collect();
         let replies = each.iter().map(|(request, index)| self.write_one(request, *index, runs, stable));
-        // Wait for all requests, even after a failure: none may still be writing when the caller continues.
+        // Wait for all write requests, even after a failure: no iod may still be writing when the caller continues.
         let replies = future::join_all(replies).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let seen: Vec<_> =
             each.iter().zip(&replies).map(|((_, index), reply)| (self.iod(*index), reply.verifier)).collect();
@@ -51,14 +51,14 @@ impl Objects<'_> {
         link.call(Procedure::Write, &WriteArgs { head, data: payload }).await
     }
 
-    /// Makes all earlier writes to the file durable. Returns a verifier that changes if any of them were lost. Also
-    /// returns whether all objects are as long as a file of `size` bytes requires.
+    /// Makes all earlier writes to the file durable. Returns a verifier that changes if any of these writes were lost.
+    /// Also returns whether all objects are as long as a file of `size` bytes requires.
     pub(crate) async fn commit(&self, size: u64) -> Result<(Verifier, bool), Status> {
         let commit = |index| async move {
             let number = self.iod(index);
             let link = match self.link(index) {
-                // Skip a lost iod. The changed verifier tells the clients that wrote to it before it went down, and no
-                // client has written to it since.
+                // Skip a lost iod. Clients that wrote to it before it went down see the changed verifier, and no client
+                // has written to it after that.
                 Err(Status::Delay) if self.iods.is_lost(number) => return Ok(None),
                 link => link?,
             };
@@ -74,8 +74,8 @@ impl Objects<'_> {
     }
 }
 
-/// Returns the extents of a write request. With `checksums`, computes the CRC-32C of each extent over `parts`, the
-/// bytes of all extents one after the other.
+/// Returns the extents of a write request. With `checksums`, computes the CRC-32C of each extent over `parts`, which
+/// contain the bytes of all extents one after the other.
 fn extents(ranges: &[ByteRange], parts: &[Bytes], checksums: bool) -> Vec<WriteExtent> {
     let mut parts = parts.iter();
     let mut rest: &[u8] = &[];
@@ -84,7 +84,8 @@ fn extents(ranges: &[ByteRange], parts: &[Bytes], checksums: bool) -> Vec<WriteE
         let mut left = if checksums { range.len as usize } else { 0 };
         while left > 0 {
             if rest.is_empty() {
-                // The parts and the extents have the same total length, so the parts never end before the extents.
+                // The parts and the extents have the same total length, so a part is always left while an extent is
+                // incomplete.
                 let Some(part) = parts.next() else { break };
                 rest = part;
             }

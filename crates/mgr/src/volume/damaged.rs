@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// Largest number of files that the mgr remembers for repair. `weir fsck` and the next read of a file find the files
-/// beyond this number.
+/// Largest number of files that the mgr remembers for repair. For further damaged files, `weir fsck` or the next read
+/// finds the damage again.
 const MOST: usize = 4096;
 
 /// Files to repair, each with the damaged ranges of its objects.
@@ -20,7 +20,7 @@ pub(crate) type Suspects = BTreeMap<FileId, Vec<Suspect>>;
 #[derive(Debug, Default)]
 pub(crate) struct Damaged {
     state: Mutex<State>,
-    /// Notified when there is a file to repair.
+    /// Notified when a file is added to the files to repair.
     pub(crate) met: Notify,
 }
 
@@ -32,7 +32,8 @@ struct State {
     told: BTreeSet<FileId>,
     /// Number of files whose repair the rebuilder job has postponed.
     left: usize,
-    /// How far the running check of all files has come: the inode number of the last file. `None` if no check runs.
+    /// Progress of the check of all files that the rebuilder job makes: the inode number of the last file. `None` if no
+    /// check runs.
     looked: Option<FileId>,
 }
 
@@ -41,7 +42,8 @@ impl Damaged {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a copy of this file has lost bytes, or that these ranges are damaged, and wakes the rebuilder job.
+    /// Records that a copy of this file has lost bytes, or that the ranges `suspects` are damaged, and wakes the
+    /// rebuilder job.
     pub(crate) fn found(&self, file: FileId, suspects: &[Suspect]) {
         let waiting = &mut self.state().waiting;
         if waiting.len() < MOST || waiting.contains_key(&file) {
@@ -50,24 +52,24 @@ impl Damaged {
         }
     }
 
-    /// Returns and removes the files that were recorded since the last call.
+    /// Returns and removes the files that requests have recorded since the last call.
     pub(crate) fn take(&self) -> Suspects {
         std::mem::take(&mut self.state().waiting)
     }
 
-    /// Sets the number of files whose repair is postponed, and how far the running check of all files has come.
+    /// Sets the number of files whose repair is postponed, and the progress of the running check of all files.
     pub(crate) fn set_left(&self, left: usize, looked: Option<FileId>) {
         let mut state = self.state();
         (state.left, state.looked) = (left, looked);
     }
 
-    /// Returns the number of files that need a repair, and how far the running check of all files has come.
+    /// Returns the number of files that need a repair, and the progress of the running check of all files.
     pub(crate) fn standing(&self) -> (usize, Option<FileId>) {
         let state = self.state();
         (state.left + state.waiting.len(), state.looked)
     }
 
-    /// Returns whether the mgr has not logged the loss of this file yet, and remembers the file.
+    /// Remembers that the mgr logs the loss of this file. Returns whether the mgr has not logged the loss before.
     fn is_new(&self, file: FileId) -> bool {
         let mut state = self.state();
         if state.told.len() >= MOST {
@@ -86,15 +88,16 @@ impl Volume {
         }
     }
 
-    /// Returns whether a copy on one of these iods has lost bytes. Returns `false` while some iod of the file is down.
+    /// Returns whether a copy of the file on one of the iods `iods` has lost bytes. Returns `false` while some iod of
+    /// the file is down.
     ///
     /// # Errors
     /// `Delay` while a client may write the copies.
     pub(crate) async fn has_lost_copy(&self, file: &FileState, iods: &BTreeSet<u16>) -> Result<bool, Status> {
         let Ok(Some(objects)) = self.stored(file.into(), file.layout.as_ref()) else { return Ok(false) };
         let concerned = objects.mirrors() > 1 && objects.iods().iter().any(|iod| iods.contains(iod));
-        // While an iod of the file is down, skip the file. When this iod connects, the rebuilder job checks the file
-        // again.
+        // While an iod of the file is down, skip the file. When the iod that is down connects, the rebuilder job checks
+        // the file again.
         if !concerned || objects.all_up().is_err() {
             return Ok(false);
         }
@@ -115,14 +118,14 @@ impl Volume {
     }
 
     /// Fails with `Delay` while a client may write the copies of a file. Kernel clients write both copies themselves,
-    /// and clients from before a restart of the mgr may still write.
+    /// and clients with layouts from before a restart of the mgr may still write.
     fn check_unwritten(&self, file: FileId) -> Result<(), Status> {
         let written = self.notes.cut(file).is_some() || self.grants.written(file) || self.notes.is_exposed(file);
         if written { Err(Status::Delay) } else { Ok(()) }
     }
 
     /// Repairs the copies of a file that have lost bytes, and the ranges `suspects` if they are damaged. Returns the
-    /// number of repaired copies and blocks.
+    /// number of repaired copies and blocks of the file.
     ///
     /// # Errors
     /// `Lost` if no copy has the bytes. `Delay` while an iod is down, or while a client may write the copies.

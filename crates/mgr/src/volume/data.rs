@@ -10,15 +10,15 @@ use meta::schema::{Holes, Reach, Whole};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
-/// Number of times that the mgr repeats a read that met lost bytes. The file may have been truncated and written again
-/// during the read.
+/// Number of times that the mgr repeats a read that found lost bytes. A client may have truncated the file and written
+/// it again during the read.
 const LOST_TRIES: usize = 3;
-/// Page size of kernel clients, the unit in which they read files, in bytes.
+/// Page size of kernel clients in bytes, which is the unit of their reads.
 const PAGE: u64 = 4096;
 
 impl Volume {
-    /// Reads a range of a file. Repeats the read if a concurrent truncation or move may have turned bytes of the range
-    /// into zeros.
+    /// Reads a range of a file. Repeats the read if a truncation or a move during the read may have turned bytes of the
+    /// range into zeros.
     pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
         let mut tries = LOST_TRIES;
         loop {
@@ -31,8 +31,8 @@ impl Volume {
                 read => read.inspect_err(|e| self.tell_lost(file, *e))?,
             };
             // If a move has ended during the read, the read may have used old objects, which read as zeros after their
-            // deletion. A truncation changes the size before it truncates objects. So an unchanged size shows that no
-            // truncation interfered.
+            // deletion. A truncation changes the size of the file before it truncates objects. So if the size is
+            // unchanged, no truncation interfered with the read.
             if self.moves.swapped() == swapped && self.regular(file)?.attrs.size >= reached {
                 return Ok(out);
             }
@@ -60,7 +60,7 @@ impl Volume {
             return Ok((ReadOut { data, eof }, 0));
         }
         self.settled(file, Part::Meeting(range), Why::Read).await?;
-        // Read the state of the file again, because a concurrent request may have moved inline bytes to objects.
+        // Read the state of the file again, because another request may have moved the inline bytes to objects.
         let data = match self.objects(&self.regular(file)?)? {
             Some(objects) => {
                 let read = objects.read(range).await;
@@ -77,7 +77,7 @@ impl Volume {
     }
 
     /// Writes bytes to a file. If a copy has lost bytes, first repairs the file from its other copy. Without another
-    /// copy, fails with `Lost`, because the lost bytes would then read as zeros.
+    /// copy, fails with `Lost`, because the lost bytes then read as zeros.
     pub(crate) async fn write(
         &self,
         ctx: &Ctx,
@@ -116,7 +116,8 @@ impl Volume {
             return Ok(self.counted(out));
         }
         let objects = self.objects_now(ctx.now, &info).await?;
-        // While an iod is lost, write stably to the other iods: a later COMMIT of the file cannot reach all its iods.
+        // While an iod is lost, make the write stable on the other iods: a later COMMIT of the file cannot reach all
+        // its iods.
         let stable = wanted > Stability::Unstable || objects.lost_in(None);
         if !stable && let Some(out) = self.gather(ctx, &*objects, offset, &data).await? {
             return Ok(self.counted(out));
@@ -135,7 +136,7 @@ impl Volume {
             self.namespace.note_write(&ctx.cred, ctx.now, file, run.range()).await?;
         }
         writing.done();
-        // Report the stability that the client requested, because the size in the namespace is no more durable than
+        // Reply with the stability that the client requested, because the size in the namespace is no more durable than
         // that.
         let stable = if stable { Stability::FileSync } else { Stability::Unstable };
         Ok(self.counted(WriteOut { count: run.data.len() as u32, stable, verifier: written.verifier }))
@@ -150,8 +151,8 @@ impl Volume {
     pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
         self.regular(file)?;
         let gone = self.let_go(file, Part::All, Why::Commit).await;
-        // Report each failure once to each client that wrote the lost bytes, whether this flush failed or an earlier
-        // one.
+        // Return the error of a failed flush once to each client that wrote the lost bytes, whether this flush failed
+        // or an earlier one.
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
         // The shared lock excludes truncations and moves of the objects.
@@ -198,9 +199,9 @@ impl Volume {
         }
     }
 
-    /// Asks the iods to copy the beginning of a range of one file to the offset `target` of another, as an unstable
+    /// Makes the iods copy the beginning of a range of one file to the offset `target` of another file, as an unstable
     /// write. Returns `None` if the iods cannot copy. The client must then read and write the bytes itself, and any
-    /// part may be written already.
+    /// part of them may be written already.
     pub(crate) async fn copy(
         &self,
         ctx: &Ctx,
@@ -226,7 +227,7 @@ impl Volume {
         let writing = self.notes.writing(to).await?;
         let range = ByteRange { offset: range.offset, len };
         let Some(written) = objects.copy(&*from, range, target).await? else { return Ok(None) };
-        // A hole of the source file may become a hole of the target file.
+        // A hole of the source file may become a hole of the target file, so record that the target file has holes.
         let holes = if source.attrs.holes { Holes::Made } else { Holes::Before(target) };
         self.namespace.note_write(&ctx.cred, ctx.now, to, Reach { end, holes, whole: None }).await?;
         writing.done();
@@ -234,11 +235,10 @@ impl Volume {
         Ok(Some(WriteOut { count: len as u32, stable: Stability::Unstable, verifier: written.verifier }))
     }
 
-    /// Reserves space for a range on all iods that hold a part of it, and then extends the file to the end of the
-    /// range.
+    /// Reserves space for a range of a file on all its iods, and then extends the file to the end of the range.
     ///
-    /// The objects grow before the file. If the mgr dies in between, or an iod has no space, the mgr later measures the
-    /// size of the file by its objects.
+    /// The objects grow before the file. If the mgr dies before the file has grown, or an iod has no space, the mgr
+    /// later measures the size of the file by its objects.
     pub(crate) async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
         self.settled(file, Part::Meeting(range), Why::Write).await?;
         self.moves.check_changes(file)?;
@@ -249,8 +249,8 @@ impl Volume {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.notes.writing(file).await?;
-        // If an object ended within a page of the file, its data server would have to ask the mgr for the file length.
-        // So reserve up to the end of the last page, within the file.
+        // If an object ends within the page of a file that a client reads, its data server has to request the file
+        // length from the mgr. So reserve up to the end of the last page, within the file.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;
@@ -259,7 +259,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Extends a file to `end` bytes, unless it is as long already. Other clients may extend the file at the same time.
+    /// Extends a file to `end` bytes, unless the file is as long already. Other clients may extend the file at the same
+    /// time.
     pub(crate) async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<(), Status> {
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
@@ -278,8 +279,8 @@ impl Volume {
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
-        // A range after the end of the file needs no work, unless other clients are writing: their objects may already
-        // reach further.
+        // A range after the end of the file needs no work, unless other clients are writing: the objects may already
+        // reach beyond the recorded size.
         let end = if self.grants.written(file) { limits::FILE_SIZE_MAX } else { info.attrs.size };
         let len = range.end().min(end).saturating_sub(range.offset);
         if len == 0 {
@@ -291,7 +292,7 @@ impl Volume {
         }
         let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
         objects.punch(range).await?;
-        // Update the times and the change attribute. The size stays the same.
+        // Update the times and the change attribute of the file. Its size stays the same.
         let punched = Reach { end: 0, holes: Holes::Made, whole: None };
         self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
     }

@@ -12,8 +12,8 @@ use nfs::fs::Ctx;
 use types::{FileId, Status};
 
 impl Volume {
-    /// Ends every capability for the file granted so far, after a layout was revoked. A client that still holds a
-    /// layout has to request a new one.
+    /// Revokes every capability for the file that the mgr has granted, after it has revoked a layout. A client that
+    /// still holds a layout has to request a new one.
     pub(crate) async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         add(&self.counters.layouts_revoked, 1);
         let failure = self.notes.last_failure(file);
@@ -23,8 +23,8 @@ impl Volume {
         self.finish_fence(file).await
     }
 
-    /// Ends every capability for the file, without revoking a layout: after a change of permissions, or because a
-    /// client has abandoned requests to an iod. Does not wait for an iod that is down, because the mgr fences the iod
+    /// Revokes every capability for the file without revoking a layout: after a change of permissions, or because a
+    /// client has abandoned requests to an iod. Does not wait for an iod that is down, because the mgr fences this iod
     /// before any request uses it again.
     pub(crate) async fn outdate(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.fence(ctx.now, file).await?;
@@ -35,8 +35,8 @@ impl Volume {
         }
     }
 
-    /// Sends the current generation to all iods of a file, which then refuse older capabilities. An iod that is down
-    /// receives it when it connects, before any request uses the iod.
+    /// Sends the current generation of a file to all its iods, which then refuse older capabilities. An iod that is
+    /// down receives the generation when it connects, before any request uses the iod.
     pub(crate) async fn finish_fence(&self, file: FileId) -> Result<(), Status> {
         let info = match self.namespace.info(file) {
             Err(Status::Stale) => {
@@ -52,7 +52,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Sends the current generation to all iods of a file again, as a new fence.
+    /// Stores a fence with the current generation of a file again, and sends it to all iods of the file.
     pub(crate) async fn fence_again(&self, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.info(file)?.generation;
         self.namespace.note(now(), Noted { file, intent: Intent::Fence(generation) }).await?;
@@ -60,11 +60,11 @@ impl Volume {
         self.finish_fence(file).await
     }
 
-    /// Fences a file with writers that the mgr can no longer ask for a report.
+    /// Fences a file with writers that can no longer report their writes to the mgr.
     ///
     /// Raises the generation under the exclusive lock of the file. So no write on the mgr path and no write layout has
-    /// the previous generation. If the mgr dies before the end, the next start finds both intents and fences the file
-    /// again.
+    /// the previous generation. If the mgr dies during this call, the next start finds the intents `Written` and fence,
+    /// and fences the file again.
     pub(super) async fn shut_out(&self, file: FileId) -> Result<(), Status> {
         {
             let _alone = self.locks.alone(file).await;

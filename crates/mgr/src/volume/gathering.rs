@@ -20,13 +20,13 @@ use types::{ByteRange, FileId, Status};
 pub(crate) enum Why {
     /// A gathering window is full.
     Full,
-    /// The delay of the held bytes has passed.
+    /// The gather delay of the held bytes has passed.
     Delay,
     /// A client sent a COMMIT for the file.
     Commit,
-    /// A client reads or copies the held bytes, or looks for data or holes.
+    /// A client reads or copies the held bytes, or searches for data or holes (SEEK).
     Read,
-    /// A client truncates the file, punches a hole, or sends an overlapping write that the mgr does not hold.
+    /// A client truncates the file, punches a hole, or sends an overlapping write that the mgr does not hold in memory.
     Write,
     /// A client gets a layout for the direct path.
     Layout,
@@ -37,8 +37,8 @@ pub(crate) enum Why {
 }
 
 impl Volume {
-    /// Holds an unstable write in memory, if it is small and no other client may use the direct path. Returns `None` if
-    /// the caller must write the bytes to the iods at once. The caller has the file's shared lock.
+    /// Holds an unstable write in memory, if the write is small and no other client may use the direct path. Returns
+    /// `None` if the caller must write the bytes to the iods at once. The caller has the file's shared lock.
     pub(super) async fn gather(
         &self,
         ctx: &Ctx,
@@ -47,16 +47,16 @@ impl Volume {
         data: &Bytes,
     ) -> Result<Option<WriteOut>, Status> {
         let (file, window) = (objects.known().file, objects.window());
-        // A write to an iod that is down must fail now, so that the client can retry it.
+        // A write to an iod that is down must fail at once, so that the client can retry it. So do not hold this write.
         if !self.gathered.is_for(data.len(), window) || objects.all_up().is_err() {
             return Ok(None);
         }
-        // Get the verifier before the write is held. If the held bytes are lost later, every COMMIT returns another
-        // verifier.
+        // Get the verifier before holding the write. If the mgr loses the held bytes later, every COMMIT then returns
+        // another verifier.
         let verifier = self.iods.verifiers.combine(&[]);
         let writing = self.notes.writing(file).await?;
-        // A client from before the restart of the mgr may use the direct path under a layout that this start has not
-        // granted.
+        // Hold no writes if a client from before the restart of the mgr may use the direct path, under a layout that
+        // this start has not granted.
         let may = || !self.notes.is_exposed(file) && self.grants.all_come_here(file, ctx.client);
         let small = Small { client: ctx.client, offset, data, window };
         let Some(taken) = self.gathered.take(file, small, may) else {
@@ -70,17 +70,17 @@ impl Volume {
         add(&self.counters.gathered_bytes, data.len() as u64);
         add(&self.counters.gathered_joined, u64::from(taken.joined));
         if taken.full {
-            // The client whose write fills a window waits for the flush. So the mgr never holds more bytes than the
-            // iods can take. A failure concerns all clients that wrote into the window, so COMMIT reports it to each of
-            // them.
+            // The client whose write fills a gathering window waits for the flush, so the mgr never holds more bytes
+            // than the iods can process. A failed flush concerns all clients that wrote into the window, so COMMIT
+            // returns the error to each of them.
             let _ = self.let_go_held(file, Part::Full, Why::Full).await;
         }
         Ok(Some(WriteOut { count: data.len() as u32, stable: Stability::Unstable, verifier }))
     }
 
-    /// Flushes a part of a file's held bytes to the iods before another operation uses the objects. Fails with `Delay`
-    /// if the bytes cannot be written now. Bytes that can never be written are dropped, and the operation of the caller
-    /// continues.
+    /// Flushes the held bytes in a range of a file to the iods before another operation uses the objects. Fails with
+    /// `Delay` if the mgr cannot write the bytes now. If the bytes can never be written, discards them, and the
+    /// operation of the caller continues.
     pub(crate) async fn settled(&self, file: FileId, part: Part, why: Why) -> Result<(), Status> {
         match self.let_go(file, part, why).await {
             Err(Status::Delay) => Err(Status::Delay),
@@ -96,8 +96,8 @@ impl Volume {
         }
     }
 
-    /// Flushes a part of a file's held bytes to the iods. After `Delay`, the mgr still holds the bytes. After any other
-    /// error, it has dropped them.
+    /// Flushes the held bytes in a range of a file to the iods. After `Delay`, the mgr still holds the bytes. After any
+    /// other error, it has discarded them.
     pub(crate) async fn let_go(&self, file: FileId, part: Part, why: Why) -> Result<(), Status> {
         if !self.gathered.meets(file, part) {
             return Ok(());
@@ -113,7 +113,7 @@ impl Volume {
         match outcome {
             Ok(()) => leaving.end(Ok(())),
             Err(Status::Delay) => drop(leaving),
-            // The file was deleted, so no client can read the bytes.
+            // The file was deleted, so no client can read the held bytes, and they need no flush.
             Err(Status::Stale) => leaving.end(Ok(())),
             Err(error) => {
                 tracing::warn!(file = file.0, "cannot write acknowledged writes to the iods: {error}");
@@ -124,8 +124,8 @@ impl Volume {
         outcome
     }
 
-    /// Counts dropped bytes and changes the write verifier. The caller calls this before it drops the bytes. Otherwise
-    /// a COMMIT could find no held bytes and return the old verifier.
+    /// Counts discarded bytes and changes the write verifier. The caller calls this function before it discards the
+    /// bytes. Otherwise a COMMIT could find no held bytes and return the old verifier.
     fn give_up(&self) {
         add(&self.counters.gather_losses, 1);
         self.iods.verifiers.lost();
@@ -137,12 +137,12 @@ impl Volume {
         let writing = self.notes.writing(file).await?;
         match objects.write(runs, false).await {
             Ok(_) => {
-                // The namespace has had the new size since the mgr began to hold the bytes.
+                // The namespace has had the new size since the mgr began to hold the bytes, so the write is complete.
                 writing.done();
                 Ok(())
             }
-            // An iod of the file is lost, so the flush does not wait for it. The client sends the bytes again, and then
-            // learns which of them can be written.
+            // An iod of the file is lost, so discard the bytes instead of waiting for the iod. The client sends the
+            // bytes again, and then learns which of them can be written.
             Err(Status::Delay) if objects.lost_in(None) => {
                 self.give_up();
                 Ok(())
@@ -164,7 +164,7 @@ impl Volume {
         }
     }
 
-    /// Flushes the held bytes of all files to the iods, as far as the iods are up.
+    /// Flushes the held bytes of all files to those iods that are up.
     pub(crate) async fn let_all_go(&self) {
         let files = self.gathered.files();
         let gone = future::join_all(files.iter().map(|file| self.let_go(*file, Part::All, Why::Stop))).await;

@@ -1,10 +1,10 @@
 //! Inline files: the mgr stores the bytes of a small file with its metadata, until the file grows or a client gets a
 //! write layout.
 //!
-//! No iod has anything of an inline file: the mgr alone creates, writes, reads and deletes it. To move the bytes, the
-//! namespace first records the objects, and from then on no write changes the inline bytes. Then the mgr writes the
-//! bytes to the objects durably, and the namespace drops the inline bytes. Until then the inline bytes are valid. So if
-//! the mgr dies during the move, the next start moves the bytes again.
+//! No iod has an object of an inline file: the mgr alone creates, writes, reads and deletes the file. To move the bytes
+//! to iods, the namespace first records the objects, and no write changes the inline bytes after this step. Then the
+//! mgr writes the bytes to the objects durably. At last the namespace removes the inline bytes, which are valid until
+//! this step. So if the mgr dies during the move, the next start moves the bytes again.
 
 use super::Volume;
 use crate::counters::add;
@@ -30,7 +30,7 @@ impl Volume {
         wanted: Stability,
     ) -> Result<Option<WriteOut>, Status> {
         let (file, most) = (info.attrs.id, self.inline_max);
-        // Read the verifier before the write. If the mgr loses bytes during the write, COMMIT then returns another
+        // Get the verifier before the write. If the mgr loses bytes during the write, COMMIT then returns another
         // verifier.
         let verifier = self.iods.verifiers.combine(&[]);
         if !info.layout.as_ref().is_some_and(Layout::is_inline) || offset.saturating_add(data.len() as u64) > most {
@@ -89,15 +89,15 @@ impl Volume {
             if written.await?.is_some() {
                 return Ok(true);
             }
-            // The file has become too long for an inline file, or has got objects. Move its bytes to the objects, and
-            // look again.
+            // The file is too long for an inline file, or has objects now. Move its inline bytes to objects, and try
+            // again.
             self.objects_now(ctx.now, &self.regular(file)?).await?;
         }
     }
 
     /// Returns the objects of a file. First chooses the objects if necessary, and moves the inline bytes to them.
     pub(super) async fn move_out(&self, now: Timestamp, file: FileId) -> Result<Opened<'_>, Status> {
-        // Move the bytes of a file only once at a time: later writes to the objects must not arrive before the moved
+        // Lock the file against another move of its bytes: later writes to the objects must not arrive before the moved
         // bytes.
         let _turn = self.moving.alone(file).await;
         let info = self.regular(file)?;
@@ -106,8 +106,8 @@ impl Volume {
         }
         let layout = self.decided(&info)?.map_or_else(|| self.decide(&info), Ok)?;
         let new = self.kinds.open(&self.iods, Known::nothing(file, info.generation), &layout)?;
-        // Move inline bytes only while all iods of the objects are up. Check this before the namespace records the
-        // objects.
+        // Check that all iods of the objects are up before the namespace records the objects: the bytes can move only
+        // while they are up.
         let has_bytes = self.namespace.read_inline(file)?.is_some_and(|(bytes, _)| !bytes.is_empty());
         if has_bytes {
             new.all_up()?;

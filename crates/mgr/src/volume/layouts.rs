@@ -1,5 +1,5 @@
-//! Layouts, native and for kernel clients: LAYOUTGET, GETDEVICEINFO, LAYOUTCOMMIT, and layouts that were returned or
-//! revoked.
+//! Layouts, native and for kernel clients: LAYOUTGET, GETDEVICEINFO, LAYOUTCOMMIT, and layouts that a client has
+//! returned or the mgr has revoked.
 
 use super::Volume;
 use super::gathering::Why;
@@ -17,22 +17,22 @@ use wire::native::Rights;
 impl Volume {
     pub(crate) async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut, Status> {
         let (layout, setting) = (self.kinds.layout_type(ask.kind)?, self.exports.rule(ctx.place).kernel_layout);
-        // Client id 0 stands for operations of the mgr itself, which use no layouts.
+        // Client id 0 stands for operations of the mgr itself, which need no layouts.
         if !layout.is_offered(setting) || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
-        // The guard `_granting` lives until the grant is recorded, so that a move waits for the grant.
+        // Keep the guard `_granting` until the grant is recorded, so that a move of the file waits for the grant.
         let _granting = self.moves.granting(ask.file)?;
         if !layout.is_for_kernels() {
             self.native.seen(ctx.client);
         } else if self.leads_nowhere(ask.file)? {
-            // An iod of the file is down. Refuse before this request waits for the iod, because kernel clients can use
-            // the mgr path.
+            // An iod of the file is down. Refuse the layout now instead of waiting for the iod, because kernel clients
+            // can use the mgr path.
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
-        // Record the rights before reading anything else: a concurrent revocation searches for the rights recorded
-        // before it.
+        // Record the rights before reading the state of the file. A concurrent revocation searches for recorded rights,
+        // and must find these rights.
         let expires = self.expires(layout);
         self.rights.give(ask.file, ctx.cred.uid, unix_now(), expires);
         let info = self.regular(ask.file)?;
@@ -44,7 +44,8 @@ impl Volume {
         // grant is recorded.
         let _bar = self.gathered.bar(ask.file);
         self.settled(ask.file, Part::All, Why::Layout).await?;
-        // Keep the shared lock until the grant is recorded, because a truncation checks which clients hold layouts.
+        // Keep the shared lock until the grant is recorded, because a truncation checks under the exclusive lock which
+        // clients hold layouts.
         let _shared = if write { Some(self.shared(ask.file).await?) } else { None };
         let info = self.regular(ask.file)?;
         let objects = self.objects_now(ctx.now, &info).await?;
@@ -78,7 +79,7 @@ impl Volume {
         unix_now() + u64::from(layout.lifetime(self.lifetimes))
     }
 
-    /// Returns whether a layout of this file would name a data server that is down.
+    /// Returns whether a data server that a layout of this file must name is down.
     fn leads_nowhere(&self, file: FileId) -> Result<bool, Status> {
         let info = self.regular(file)?;
         match self.objects_to_be(&info)? {
@@ -140,9 +141,9 @@ impl Volume {
             self.outdate(ctx, file).await?;
         }
         if update.measure || (end > 0 && self.grants.is_cut(file, ctx.client)) {
-            // Another client may have truncated the range that this client reports, so ask the iods for the size. The
-            // measurement fails while an iod is down, because other clients must see the reported bytes after the
-            // reply.
+            // Another client may have truncated the range that this client reports, so query the iods for the size. The
+            // measurement fails while an iod is down, and so must the LAYOUTCOMMIT: other clients must see the reported
+            // bytes after the reply.
             self.measure(file).await?;
             end = 0;
         }
@@ -159,8 +160,9 @@ impl Volume {
             true => self.namespace.set_size(&ctx.cred, ctx.now, file, to, mtime).await?,
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,
         };
-        // Record the report only after the namespace has stored it: a report that failed for lack of space does not
-        // count. Nor does a report without `durable`, because it does not say how far the client's writes reached.
+        // Record the client's report in the grant only after the namespace has stored the size: a report that failed
+        // for lack of space does not count. Nor does a report without `durable`, because it does not say how far the
+        // client's writes reached.
         if update.durable {
             self.grants.committed(file, ctx.client);
         }
@@ -183,8 +185,8 @@ impl Volume {
         }
         let mut untold = write && (revoked || self.grants.is_untold(file, client));
         if untold {
-            // Record the missing report before removing the grant. Without the grant, the next report of another client
-            // would count as complete.
+            // Record the missing report before removing the grant. Otherwise the mgr regards the next report of another
+            // client as complete.
             self.notes.abandoned(file, revoked);
         }
         if write {
@@ -196,7 +198,7 @@ impl Volume {
             self.given_back(file).await;
             let fenced = if revoked { self.fence(ctx, file).await } else { Ok(()) };
             if untold {
-                // The client may have written after its last report, so ask the iods for the size.
+                // The client may have written after its last report, so query the iods for the size.
                 self.measure_or_later(file).await?;
             } else if write {
                 self.all_told(file);
@@ -204,14 +206,14 @@ impl Volume {
             fenced
         };
         match result.await {
-            // The file was deleted, so there is nothing to fence or to measure.
+            // The file was deleted, so nothing has to be fenced or measured.
             Err(Status::Stale) => Ok(()),
             other => other,
         }
     }
 
-    /// Logs the failures at data servers that a client reports in a LAYOUTRETURN. The report has no other effect,
-    /// because the mgr itself monitors its iods.
+    /// Logs the failures at data servers that a client reports in a LAYOUTRETURN. The mgr only logs them, because it
+    /// monitors its iods itself.
     fn note_faults(&self, client: u64, file: FileId, (kind, body): (u32, &Bytes)) {
         let Ok(layout) = self.kinds.layout_type(kind) else { return };
         let faults = match layout.faults(body) {
@@ -228,8 +230,8 @@ impl Volume {
         }
     }
 
-    /// Counts and logs the report of a client about `count` failed operations at data servers. `first` is the first of
-    /// them.
+    /// Counts and logs `count` failed operations at data servers that a client has reported. `first` is the first of
+    /// these failures.
     pub(crate) fn note_failures(&self, client: u64, file: FileId, first: &dyn Debug, count: usize) {
         add(&self.counters.layout_faults, count as u64);
         if let Some(left_out) = net::seldom("a client failed at a data server", Machine::UNKNOWN) {
@@ -239,15 +241,15 @@ impl Volume {
 
     /// Flushes held bytes to the iods when a client returns a layout, a delegation or a lock, so that later readers
     /// find them. If the bytes cannot be written now, the mgr still holds them, and reads on the mgr path wait for
-    /// them.
+    /// their flush.
     pub(crate) async fn given_back(&self, file: FileId) {
         if let Err(error) = self.let_go(file, Part::All, Why::Close).await {
             tracing::debug!(file = file.0, "gathered writes did not reach the iods yet: {error}");
         }
     }
 
-    /// Handles the close of a file that the client could write. If the client has not reported all its writes, the mgr
-    /// asks the iods for the size.
+    /// Handles the close of a file that the client could write. If the client has not reported all its writes, queries
+    /// the iods for the size of the file.
     pub(crate) async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<(), Status> {
         self.given_back(file).await;
         if wrote && self.grants.is_untold(file, ctx.client) {

@@ -1,8 +1,8 @@
 //! Errors for kernel clients when an iod is lost: EIO instead of an endless wait.
 //!
-//! Weir's own client gets `Delay`, and limits itself how often it retries. A kernel client would retry forever, and the
-//! program that reads would hang. So the mgr answers a kernel client with `Io` once the iod is lost, and only for the
-//! bytes on this iod.
+//! Weir's own client gets `Delay`, and limits itself how often it retries. After `Delay`, a kernel client retries
+//! forever, and the reading program hangs. So once an iod is lost, the mgr replies with `Io` to requests of kernel
+//! clients for bytes on this iod.
 
 use super::Volume;
 use nfs::fs::Ctx;
@@ -10,16 +10,17 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use types::{ByteRange, FileId, Status, limits};
 
-/// Ids of the clients that have used native layouts, which shows that they are no kernel clients.
+/// Ids of the clients that have used native layouts. These are clients of Weir itself, and not kernel clients.
 #[derive(Debug, Default)]
 pub(crate) struct NativeClients(Mutex<HashSet<u64>>);
 
 impl NativeClients {
-    /// Records that a client has sent a request that only Weir's own client sends.
+    /// Records that a client has sent a request that only Weir's own client sends, so that it does not count as a
+    /// kernel client.
     pub(super) fn seen(&self, client: u64) {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The set may contain clients that no longer exist, so clear it when it is full. A dropped client is recorded
-        // again at its next layout.
+        // The set may contain clients that no longer exist, so clear it when it is full. A client that still exists is
+        // recorded again at its next layout.
         if clients.len() >= limits::CLIENTS_MAX {
             clients.clear();
         }
@@ -32,8 +33,8 @@ impl NativeClients {
 }
 
 impl Volume {
-    /// Returns the outcome of a request for a range of a file (`None`: the whole file). Replaces `Delay` by `Io` for a
-    /// kernel client if an iod with these bytes is lost.
+    /// Returns the outcome of a request for a range of a file (`None`: the whole file). For a kernel client, replaces
+    /// `Delay` by `Io` if an iod that holds bytes of the range is lost.
     pub(crate) fn unless_lost<T>(
         &self,
         ctx: &Ctx,
@@ -50,8 +51,8 @@ impl Volume {
     }
 
     /// Returns how many bytes at the beginning of a range a kernel client can read before the first byte on a lost iod.
-    /// Returns `None` if all bytes or none can be read. A kernel reads ahead of the program, so it must get the
-    /// available bytes, and then requests the rest separately.
+    /// Returns `None` if it can read all bytes or none. A kernel reads ahead of the program, so it must get the
+    /// available bytes. It then requests the other bytes separately.
     pub(crate) fn before_lost(&self, ctx: &Ctx, file: FileId, range: Option<ByteRange>) -> Option<u64> {
         let range = range.filter(|_| !self.native.has(ctx.client))?;
         let info = self.namespace.info(file).ok()?;
@@ -60,14 +61,15 @@ impl Volume {
     }
 
     fn is_lost(&self, file: FileId, range: Option<ByteRange>) -> bool {
-        // A pending truncation or fence must first reach all objects. Until then, a lost iod also blocks requests to
-        // the other iods of the file.
+        // A pending truncation or fence must first reach all objects. While one is pending, a lost iod also blocks
+        // requests to the other iods of the file.
         let range = range.filter(|_| self.notes.cut(file).is_none() && !self.notes.is_fencing(file));
         let Ok(info) = self.namespace.info(file) else { return false };
         let Ok(objects) = self.objects(&info) else { return false };
         match objects {
             Some(objects) => objects.lost_in(range),
-            // The file has no objects yet. The file counts as lost if no iod is connected that the mgr could choose.
+            // The file has no objects yet. It counts as lost if no iod is connected that the mgr could choose for the
+            // file.
             None => self.iods.up().is_empty() && !self.iods.lost().is_empty(),
         }
     }

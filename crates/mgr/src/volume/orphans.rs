@@ -1,5 +1,5 @@
-//! Deletion of orphans: files without a name that no client has open. The background job `delete_objects` deletes their
-//! objects later.
+//! Deletion of orphans: files without a name that no client has open. The background job `delete_objects` deletes the
+//! objects of these files later.
 
 use super::Volume;
 use crate::fs::own_ctx;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use types::{FileId, Status};
 
 impl Volume {
-    /// Deletes the inode of an orphan that no client has open.
+    /// Deletes the inode of a file without a name (orphan) that no client has open.
     pub(crate) async fn reap(&self, file: FileId) -> Result<(), Status> {
         let reaped = self.namespace.reap(own_ctx().now, file).await;
         if reaped.is_err() {
@@ -18,7 +18,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Drops the mgr's state of a deleted file. If the file had objects, wakes the background job that deletes them.
+    /// Removes the mgr's state of a deleted file from memory. If the file had objects, wakes the background job that
+    /// deletes them.
     pub(crate) fn ended(&self, file: FileId, ending: Ending) {
         if ending == Ending::Doomed {
             self.doomed.notify_one();

@@ -16,20 +16,19 @@ impl Volume {
         }
         let origin = self.origin(file)?;
         let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
-        // The mgr reported an attribute without effect when a user set it, so here the mgr logs only at the debug
-        // level.
+        // The mgr has already reported an invalid attribute when a user set it, so log it only at the debug level here.
         Ok(Settings::of_xattrs(origin, xattrs, |e| {
             tracing::debug!(file = file.0, "ignored an invalid policy attribute: {e}")
         }))
     }
 
-    /// Returns the origin of this inode's settings: a directory or a file.
+    /// Returns where the policy settings of this inode come from: a directory or a file.
     fn origin(&self, file: FileId) -> Result<Origin, Status> {
         let directory = self.namespace.getattr(file)?.kind == FileKind::Directory;
         Ok(if directory { Origin::Directory } else { Origin::File })
     }
 
-    /// Checks whether an extended attribute of the policy may get this value.
+    /// Checks whether a user may set a policy attribute to this value.
     pub(crate) fn check_policy(&self, file: FileId, name: &[u8], value: &[u8]) -> Result<(), Status> {
         let origin = self.origin(file)?;
         match Settings::default().set(origin, name, value) {
@@ -52,7 +51,7 @@ impl Volume {
         }
     }
 
-    /// Returns the policy texts for the private attribute that Weir's own client reads.
+    /// Returns the policy as text for the private attribute that Weir's own client reads.
     pub(crate) fn told(&self, ctx: &Ctx, file: FileId) -> Result<Told, Status> {
         let own = if ctx.place.is_outside() { Settings::default() } else { self.own_settings(file)? };
         let server = self.exports.rule(ctx.place).told;

@@ -1,4 +1,5 @@
-//! Measurement of the mgr's queue delay, which the mgr reports in its replies.
+//! Measurement of the queue delay, which is how long requests wait before the mgr executes them. The mgr sends the
+//! delay to clients in its replies.
 
 use super::Volume;
 use crate::queue::Queue;
@@ -7,18 +8,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Ignores lock poisoning: a panic cannot leave the averages half updated.
+/// Ignores a poisoned lock: a panic cannot leave the averages half updated.
 fn locked(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Volume {
-    /// Records the wait of a request that arrived at the time `arrived` and that the mgr executes now.
+    /// Records how long a request has waited that arrived at the time `arrived` and that the mgr executes now.
     pub(crate) fn waited(&self, arrived: Instant) {
         let (begun, now) = (self.begun, Instant::now());
         let due = locked(&self.queue).waited(now - begun, now - arrived);
         if due {
-            // A probe task waits behind all runnable tasks, as do the tasks that read requests.
+            // A probe task waits behind all runnable tasks, as the tasks that read requests do, so its wait is theirs.
             let queue = self.queue.clone();
             task::spawn(async move {
                 tokio::task::yield_now().await;
@@ -28,7 +29,7 @@ impl Volume {
         }
     }
 
-    /// Returns how long requests wait now.
+    /// Returns the queue delay: how long requests wait now.
     pub(crate) fn queue_delay(&self) -> Duration {
         locked(&self.queue).delay(self.begun.elapsed())
     }

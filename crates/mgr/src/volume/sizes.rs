@@ -1,8 +1,8 @@
 //! File sizes: the size in the namespace, larger sizes according to the iods, and truncation.
 //!
-//! LAYOUTCOMMIT and writes on the mgr path report growth to the namespace. A client on the direct path may have written
-//! beyond the size that it reported, or may end without a report. Then the mgr asks the iods for the length of the
-//! objects. Every byte of an object is written data, because no file grows before every truncation has reached all its
+//! LAYOUTCOMMIT and writes on the mgr path record growth in the namespace. A client on the direct path may write beyond
+//! the size that it reported, or disappear without a report. The mgr then queries the iods for the lengths of the
+//! objects. These lengths count only written data, because no file grows before every truncation has reached all its
 //! objects.
 
 use super::Volume;
@@ -17,16 +17,16 @@ use nfs::fs::Ctx;
 use types::{Attrs, Cred, FileId, SetAttrs, Status, Timestamp, limits};
 
 impl Volume {
-    /// Returns the current attributes of a file. Asks the iods for the size only if clients other than the caller may
-    /// be writing.
+    /// Returns the current attributes of a file. Queries the iods for the size only if clients other than the caller
+    /// may be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
         if self.is_untold(ctx, file) {
             // Box the future of `learn_size`, because it is large and this branch is rare.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
-                // While a truncation is pending, no operation extends the file, so its size is the requested one. An
-                // iod that is down, or refuses to truncate its object, must not prevent clients from reading the
-                // attributes.
+                // While a truncation is pending, no operation extends the file, so its size is the requested one, and
+                // no query is needed. An iod that is down, or refuses to truncate its object, must not prevent clients
+                // from reading the attributes.
                 Err(_) if self.notes.cut(file).is_some() => self.namespace.getattr(file),
                 Err(e) => Err(e),
             };
@@ -40,8 +40,8 @@ impl Volume {
         by_others || self.notes.is_left(file)
     }
 
-    /// Asks the iods for the size of a file and stores it if it is larger. Returns the attributes, and whether all iods
-    /// answered.
+    /// Queries the iods for the size of a file, and stores the size if it is larger than the recorded one. Returns the
+    /// attributes, and whether all iods replied.
     pub(crate) async fn learn_size(&self, now: Timestamp, file: FileId) -> Result<(Attrs, bool), Status> {
         let _shared = self.shared(file).await?;
         let info = self.namespace.info(file)?;
@@ -51,18 +51,19 @@ impl Volume {
         if end.reached <= info.attrs.size && !end.changed {
             return Ok((info.attrs, end.complete));
         }
-        // Use root's credentials: the mgr checked the permissions of the client when it granted the layout.
+        // Use root's credentials: the mgr checked the permissions of the client when it granted the layout to the
+        // client.
         let changed = match end.changed {
             true => self.namespace.note_write(&Cred::root(), now, file, end.reached).await?,
-            // The client may have reported its writes during the query, and set a later time. `learn_size` keeps a
-            // later time.
+            // The client may have reported its writes and set a later time of change during the query. `learn_size`
+            // keeps this later time.
             false => self.namespace.learn_size(now, file, end.reached).await?,
         };
         Ok((changed.after, end.complete))
     }
 
-    /// Measures the size of a file by asking all its iods, and records the measurement. The caller must know that no
-    /// client writes the file any more.
+    /// Measures the size of a file by querying all its iods, and records that the size is measured. The caller must
+    /// know that no client writes the file any more.
     pub(crate) async fn measure(&self, file: FileId) -> Result<(), Status> {
         let failure = self.notes.last_failure(file);
         let outcome = match self.learn_size(now(), file).await {
@@ -78,15 +79,15 @@ impl Volume {
             Err(e) => Err(e),
         };
         if outcome.is_err() {
-            // No client is left that could report the size, so the mgr tries again until it has measured the size.
+            // No client is left that could report the size, so the mgr repeats the measurement until it succeeds.
             self.notes.unknown(file);
         }
         outcome
     }
 
-    /// Measures the size of a file that no possible writer has open. First fences writes in flight of clients that the
-    /// mgr cannot ask for a report, so that these writes cannot extend the file afterwards. Fails with `Delay` until
-    /// every iod refuses them.
+    /// Measures the size of a file that no possible writer has open. First fences the writes in flight of clients that
+    /// can no longer report them, so that these writes cannot extend the file afterwards. Fails with `Delay` until
+    /// every iod refuses these writes.
     pub(crate) async fn measure_for_good(&self, file: FileId) -> Result<(), Status> {
         if self.notes.is_exposed(file) {
             match self.shut_out(file).await {
@@ -100,18 +101,20 @@ impl Volume {
         self.measure(file).await
     }
 
-    /// Measures the size of a file like [`Self::measure`]. If the size cannot be measured or stored now, leaves it to a
-    /// background job and returns no error.
+    /// Measures the size of a file like [`Self::measure`]. If the mgr cannot measure or store the size now, leaves the
+    /// measurement to a background job and returns no error.
     pub(crate) async fn measure_or_later(&self, file: FileId) -> Result<(), Status> {
         match self.measure(file).await {
             Err(Status::Delay | Status::NoSpc) => Ok(()),
-            // No client has written since the truncation: an iod that refuses a truncation blocks every write.
+            // A truncation is pending, which blocks every write. So no client has written since the truncation, and no
+            // measurement is needed.
             Err(_) if self.notes.cut(file).is_some() => Ok(()),
             other => other,
         }
     }
 
-    /// Records that all writes so far are reported, so that the intent can be removed unless a client may still write.
+    /// Records that all writes of the file are reported, so that the mgr can remove the intent unless a client may
+    /// still write.
     pub(crate) fn all_told(&self, file: FileId) {
         self.notes.told(file, || self.grants.written(file));
     }
@@ -139,7 +142,8 @@ impl Volume {
             None => return Ok(()),
             Some(Cut::To(size)) => size,
             Some(Cut::Perhaps) => {
-                // After `settle`, the namespace has every change that was submitted before.
+                // `settle` waits for all changes submitted before, so the namespace then shows whether the intent of
+                // the truncation is stored.
                 self.namespace.settle().await?;
                 let noted = self.namespace.intents_of(file)?;
                 let size = noted.iter().find_map(|intent| match intent {
@@ -165,16 +169,16 @@ impl Volume {
         self.notes.cut_done(file, size).await
     }
 
-    /// Abandons a truncation that an iod refuses permanently, after one more attempt, which truncates the other
-    /// objects. Returns whether the file had such a truncation.
+    /// Abandons a truncation that an iod refuses permanently. First truncates the objects on the other iods by one more
+    /// attempt. Returns whether the file had such a truncation.
     ///
-    /// From then on, the bytes of the refused object after the file size count as written. Only an administrator may
-    /// decide this. Until then, no operation can extend the file.
+    /// After this, the bytes of the refused object beyond the file size count as written, so only an administrator may
+    /// abandon the truncation. While the truncation is pending, no operation can extend the file.
     pub(crate) async fn give_up_cut(&self, file: FileId) -> Result<bool, Status> {
         let _alone = self.locks.alone(file).await;
         match self.finish_cut_alone(file).await {
             Ok(()) => return Ok(false),
-            // An iod is down: the truncation stays pending.
+            // An iod is down, so leave the truncation pending.
             Err(Status::Delay) => return Err(Status::Delay),
             Err(_) => {}
         }
@@ -183,12 +187,11 @@ impl Volume {
         Ok(true)
     }
 
-    /// Changes attributes including the size: first in the namespace, together with the intent to truncate the objects,
-    /// then in the objects.
+    /// Changes attributes of a file including its size. First stores the change and the intent to truncate in the
+    /// namespace, and then truncates the objects.
     ///
     /// If the mgr dies before the namespace confirms the change, nothing has changed. If it dies later, the next start
-    /// finds the intent and truncates the objects. This happens before the file can grow over bytes that the objects
-    /// still hold.
+    /// finds the intent. It truncates the objects before the file can grow over bytes that the objects still hold.
     pub(crate) async fn set_size(
         &self,
         ctx: &Ctx,
@@ -206,8 +209,8 @@ impl Volume {
         }
         self.moves.check_changes(file)?;
         let _alone = self.locks.alone(file).await;
-        // Replace a pending truncation to a larger size instead of completing it, because an iod may refuse the pending
-        // truncation.
+        // If the new size is not larger than that of a pending truncation, replace this truncation instead of
+        // completing it, because an iod may refuse it.
         let replaces = matches!(self.notes.cut(file), Some(Cut::To(noted)) if size <= noted);
         if !replaces {
             self.finish_cut_alone(file).await?;
@@ -216,13 +219,13 @@ impl Volume {
         let mut info = self.namespace.info(file)?;
         if info.layout.as_ref().is_some_and(meta::Layout::is_moving) {
             // Inline bytes are moving to objects, which may already hold bytes beyond the new size. Complete the move
-            // first.
+            // before the truncation.
             self.objects_now(ctx.now, &info).await?;
             info = self.namespace.info(file)?;
         }
         if self.notes.is_exposed(file) {
-            // A client that is gone, or has returned its layout, gets no layout recall. Fence the file, so that late
-            // writes of such a client cannot arrive after the truncation.
+            // A client that disappeared, or has returned its layout, gets no layout recall. Fence the file, so that
+            // late writes of such a client cannot arrive after the truncation.
             self.objects(&info)?.map_or(Ok(()), |objects| objects.all_up())?;
             self.shut_out_alone(file).await?;
             self.finish_fence(file).await?;
@@ -233,7 +236,7 @@ impl Volume {
         let Some(objects) = objects else {
             return Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after);
         };
-        // Check first that the truncation is possible, because an impossible truncation must change nothing.
+        // Check first that every iod can truncate its object, because a failed truncation must change nothing.
         objects.may_be_cut(size).await?;
         let noted = self.notes.cut(file);
         self.notes.cutting(file);

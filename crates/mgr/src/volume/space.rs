@@ -1,5 +1,5 @@
-//! Allocated space of files with holes (`st_blocks`): the mgr asks the iods for it, because the namespace does not
-//! store it.
+//! Allocated space of files with holes (`st_blocks`): the mgr queries the iods, because the namespace does not store
+//! this space.
 
 use super::Volume;
 use crate::clock::now;
@@ -14,12 +14,12 @@ use types::{Attrs, Cred, FileId, Status};
 /// Number of files for which one client request queries the iods at a time.
 const AT_ONCE: usize = 32;
 
-/// Smallest allocated space in bytes that the mgr reports for a file with data. Programs take a file without allocated
-/// space for a single hole, and do not read it. Also, some data may not have reached the iods yet.
+/// Smallest allocated space in bytes that the mgr reports for a file with data. Programs treat a file without allocated
+/// space as a single hole, and do not read it. Also, some data may not have reached the iods yet.
 const LEAST: u64 = 512;
 
 impl Volume {
-    /// Replaces the allocated space in the attributes of files with holes, as far as the iods answer in time.
+    /// Replaces the allocated space in the attributes of files with holes, for files whose iods reply in time.
     pub(crate) async fn correct_space(self: &Arc<Self>, files: &mut [&mut Attrs]) {
         let with_holes = files.iter_mut().filter(|attrs| attrs.holes);
         stream::iter(with_holes)
@@ -32,22 +32,23 @@ impl Volume {
     async fn space_of(self: &Arc<Self>, attrs: &Attrs) -> u64 {
         let known = loop {
             let mut answered = pin!(self.space.answered.notified());
-            // Enable the notification before reading the cache, so that a query that ends in between is not missed.
+            // Enable the notification before reading the cache, so that the task notices a query that ends before the
+            // wait.
             answered.as_mut().enable();
             match self.space.next(attrs.id, attrs.change) {
                 Next::Tell(used) => break used,
                 Next::Ask => self.ask_space(attrs.id, attrs.change),
-                // After the query ends, or after the timeout, the loop reads the cache again.
+                // When the query ends, or after the timeout, the loop reads the cache again.
                 Next::Wait(most) => drop(tokio::time::timeout(most, answered).await),
             }
         };
-        // Report at most the value in the attributes, because iods also count their own overhead, and whole disk
+        // Return at most the value in the attributes, because iods also count their own overhead, and whole disk
         // blocks.
         known.map_or(attrs.used, |known| known.max(LEAST).min(attrs.used))
     }
 
-    /// Queries the iods in a separate task, which continues even if the caller is cancelled. An iod reports a change
-    /// only once, so the reply must not be lost.
+    /// Queries the iods in a separate task, which continues even if the caller is cancelled. An iod reports each change
+    /// only once, so the mgr must not lose the reply.
     fn ask_space(self: &Arc<Self>, file: FileId, change: u64) {
         let volume = self.clone();
         task::spawn(async move {
@@ -69,7 +70,7 @@ impl Volume {
         add(&self.counters.space_queries, 1);
         let end = objects.end().await;
         if end.changed {
-            // Record the change of the file now, because the iod reports it only once.
+            // Record in the namespace now that the file has changed, because the iod reports each change only once.
             self.namespace.note_write(&Cred::root(), now(), file, end.reached).await?;
         }
         end.allocated.ok_or(Status::Delay)

@@ -2,13 +2,13 @@
 //! the next stream, so they may be on the same iods.
 //!
 //! The mgr recalls all layouts of the file and grants no new one. Then it locks the file: reads on the mgr path
-//! continue, and writes and truncations wait. The mgr stores the new objects as unused objects, fences the old ones,
-//! copies the bytes, and swaps the layout record. So a write waits as long as the copy takes, but not while a client is
-//! slow to return its layout.
+//! continue, and writes and truncations wait. The mgr records the new objects as unused objects, fences the old
+//! objects, copies the bytes, and swaps the layout record. So a write waits as long as the copy takes, but it does not
+//! wait for a client that is slow to return its layout.
 //!
-//! If the mgr stops at any point, one record of unused objects is left: the new objects before the swap, or the old
-//! ones after it. The background job `delete_unused` deletes them. A client that kept its layout was fenced when the
-//! mgr revoked the layout. The old objects refuse its requests, and the client requests a new layout.
+//! If the mgr stops at any point, one record of unused objects is left. Before the swap, it names the new objects, and
+//! after the swap the old objects. The background job `delete_unused` deletes them. A client that kept its layout was
+//! fenced when the mgr revoked the layout. The old objects refuse its requests, and the client requests a new layout.
 
 use super::Volume;
 use super::gathering::Why;
@@ -24,12 +24,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{FileId, Generation, Status};
 
-/// Time limit for the return of all layouts, in lease periods. A recall may take one lease period, and the recall of a
-/// layout granted meanwhile another one.
+/// Time limit for the return of all layouts of a file, in lease periods. A recall may take one lease period. The recall
+/// of a layout that the mgr granted during the first recall may take another one.
 const LEASES: u32 = 3;
-/// Pause before the mgr recalls the layouts that it granted during the last recall.
+/// Pause before the mgr recalls the layouts that it granted during the previous recall.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Largest number of attempts to swap the layout record when fences for other reasons interfere.
+/// Largest number of attempts to swap the layout record. An attempt fails if a fence for another reason raises the
+/// generation of the file.
 const TRIES: usize = 8;
 
 /// The layout records of a file before and after the swap.
@@ -50,21 +51,23 @@ pub(crate) async fn run(server: &NfsServer, file: FileId, iods: &[u16]) -> Resul
     volume.swap_closed(&moving, &swap).await?;
     drop((moving, frozen));
     add(&volume.counters.layouts_swapped, 1);
-    // The file has its new objects. If the fence fails now, its intent is stored, and a background job completes it.
+    // The layout record already names the new objects. If the fence fails now, its intent is stored, and a background
+    // job completes the fence.
     if let Err(e) = volume.finish_fence(file).await {
         tracing::debug!(file = file.0, "the new objects cannot be fenced yet: {e}");
     }
     Ok(())
 }
 
-/// Recalls the layouts of a file until no client holds one. Fails with `Delay` after the time limit.
+/// Recalls the layouts of a file until no client holds one. Fails with `Delay` after the time limit of [`LEASES`].
 async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
     let Volume { grants, moves, lease_secs, .. } = &*server.fs().0;
     let limit = Duration::from_secs((*lease_secs).into()) * LEASES;
     let deadline = Instant::now() + limit;
     loop {
         server.recall(file, None, now()).await;
-        // Check in this order: a grant is recorded in `grants` before it stops being in progress.
+        // Check for grants in progress first: a grant is recorded in `grants` before it stops being in progress, so no
+        // grant is missed.
         if !moves.is_granting(file) && !grants.is_held(file) {
             return Ok(());
         }
@@ -76,7 +79,7 @@ async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
 }
 
 impl Volume {
-    /// Returns the layout records of a move of the file to these iods.
+    /// Returns the layout records of the file before and after a move to these iods.
     fn to_swap(&self, file: FileId, iods: &[u16]) -> Result<Swap, Status> {
         let info = self.regular(file)?;
         let from = info.layout.filter(Layout::is_final).ok_or(Status::Inval)?;
@@ -90,10 +93,10 @@ impl Volume {
         Ok(Swap { file, from, to })
     }
 
-    /// Moves the bytes of a file of which no client holds a layout, and swaps its layout record.
+    /// Moves the bytes of a file to new objects and swaps its layout record. No client may hold a layout of the file.
     async fn swap_closed(&self, moving: &Moving<'_>, swap: &Swap) -> Result<(), Status> {
         let file = swap.file;
-        // The exclusive lock waits for changes in progress.
+        // Get the exclusive lock of the file, which waits for changes in progress.
         let _alone = self.locks.alone(file).await;
         self.finish_cut_alone(file).await?;
         self.settled_held(file, Part::All, Why::Layout).await?;
@@ -102,7 +105,8 @@ impl Volume {
         let old = self.kinds.open(&self.iods, Known::from(&info), &swap.from)?;
         old.move_to(&swap.to.body, begun).await?;
         for _ in 0..TRIES {
-            // A fence for another reason may have raised the generation of the file.
+            // A fence for another reason may have raised the generation of the file, so read the generation for each
+            // attempt.
             let generation = self.regular(file)?.generation;
             let swapped = self.namespace.swap_layout(now(), file, (&swap.from, generation), begun).await?;
             if let Some(raised) = swapped {
@@ -114,8 +118,8 @@ impl Volume {
         Err(Status::Delay)
     }
 
-    /// Fails with `Exist` if one of the new objects exists. This happens if the store was recovered from an older copy,
-    /// which does not have the record of a later move.
+    /// Fails with `Exist` if one of the new objects exists. An object exists if an earlier move created it, and the
+    /// store was then recovered from an older copy without the record of this move.
     async fn check_absent(&self, new: &dyn Stored) -> Result<(), Status> {
         #[cfg(feature = "planted")]
         if types::planted::is_planted(types::planted::Planted::SameStream) {
@@ -128,7 +132,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Stores the new objects as unused objects, and fences the old objects, so that the bytes of the old objects no
+    /// Records the new objects as unused objects, and fences the old objects, so that the bytes of the old objects no
     /// longer change.
     async fn begin_swap(&self, swap: &Swap) -> Result<Generation, Status> {
         let file = swap.file;

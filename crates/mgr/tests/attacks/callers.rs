@@ -1,5 +1,5 @@
-//! Attacks by false identity: clients that act as another user, destroy client records of others, or read the mgr's
-//! state.
+//! Attacks by false identity: clients that act as another user, destroy client records of other clients, or read the
+//! mgr's state.
 
 use crate::cluster::Cluster;
 use crate::link::{Link, Place, call};

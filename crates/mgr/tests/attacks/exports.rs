@@ -79,7 +79,7 @@ async fn no_operation_reaches_what_an_export_hides() {
     let handles: Vec<_> = shown.iter().filter(|(name, _)| &name[..] == b"closed").map(|(_, handle)| handle).collect();
     assert_eq!(handles, [&None]);
     assert!(shown.iter().any(|(name, handle)| &name[..] == b"own" && handle.is_some()));
-    // The stranger sends filehandles that only the owner got from the mgr.
+    // The stranger sends filehandles that the mgr has sent only to the owner.
     let stolen = [("a directory", &closed), ("a file", &data)];
     all_are_refused(&mut stranger, &stolen, &own, &[NFS4ERR_ACCESS]);
     assert_eq!(owner.read(&data).unwrap(), "SECRET");
@@ -116,13 +116,13 @@ async fn old_handles_are_stale_after_exports_change() {
     let mut stranger = Peer::new(STRANGER, mgr, 0);
     assert_eq!(stranger.read(later_data).unwrap(), "SECRET");
 
-    // While the mgr is stopped, a new export for other clients closes the directory `later`.
+    // While the mgr is stopped, a new export for other clients closes the directory `later` to the stranger.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2", "/pub", "/pub/later,clients=127.0.0.2"]).await.unwrap();
     let mut stranger = Peer::new(STRANGER, at, 0);
     let handles = [("a closed directory", later), ("one below", later_deep), ("a file in it", later_data)];
     all_are_refused(&mut stranger, &handles, stays, &[NFS4ERR_STALE]);
     assert_eq!(stranger.walk("/pub/later/deep/data"), Err(NFS4ERR_ACCESS));
-    // Directory filehandles from before the change stay valid, and a client can look up files again.
+    // Directory filehandles from before the change of the exports stay valid, and a client can look up files again.
     assert_eq!(stranger.below(stays, "deep").map(|_| ()), Ok(()));
     let found = stranger.walk("/pub/stays/deep/data").unwrap();
     assert_eq!(stranger.read(&found).unwrap(), "SECRET");
@@ -130,7 +130,7 @@ async fn old_handles_are_stale_after_exports_change() {
     let at = restart(&mut cluster, &["/,clients=127.0.0.2", "/pub", "/pub/later,clients=127.0.0.2"]).await.unwrap();
     assert_eq!(Peer::new(STRANGER, at, 0).read(&found).unwrap(), "SECRET");
 
-    // While `/pub` is not exported, the owner moves a directory out of it.
+    // While `/pub` is not exported, the owner moves a directory out of `/pub`.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2"]).await.unwrap();
     let mut owner = Peer::new(OWNER, at, 0);
     let (public, private) = (owner.walk("/pub").unwrap(), owner.walk("/priv").unwrap());
@@ -156,7 +156,7 @@ async fn each_handle_follows_the_terms_of_its_own_export() {
     let create = make_dir("new");
     let mut make = |dir: &Bytes| peer.patiently(vec![putfh(dir), Op::OP_CREATE(create.clone())]).0;
     assert_eq!(make(&read_only), NFS4ERR_ROFS);
-    // Root owns the directory, and this export squashes root, so the caller may not write to it.
+    // Root owns the directory, and this export squashes root, so the caller may not write to the directory.
     assert_eq!(make(&squashed), NFS4ERR_ACCESS);
     assert_eq!(make(&root), NFS4_OK);
 }
@@ -183,7 +183,7 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
             ((&a, "closed"), (&a, "x")),
             ((&public, "a"), (&public, "b")),
             ((&other, "data"), (&a, "closed")),
-            // The target is the path of an export whose directory does not exist yet.
+            // The target of the rename is the path of an export whose directory does not exist yet.
             ((&public, "other"), (&public, "late")),
         ] {
             assert_eq!(peer.rename(from, to), NFS4ERR_XDEV, "{from:?} to {to:?}");
@@ -198,7 +198,7 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
     assert_eq!(owner.rename((&closed, "inside"), (&public, "x")), NFS4ERR_XDEV);
     assert_eq!(owner.rename((&other, "data"), (&inside, "x")), NFS4ERR_XDEV);
     assert_eq!(owner.rename((&closed, "inside"), (&closed, "x")), NFS4_OK);
-    // A directory that a client creates at the path of an export belongs to this export at once.
+    // A directory that a client creates at the path of an export belongs to this export immediately.
     let create = make_dir("late");
     let made = stranger.patiently(vec![putfh(&public), Op::OP_CREATE(create), Op::OP_GETFH]);
     assert_eq!(
@@ -210,8 +210,8 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
     assert_eq!(remove(&mut stranger, &public, "late"), NFS4ERR_XDEV);
 }
 
-/// A stranger renames, creates and removes directories at random. No filehandle that the stranger gets may lead into a
-/// closed directory.
+/// A client without access to some exports (the stranger) renames, creates and removes directories at random. No
+/// filehandle that the stranger gets may lead into a closed directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_renames_never_open_a_closed_export() {
     let exports = ["/,clients=127.0.0.2", "/pub", "/pub/a/closed,clients=127.0.0.2", "/pub/b,clients=127.0.0.2"];
@@ -245,7 +245,7 @@ async fn random_renames_never_open_a_closed_export() {
                 let remove = REMOVE4args { target: text(from.1) };
                 stranger.patiently(vec![putfh(&from.0), Op::OP_REMOVE(remove)]);
             }
-            // The owner, who sees all exports, also renames at random.
+            // The owner, who sees all exports, also renames directories at random.
             2 => drop(owner.rename((&from.0, from.1), (&to.0, to.1))),
             _ => drop(stranger.rename((&from.0, from.1), (&to.0, to.1))),
         }

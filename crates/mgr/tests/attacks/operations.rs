@@ -6,8 +6,9 @@ use nfs::attrs::{self, Mask};
 use wire::nfs4::nfs_argop4 as Op;
 use wire::nfs4::*;
 
-/// Returns a COMPOUND for each operation, which comes last in its COMPOUND. The operation uses `target` as the current
-/// or the saved filehandle. If it needs another filehandle, it uses `own`, a directory of the caller.
+/// Returns one COMPOUND for each operation, with the operation as its last one. The operation uses `target` as the
+/// current or the saved filehandle. If the operation needs another filehandle, it uses `own`, a directory of the
+/// caller.
 pub fn operations(target: &Bytes, own: &Bytes) -> Vec<(&'static str, Vec<Op>)> {
     let one = [on_names(), opens(), on_data()].concat();
     let mut out: Vec<_> = one.into_iter().map(|(name, op)| (name, vec![putfh(target), op])).collect();

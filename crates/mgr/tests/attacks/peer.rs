@@ -12,7 +12,7 @@ use xdr::{Reader, Xdr};
 
 /// Program number and version of NFS.
 const NFS: (u32, u32) = (NFS4_PROGRAM, 4);
-/// Time limit for the reply to a request.
+/// Time limit for the reply of the mgr to a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 static OWNERS: AtomicU64 = AtomicU64::new(1);
@@ -102,8 +102,8 @@ impl Peer {
         }
     }
 
-    /// Sends a COMPOUND of a SEQUENCE and these operations. Returns the status, and the results without that of
-    /// SEQUENCE.
+    /// Sends a COMPOUND of a SEQUENCE and these operations. Returns the status of the COMPOUND, and the results without
+    /// that of SEQUENCE.
     pub fn ops(&mut self, mut ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         self.sequence += 1;
         let sequence = SEQUENCE4args {
@@ -118,7 +118,7 @@ impl Peer {
         (reply.status, reply.resarray.into_iter().skip(1).collect())
     }
 
-    /// Sends the operations like [`Peer::ops`], and repeats them while the mgr answers DELAY or GRACE.
+    /// Sends the operations like [`Peer::ops`], and repeats them while the mgr replies with DELAY or GRACE.
     pub fn patiently(&mut self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         loop {
             let (status, results) = self.ops(ops.clone());

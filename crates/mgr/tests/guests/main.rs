@@ -1,5 +1,5 @@
-//! Memory of dead clients: many clients with open files, locks and layouts die at once, and the mgr frees all of their
-//! state.
+//! Memory of dead clients: many clients with open files, locks and layouts die at the same time, and the mgr frees all
+//! state of these clients.
 //!
 //! The test uses as many clients as a small cluster has, and each client uses all its slots. The test also limits the
 //! memory that each client takes.
@@ -29,7 +29,8 @@ const GUESTS: u64 = 32;
 const FILES: u64 = 20;
 /// Number of session slots that the Linux client requests.
 const SLOTS: u32 = 64;
-/// Largest memory that one client may take, in bytes: for 64 cached replies and the state of its files.
+/// Largest memory that the mgr may use for one client, in bytes: for 64 cached replies and the state of the client's
+/// files.
 const GUEST_MAX: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -51,7 +52,7 @@ fn open(name: String, client: u64) -> nfs_argop4 {
     })
 }
 
-/// Creates a file and writes to it, and keeps an open, a lock and a layout of the file.
+/// Creates a file and writes to it. The client does not release its open, its lock and its layout of the file.
 fn hold(session: &mut Session, name: String) {
     let lock = nfs_argop4::OP_LOCK(LOCK4args {
         locktype: WRITE_LT,
@@ -96,7 +97,7 @@ fn resident() -> usize {
 fn dead_clients_leave_no_state_and_no_memory() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
     let mut cluster = runtime.block_on(Cluster::stopped(2, "64K"));
-    // With a lease of 3 s, lease and courtesy time end after 27 s. No other client requests anything that would end the
+    // With a lease of 3 s, lease and courtesy time end after 27 s. No other client sends a request that ends the
     // courtesy time earlier.
     cluster.config.lease_secs = 3;
     runtime.block_on(cluster.start_mgr());

@@ -18,7 +18,7 @@ const SESSION: u64 = 4711;
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 const ALL: Rights = Rights(7);
 const PATIENCE: Duration = ANSWERED_WITHIN;
-/// Lowest inode number of the attackers' objects. Real files have smaller inode numbers.
+/// Lowest inode number of the attackers' objects. Files of the file system have smaller inode numbers.
 const HOSTILE: u64 = 1 << 40;
 
 /// An iod under attack: its address, its file system and its key.
@@ -27,7 +27,7 @@ pub struct Target {
     pub place: Place,
     pub fsid: Fsid,
     pub key: IodKey,
-    /// The key of an iod of another file system, whose capabilities the iod must refuse.
+    /// The key of an iod of another file system. The iod under attack must refuse capabilities with this key.
     pub foreign: IodKey,
 }
 
@@ -103,7 +103,7 @@ pub struct Attacker {
     dice: Dice,
     known: Option<Data>,
     stranger: Option<Link>,
-    /// Number of requests with invalid capabilities that the attacker has sent and the iod has refused.
+    /// Number of requests with invalid capabilities that the attacker has sent and that the iod has refused.
     pub bad: u64,
 }
 
@@ -112,7 +112,7 @@ impl Attacker {
         Attacker { target, dice: Dice::new(seed), known: None, stranger: None, bad: 0 }
     }
 
-    /// Sends one random frame. Returns a name for its kind.
+    /// Sends one random frame to the iod. Returns a name for the kind of the frame.
     pub fn frame(&mut self) -> &'static str {
         match self.dice.below(16) {
             0 => {
@@ -122,8 +122,8 @@ impl Attacker {
             }
             1 | 2 => {
                 let ticket = self.target.key.ticket(self.target.fsid, SESSION, later());
-                // The attacker sends no PROVE. With a valid ticket, a PROVE may end other connections with the same
-                // owner.
+                // The attacker sends no PROVE, because a PROVE with a valid ticket may end other connections with the
+                // same owner.
                 let hello = HelloArgs::new(&ticket, [8; 32], true);
                 let message = call(1, NATIVE, Procedure::Hello as u32, None, hello.to_bytes().into());
                 let damaged = mutate(&message, self.dice.number());
@@ -134,7 +134,7 @@ impl Attacker {
                 let (procedure, body) = self.request(None);
                 let message = call(7, NATIVE, procedure as u32, None, body.into());
                 let damaged = mutate(&message, self.dice.number());
-                // The iod must reply or close the connection within the time limit. After that, the attacker drops the
+                // The iod must reply or close the connection within the time limit. The attacker then closes the
                 // connection.
                 if let Some(mut data) = self.take_known() {
                     let _ = data.link.send(damaged);
@@ -173,7 +173,7 @@ impl Attacker {
         }
     }
 
-    /// Returns the reply, or `None` if the connection failed. Counts a request that got no reply in time.
+    /// Returns the reply, or `None` if the connection failed. Counts a request to which the iod did not reply in time.
     fn count_timeout<T>(outcome: io::Result<T>) -> Option<T> {
         if outcome.as_ref().is_err_and(is_timeout) {
             STUCK.fetch_add(1, Relaxed);

@@ -21,7 +21,7 @@ pub struct Good {
     pub times: Times,
 }
 
-/// Response times for each kind of request.
+/// Response times of the well-behaved client, for each kind of request.
 pub type Times = BTreeMap<&'static str, Vec<Duration>>;
 
 impl Good {

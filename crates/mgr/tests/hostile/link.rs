@@ -1,4 +1,4 @@
-//! A blocking connection to a daemon that sends arbitrary bytes.
+//! A blocking connection to a daemon. Attackers send arbitrary bytes over it.
 
 use bytes::Bytes;
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ pub const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// Number of requests to which a daemon neither replied nor closed the connection within [`ANSWERED_WITHIN`].
 pub static STUCK: AtomicU64 = AtomicU64::new(0);
 
-/// Returns whether an error is a timeout of this side of the connection.
+/// Returns whether an error is the timeout of a read or write on this side of the connection.
 pub fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -48,7 +48,7 @@ impl Stream for UnixStream {
 pub struct Link(Box<dyn Stream>);
 
 impl Link {
-    /// Connects to a daemon. Later reads and writes fail after the time `patience`.
+    /// Connects to a daemon. Reads and writes on the connection time out after `patience`.
     pub fn connect(place: &Place, patience: Duration) -> io::Result<Self> {
         Ok(Link(match place {
             Place::Tcp(address) => {
@@ -67,18 +67,18 @@ impl Link {
         }))
     }
 
-    /// Wraps an existing connection.
+    /// Makes a [`Link`] from an existing connection.
     #[allow(dead_code)]
     pub fn over(stream: TcpStream) -> Self {
         Link(Box::new(stream))
     }
 
-    /// Sets the timeout of later reads.
+    /// Sets the timeout of later reads on the connection.
     pub fn wait_for(&self, time: Duration) -> io::Result<()> {
         self.0.wait_for(time)
     }
 
-    /// Sends bytes without a record mark.
+    /// Sends bytes as they are, without an RPC record mark.
     pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
     }

@@ -1,7 +1,7 @@
 //! Hostile frames: random and damaged frames to a running mgr and iod, from clients without a session and in valid
 //! sessions.
 //!
-//! No daemon may panic, memory must stay bounded, and the daemons must serve a well-behaved client meanwhile.
+//! No daemon may panic, memory must stay bounded, and the daemons must serve a well-behaved client during the attack.
 //!
 //! `cargo xtask hostile` runs this test with a million frames and shows the response times of the well-behaved client.
 
@@ -26,10 +26,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Number of concurrent attackers of each of the two daemons.
+/// Number of attackers that attack each of the two daemons at the same time.
 const ATTACKERS: u64 = 2;
 /// Largest growth of this process's resident memory, in bytes. The process contains the daemons, the attackers and the
-/// client.
+/// well-behaved client.
 const GROWTH_MAX: u64 = 768 << 20;
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -54,7 +54,7 @@ struct Plan {
     front: Place,
     iod: Target,
     frames: u64,
-    /// Number of frames that each attacker sends per second; 0 for no limit.
+    /// Number of frames that each attacker sends per second; 0 stands for no limit.
     rate: u64,
     seed: u64,
     /// Whether this run measures the response times of the well-behaved client.
@@ -64,7 +64,7 @@ struct Plan {
 fn attack(plan: &Plan, who: u64, sent: &AtomicU64) -> Done {
     if plan.measured {
         // Run the attackers at low priority, so that they take no CPU time from the daemons. Real attackers run on
-        // other machines.
+        // other machines and take none.
         let _ = rustix::process::setpriority_process(None, 19);
     }
     let seed = plan.seed.wrapping_add(who);

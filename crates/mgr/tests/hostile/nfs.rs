@@ -81,14 +81,14 @@ impl Session {
         Ok(session)
     }
 
-    /// Sends a COMPOUND and returns its reply. Ignores callbacks that arrive before the reply.
+    /// Sends a COMPOUND and returns its reply. Ignores callbacks that arrive before this reply.
     fn exchange(&mut self, body: Bytes) -> io::Result<COMPOUND4res> {
         self.xid += 1;
         self.link.send(call(self.xid, NFS, 1, Some(self.uid), body.into()))?;
         self.answer()
     }
 
-    /// Receives the reply to the last request. Ignores other messages.
+    /// Receives the reply to the last request. Ignores all other messages from the mgr.
     fn answer(&mut self) -> io::Result<COMPOUND4res> {
         loop {
             let mut reply = Reader::new(self.link.receive()?);
@@ -119,8 +119,8 @@ impl Session {
         self.all(ops)
     }
 
-    /// Sends the operations like [`Session::ops`], but as the first request of the slot `slot`, and asks the mgr to
-    /// cache the reply.
+    /// Sends the operations like [`Session::ops`], but as the first request of the slot `slot`, and requests that the
+    /// mgr caches the reply.
     pub fn first_on_slot(&mut self, slot: u32, mut ops: Vec<nfs_argop4>) -> io::Result<Vec<nfs_resop4>> {
         let sequence = SEQUENCE4args {
             sa_sessionid: self.id,
@@ -172,7 +172,7 @@ impl Attacker {
         }
     }
 
-    /// Sends one random frame. Returns a name for its kind. The mgr may reply with any status.
+    /// Sends one random frame to the mgr. Returns a name for the kind of the frame. The mgr may reply with any status.
     pub fn frame(&mut self) -> &'static str {
         match self.dice.below(16) {
             0 => {
@@ -203,7 +203,7 @@ impl Attacker {
         }
     }
 
-    /// Waits for the replies of sessions until at most `most` sessions have no reply.
+    /// Waits for the replies of sessions until at most `most` sessions wait for a reply.
     pub fn settle(&mut self, most: usize) {
         while self.late.len() > most {
             let Some((mut session, sent)) = self.late.pop_front() else { return };
@@ -283,14 +283,15 @@ impl Attacker {
         };
         self.seen.note(&reply);
         let begun = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));
-        // Keep the session only if its SEQUENCE succeeded. Also abandon one in 200 sessions together with its state.
+        // Keep the session only if its SEQUENCE succeeded. Also abandon one in 200 sessions, whose state the mgr then
+        // has to discard.
         if begun && !self.dice.once_in(200) {
             self.session = Some(session);
         }
     }
 }
 
-/// Sets the layout type of an operation to the one that this mgr grants.
+/// Sets the layout type of an operation to the layout type that this mgr grants.
 fn set_layout_type(op: &mut nfs_argop4) {
     match op {
         nfs_argop4::OP_LAYOUTGET(args) => args.loga_layout_type = KIND,

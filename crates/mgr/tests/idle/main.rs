@@ -1,4 +1,4 @@
-//! Memory of idle sessions: the test compares this process with and without a thousand sessions.
+//! Memory of idle sessions: the test compares the memory of this process without and with a thousand sessions.
 //!
 //! The clients are plain sockets, so the mgr uses nearly all of the memory.
 
@@ -43,7 +43,7 @@ fn a_thousand_idle_sessions_take_little_memory() {
         .expect("as many files as the system grants");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
     let mut cluster = runtime.block_on(Cluster::stopped(1, "64K"));
-    // A long lease, because the sessions send no requests and must not expire during the test.
+    // The lease is long, because the sessions send no requests and must not expire during the test.
     cluster.config.lease_secs = 3600;
     runtime.block_on(cluster.start_mgr());
     let place = Place::Tcp(cluster.mgr().addresses()[0].socket_addr().expect("TCP"));
@@ -64,10 +64,11 @@ fn a_thousand_idle_sessions_take_little_memory() {
         status.group(group).expect("it is shown").get_number(name)
     };
     assert_eq!(number("mgr", "sessions"), (BEFORE + SESSIONS) as u64);
-    // The mgr frees the memory of its last reply after sending it. The client may receive the reply before that.
+    // The mgr frees the memory of its last reply after it has sent the reply. The client may receive the reply before
+    // the memory is free, so wait.
     let nothing = || number("network", "memory_held_bytes") == 0;
     runtime.block_on(cluster::until("nothing is set aside for who does nothing", nothing));
-    // The mgr must not have dropped any session.
+    // The mgr must not have discarded any session.
     for session in &mut held {
         session.ops(vec![nfs_argop4::OP_PUTROOTFH]).expect("the session is alive");
     }

@@ -1,4 +1,4 @@
-//! ALLOCATE: space reserved on iods, its effect on the file, refusals, and the release of the space.
+//! ALLOCATE: reserved space on iods, its effect on the file, refused requests, and the release of the space.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
 use mgr::Files;

@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// The owner of the connections, which the tests prove to the iod (PROVE).
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
-/// A connection to an iod with the rights that otherwise only the mgr has.
+/// A connection to an iod with the rights of the mgr, which no client gets.
 pub struct Native<'a> {
     cluster: &'a Cluster,
     key: IodKey,
@@ -77,7 +77,7 @@ impl<'a> Native<'a> {
         self.call::<WriteReply>(Procedure::Write, &WriteArgs { head, data }).await.map(drop)
     }
 
-    /// Creates an object of a few bytes on the iod.
+    /// Creates an object of a few bytes on the iod behind this connection.
     pub async fn make(&self, object: ObjectId) {
         let Capability { fsid, generation, rights, expires, session, .. } = self.cap(object.file, 1);
         let cap = self.key.sign_capability(fsid, object, generation, rights, expires, session);
@@ -122,8 +122,8 @@ pub fn codes(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|finding| &finding.code[..]).collect()
 }
 
-/// Runs two checks, which must each find exactly one problem, with this code and file. Then runs a repair. A repairable
-/// problem must be gone afterwards, and any other problem must remain.
+/// Runs two checks, each of which must find exactly one problem, with this code and this file. Then runs a repair. The
+/// problem must be gone afterwards if the check can repair it, and must otherwise remain.
 async fn found(cluster: &Cluster, code: &str, file: FileId, repairable: bool) -> Finding {
     let finding = check(cluster, false).await;
     assert_eq!(codes(&finding), [code], "{finding:?}");
@@ -153,7 +153,8 @@ pub async fn wait_settled(cluster: &Cluster) {
     until("nothing is noted", || work() == 0).await;
 }
 
-/// Returns the position of the iod that holds the first stripe unit of a file, and the position of the other iod.
+/// Returns two positions in the cluster: that of the iod with the first stripe unit of a file, and that of the other
+/// iod.
 async fn places(cluster: &Cluster, file: FileId) -> (usize, usize) {
     let first = if object(cluster, 0, file).metadata().unwrap().len() == 4096 + 128 { 0 } else { 1 };
     (first, 1 - first)
@@ -186,7 +187,7 @@ async fn a_check_of_a_busy_cluster_finds_nothing() {
     let mut workers: Vec<_> = (1..5).map(work).collect();
     let mut rounds = 0;
     while rounds < 3 || workers.iter().any(|worker| !worker.is_finished()) {
-        // Files that a rename replaced stay as orphans until their last close, which does not happen in this test.
+        // A file that a rename replaced stays as an orphan until its last close, and no client closes it in this test.
         let found = check(&cluster, false).await;
         assert_eq!(found, [], "while clients work");
         rounds += 1;
@@ -246,7 +247,7 @@ async fn only_objects_that_are_known_to_be_without_a_file_are_removed() {
     let (cluster, file) = settled().await;
     let (first, _) = places(&cluster, file).await;
     let native = Native::connect(&cluster, first).await;
-    // Inode numbers that the mgr has reserved for new files and not used yet.
+    // The objects have inode numbers that the mgr has reserved for new files and has not used yet.
     let (gone, other) = (FileId(4000), FileId(4001));
     native.make(ObjectId::new(gone, 3)).await;
     found(&cluster, "object-stray", gone, true).await;
@@ -273,7 +274,7 @@ async fn objects_without_a_file_are_reported() {
     let (cluster, file) = settled().await;
     let files = cluster.files();
     let native = Native::connect(&cluster, 0).await;
-    // An inode number that the mgr has reserved for new files and not used yet.
+    // The object has an inode number that the mgr has reserved for new files and has not used yet.
     let gone = FileId(4000);
     native.write(gone, 0, 0, b"late").await.unwrap();
     let stray = found(&cluster, "object-stray", gone, true).await;
@@ -306,7 +307,8 @@ async fn wrong_sizes_and_generations_are_repaired() {
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 457);
     Native::connect(&cluster, first).await.fence(file, 3).await;
     found(&cluster, "generation-newer", file, true).await;
-    // The store gets a higher generation than the objects. The repair fences the objects with this generation.
+    // The generation of the file in the store becomes higher than that of its objects. The repair fences the objects
+    // with this generation.
     offline(&mut cluster, async |namespace, _| {
         let now = Default::default();
         namespace.raise_generation(now, file, Generation(7)).await.unwrap();
@@ -376,7 +378,7 @@ async fn metadata_faults_are_reported_with_paths_and_repaired() {
     offline(&mut cluster, async |_, store| plant(store, schema::tail_key(file), Bytes::from_static(b"junk"))).await;
     let fault = found(&cluster, "record-damaged", file, true).await;
     assert!(fault.text.starts_with("the record i "), "{fault:?}");
-    // After the repair, the mgr measures the size of the file by asking the iods.
+    // After the repair, the mgr measures the size of the file by querying the iods.
     wait_settled(&cluster).await;
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 192);
     assert!(read(&cluster.files(), file, 0, 192).await.unwrap() == pattern(192, 1));
@@ -397,7 +399,7 @@ async fn root_can_fetch_each_page_of_findings_again() {
         Auth::Sys(sys)
     };
     let ask = async |auth: &Auth, run, page| {
-        // Use a new connection for each request, as if the previous connection had broken.
+        // Use a new connection for each page request, as if the previous connection had broken.
         let connection = connect().await.unwrap();
         let args = CheckArgs { run, page, repair: false };
         let call = connection.call(admin::PROGRAM, 1, admin::CHECK, auth, args.to_bytes().into(), LONG);

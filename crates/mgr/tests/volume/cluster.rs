@@ -20,14 +20,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a new cluster with all daemons. Files have stripe units of `unit` bytes and use all iods.
+    /// Creates a new cluster and starts all its daemons. Files have stripe units of `unit` bytes and use all iods.
     pub async fn new(iods: usize, unit: &str) -> Cluster {
         let mut cluster = Cluster::stopped(iods, unit).await;
         cluster.start_mgr().await;
         cluster
     }
 
-    /// Creates a new cluster whose iods run, and whose mgr does not run yet.
+    /// Creates a new cluster and starts its iods, but not its mgr.
     pub async fn stopped(iods: usize, unit: &str) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cluster.toml");
@@ -35,7 +35,7 @@ impl Cluster {
         mgr::format(&dir.path().join("mgr"), &file).await.unwrap();
         let config = Config::new(dir.path().join("mgr"), path, Vec::new());
         let config = Config { listen: vec!["127.0.0.1:0".into()], stripe_unit: unit.into(), lease_secs: 5, ..config };
-        // Inline files are disabled, because the tests write little data and need it on iods.
+        // Inline files are disabled, because the tests write little data and need these data on iods.
         let config = Config { inline_max: "0".into(), ..config };
         let mut cluster = Cluster { dir, file, config, mgr: None, iods: Vec::new(), addresses: Vec::new() };
         for i in 0..iods {
@@ -62,7 +62,7 @@ impl Cluster {
         self.iods[i] = Some(iod::Iod::start(iod::Config { unix, ..self.iod_config(i) }).unwrap());
     }
 
-    /// Starts an iod like [`Self::start_iod`]. The iod announces an NFS address on which nothing listens.
+    /// Starts an iod like [`Self::start_iod`]. The iod announces an NFS address on which no server listens.
     pub fn start_data_server(&mut self, i: usize) {
         let config = iod::Config { data_server: vec!["127.0.0.1:1".into()], ..self.iod_config(i) };
         self.iods[i] = Some(iod::Iod::start(config).unwrap());
@@ -116,7 +116,8 @@ fn files_below(dir: &std::path::Path) -> u64 {
     entries.map(|e| if e.path().is_dir() { files_below(&e.path()) } else { 1 }).sum()
 }
 
-/// Waits until `reached` returns true. Panics after a timeout with the text `what`, which names the expected state.
+/// Waits until `reached` returns true. Panics after a timeout with the text `what`, which names the state that the test
+/// waits for.
 pub async fn until(what: &str, mut reached: impl FnMut() -> bool) {
     let begun = SystemTime::now();
     while !reached() {

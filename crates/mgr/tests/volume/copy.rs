@@ -1,4 +1,5 @@
-//! Server-side copy: copies between iods at the request of the mgr, and copies that the iods cannot make.
+//! Server-side copy: the iods copy bytes between each other at the request of the mgr. Some tests make copies that the
+//! iods cannot execute.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, write};
 use nfs::fs::{FileSystem, Stability};
@@ -39,8 +40,8 @@ async fn iods_copy_data_and_the_mgr_updates_the_size() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_is_declined_if_the_iods_cannot_reach_each_other() {
     let mut cluster = Cluster::stopped(2, "4096").await;
-    // The mgr uses only Unix sockets of the iods. Other iods could not connect to these sockets, so the iods cannot
-    // copy.
+    // The mgr reaches these iods only at Unix sockets. Other iods cannot connect to these sockets, so the iods cannot
+    // copy from each other.
     let sockets = cluster.iods.iter().flatten().map(|iod| format!("unix:{}", iod.unix_path().unwrap().display()));
     cluster.config.iods = sockets.collect();
     cluster.start_mgr().await;
@@ -53,7 +54,7 @@ async fn a_copy_is_declined_if_the_iods_cannot_reach_each_other() {
         assert_eq!(files.copy(&ctx(1), from, range, to, 1).await, Ok(None));
     }
     assert_eq!((cluster.mgr().counters().iod_copied_bytes, cluster.up()), (0, 2));
-    // The mgr confirmed no bytes to the client, although the iods may have copied some.
+    // The reply of the mgr confirmed no bytes to the client, although the iods may have copied some.
     write(&files, to, 1, &pattern(LEN, 1), Stability::FileSync).await;
     assert!(read(&files, to, 1, 1 << 20).await.unwrap() == pattern(LEN, 1));
 }

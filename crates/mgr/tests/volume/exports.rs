@@ -17,7 +17,7 @@ async fn mkdir(files: &Files, dir: FileId, name: &'static str) -> FileId {
     files.create(&ctx(1), dir, &name, CreateKind::Directory, set).await.unwrap().attrs.id
 }
 
-/// Looks up a name in a directory, with the steps of LOOKUP.
+/// Looks up a name in a directory, with the calls that LOOKUP makes.
 async fn step(
     files: &Files,
     view: u64,
@@ -29,7 +29,7 @@ async fn step(
     Ok((found.id, files.descend(&ctx, found.id)?))
 }
 
-/// Looks up the parent of a directory, with the steps of LOOKUPP.
+/// Looks up the parent of a directory, with the calls that LOOKUPP makes.
 async fn up(files: &Files, view: u64, (dir, place): (FileId, Place)) -> Result<(FileId, Place), Status> {
     let ctx = sees(view, place);
     Ok((files.lookup_parent(&ctx, dir).await?.id, files.ascend(&ctx, dir)?))
@@ -51,7 +51,7 @@ async fn lookup_and_lookupp_cross_exports_as_the_client_sees_them() {
     let at = |root, terms| Place { root, terms, epoch: 0 };
     let root = |view| files.root(View(view));
 
-    // A client that sees both the outer and the inner export.
+    // This client sees both the outer and the inner export.
     assert_eq!(root(0b11), (FileId::ROOT, WAY));
     let in_a = step(&files, 0b11, root(0b11), "a").await.unwrap();
     assert_eq!(in_a, (a, at(a, 1)));
@@ -61,7 +61,7 @@ async fn lookup_and_lookupp_cross_exports_as_the_client_sees_them() {
     assert_eq!(up(&files, 0b11, in_b).await, Ok(in_a));
     assert_eq!(up(&files, 0b11, in_a).await, Ok(root(0b11)));
     assert_eq!(up(&files, 0b11, root(0b11)).await, Err(Status::NoEnt));
-    // A client that sees only the inner export. In the directories above it, only the path to the export is visible.
+    // This client sees only the inner export. In the directories above the export, only the path to it is visible.
     let on_a = step(&files, 0b01, root(0b01), "a").await.unwrap();
     assert_eq!(on_a, (a, WAY));
     assert_eq!(step(&files, 0b01, on_a, "d").await, Err(Status::NoEnt));
@@ -89,11 +89,11 @@ async fn lookup_and_lookupp_cross_exports_as_the_client_sees_them() {
     assert_eq!(files.decode_handle(View(0b11), &inner), Err(Status::Access));
     assert_eq!(files.decode_handle(View(0b100), &inner), Ok((c, at(c, 2))));
 
-    // Each export, and the pseudo directories together, have an fsid of their own.
+    // Each export has an fsid of its own, and all pseudo directories together have another one.
     let fsids: std::collections::HashSet<_> =
         [Place::default(), WAY, at(a, 1), at(b, 0)].map(|place| files.fsid_in(place)).into_iter().collect();
     assert_eq!(fsids.len(), 4);
-    // If a client creates the directory of a configured export later, the export works at once.
+    // If a client creates the directory of a configured export later, the export is usable immediately.
     let late = mkdir(&files, FileId::ROOT, "late").await;
     assert_eq!(step(&files, 0b1000, root(0b1000), "late").await, Ok((late, at(late, 3))));
 }

@@ -23,7 +23,7 @@ async fn a_stopped_iod_blocks_only_its_own_data() {
     assert_eq!(files.setattr(&ctx(1), both, set, true).await, Err(Status::Delay));
     assert_eq!(files.getattr(&ctx(1), both).await.unwrap().size, 200);
     assert_eq!(commit(&files, both).await, Err(Status::Delay));
-    // A new file uses only iods that are up.
+    // A new file has objects only on iods that are up.
     let new = create(&files, "new").await;
     write(&files, new, 0, &pattern(200, 2), Stability::FileSync).await;
     assert!(read(&files, new, 0, 200).await.unwrap() == pattern(200, 2));
@@ -44,7 +44,7 @@ async fn only_data_on_a_lost_iod_return_eio() {
     let unstable = write(&files, file, 0, &pattern(256, 1), Stability::Unstable).await;
     cluster.stop_iod(1);
     until("the loss is noticed", || cluster.up() == 1).await;
-    // The mgr regards the iod as lost a moment after the connection is lost.
+    // The iod counts as lost only a moment after the mgr has noticed the broken connection, so repeat the reads.
     let given_up = async {
         for unit in [0, 64] {
             while read(&files, file, unit, 64).await == Err(Status::Delay) {
@@ -66,12 +66,12 @@ async fn only_data_on_a_lost_iod_return_eio() {
         let data = Bytes::copy_from_slice(&pattern(256, 1)[unit as usize..]);
         let written = files.write(&ctx(1), file, unit, data, Stability::Unstable).await;
         match there(unit + first_there) {
-            // The mgr writes stably and replies FILE_SYNC, because a later COMMIT could not reach all iods.
+            // The mgr writes stably and replies with FILE_SYNC, because a later COMMIT cannot reach all iods.
             true => assert_eq!(written.map(|out| (out.count, out.stable)), Ok((64, Stability::FileSync))),
             false => assert_eq!(written, Err(Status::Io)),
         }
     }
-    // The verifier has changed, because unstable bytes on the lost iod may be lost.
+    // The verifier has changed, because unstable bytes on the lost iod may no longer exist.
     assert_ne!(commit(&files, file).await.unwrap(), unstable.verifier);
     let set = types::SetAttrs { size: Some(0), ..Default::default() };
     assert_eq!(files.setattr(&ctx(1), file, set, true).await, Err(Status::Io));
@@ -144,7 +144,7 @@ async fn objects_of_removed_files_are_deleted_on_all_iods() {
         assert_eq!(files.setattr(&ctx(1), file, cut, true).await, Err(Status::Stale));
     }
     until("the objects are deleted", || cluster.objects() == 15).await;
-    // Objects on a stopped iod wait for their deletion, even across a restart of the mgr.
+    // Objects on a stopped iod stay on the deletion list, even across a restart of the mgr.
     cluster.stop_iod(2);
     until("the loss is noticed", || cluster.up() == 2).await;
     for i in 5..10 {
@@ -169,7 +169,7 @@ async fn orphans_from_before_a_restart_are_freed() {
     let files = cluster.files();
     let file = create(&files, "f").await;
     write(&files, file, 0, &pattern(600, 1), Stability::FileSync).await;
-    // The file is removed while it is open, and no client closes it before the mgr stops.
+    // A client removes the file while it is open, and no client closes it before the mgr stops.
     assert_eq!(remove(&files, "f").await, file);
     drop(files);
     cluster.restart_mgr().await;

@@ -1,5 +1,5 @@
-//! Gathered small writes in the mgr: the number of requests to iods, reads of held bytes, and crashes of the mgr and of
-//! iods.
+//! Gathered small writes in the mgr: the number of requests to iods, reads of held bytes, and the effect of crashes of
+//! the mgr and of iods.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use nfs::fs::{Content, FileSystem, Iomode, LayoutAsk, LayoutGone, Stability, Wri
 use types::{ByteRange, FileId, Status, Verifier, limits};
 use wire::admin::Value;
 
-/// A gather delay in milliseconds that is longer than any test. So no held write is flushed because of its delay.
+/// A gather delay in milliseconds that is longer than any test, so that the delay never causes a flush.
 const LONG: u32 = 60_000;
 
 async fn cluster(iods: usize, unit: &str, delay_ms: u32) -> Cluster {
@@ -114,12 +114,12 @@ async fn operations_through_the_mgr_see_held_writes() {
     assert!(held(&cluster) > 5);
     assert_eq!(read(&files, file, 98, 20).await.unwrap(), &b"\0\0olnew"[..]);
     assert_eq!((write_requests(&cluster), held(&cluster)), (1, 0));
-    // A stable write takes effect after the held writes that it overlaps.
+    // A stable write reaches the file after the held writes that it overlaps.
     put(&files, 1, file, 100, b"abcde").await;
     write(&files, file, 103, b"XYZ", Stability::FileSync).await;
     assert_eq!((held(&cluster), write_requests(&cluster)), (0, 3));
     assert_eq!(read(&files, file, 100, 20).await.unwrap(), "abcXYZ");
-    // A stable write that overlaps no held write leaves the held writes in memory.
+    // A stable write that overlaps no held write does not flush the held writes.
     put(&files, 1, file, 100, b"A").await;
     write(&files, file, 200_000, b"far", Stability::FileSync).await;
     assert!(held(&cluster) > 0);
@@ -131,7 +131,8 @@ async fn operations_through_the_mgr_see_held_writes() {
     put(&files, 1, file, 400_000, b"room").await;
     files.allocate(&ctx(2), file, ByteRange { offset: 400_001, len: 100 }).await.unwrap();
     assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, 400_101);
-    // A copy includes held writes of its source, and takes effect after held writes of its target.
+    // A copy reads the held writes of its source file, and reaches its target file after the held writes of the target
+    // file.
     put(&files, 1, file, 0, b"source").await;
     put(&files, 1, other, 0, b"target").await;
     let copied = files.copy(&ctx(1), file, ByteRange { offset: 0, len: 3 }, other, 2).await.unwrap().unwrap();
@@ -142,7 +143,7 @@ async fn operations_through_the_mgr_see_held_writes() {
     assert_eq!(set_size(&files, file, 4).await.size, 4);
     assert_eq!(set_size(&files, file, 8).await.size, 8);
     assert_eq!(read(&files, file, 0, 20).await.unwrap(), &b"0123\0\0\0\0"[..]);
-    // The mgr drops the held writes of a removed file.
+    // The mgr discards the held writes of a removed file.
     put(&files, 1, other, 0, b"x").await;
     let gone = remove(&files, "g").await;
     files.reap(&ctx(0), gone).await.unwrap();
@@ -167,10 +168,10 @@ async fn writes_are_not_held_while_another_client_has_a_layout() {
         put(&files, 1, file, 0, b"at once").await;
         assert_eq!((gathered(), write_requests(&cluster)), (before + 1, requests + 1));
         // The client that has the layout keeps its writes on the direct path and on the mgr path in order. So the mgr
-        // may hold its writes.
+        // may hold this client's writes.
         put(&files, 2, file, 0, b"held").await;
         assert_eq!(gathered(), before + 2);
-        // A held write takes effect before an overlapping later write of another client.
+        // A held write reaches the file before an overlapping later write of another client.
         put(&files, 1, file, 1, b"o").await;
         assert_eq!((held(&cluster), read(&files, file, 0, 4).await.unwrap()), (0, Bytes::from_static(b"hold")));
         give_back(&files, 2, file, iomode).await;
@@ -202,7 +203,7 @@ async fn a_crash_between_write_and_commit_changes_the_verifier() {
         let before = put(&files, 1, file, 0, &pattern(10_000, 2)).await.verifier;
         cluster.stop_iod(iod);
         until("the loss is noticed", || cluster.up() == 1).await;
-        // While an iod is down, COMMIT returns DELAY, and the mgr still holds the bytes.
+        // While an iod is down, COMMIT returns DELAY, and the mgr still holds the bytes in memory.
         assert_eq!(commit(&files, 1, file).await, Err(Status::Delay));
         assert_eq!(read(&files, file, 0, 10_000).await, Err(Status::Delay));
         cluster.start_iod(iod);
@@ -240,7 +241,7 @@ async fn commit_reports_a_failed_gathered_write() {
     std::fs::write(&objects, "no directory").unwrap();
     let first = put(&files, 1, file, 0, b"one").await.verifier;
     until("it is tried", || cluster.mgr().counters().gather_losses == 1).await;
-    // The iod cannot write now, so the next write fails at once instead of being held.
+    // The mgr cannot write to the iod now, so the next write of a client fails at once instead of being held.
     let data = Bytes::from_static(b"two");
     let second = files.write(&ctx(2), file, 3, data, Stability::Unstable).await;
     assert!(second.is_err_and(|e| e != Status::Delay));
@@ -252,7 +253,7 @@ async fn commit_reports_a_failed_gathered_write() {
     );
     std::fs::remove_file(&objects).unwrap();
     std::fs::rename(&away, &objects).unwrap();
-    // The reported failure does not affect later writes.
+    // The failure that COMMIT has returned does not affect later writes.
     let third = put(&files, 1, file, 0, b"three").await.verifier;
     assert_eq!(commit(&files, 1, file).await, Ok(third));
     assert_eq!(read(&files, file, 0, 9).await.unwrap(), "three");

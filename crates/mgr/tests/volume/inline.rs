@@ -1,4 +1,4 @@
-//! Inline files: iods have nothing of such a file until it grows or a client requests a write layout.
+//! Inline files: iods have no object of such a file until the file grows or a client requests a write layout.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use layout::kinds::native::KIND;
@@ -41,7 +41,7 @@ async fn inline_files_cause_no_requests_to_iods() {
         kept.push(file);
     }
     assert_eq!(cluster.mgr().counters().inline_writes, 40);
-    // Clients can read the files without any iod, even after a restart of the mgr.
+    // Clients can read the inline files without any iod, even after a restart of the mgr.
     (0..3).for_each(|iod| cluster.stop_iod(iod));
     drop(files);
     cluster.restart_mgr().await;
@@ -59,8 +59,8 @@ async fn inline_files_cause_no_requests_to_iods() {
     assert_eq!(files.seek(&ctx(1), file, 1500, Content::Data).await, Err(Status::NxIo));
     files.deallocate(&ctx(1), file, ByteRange { offset: 10, len: 20 }).await.unwrap();
     assert!(read(&files, file, 0, 40).await.unwrap() == [&data[..10], &[0; 20], &data[30..40]].concat());
-    // A reader gets no layout, because the mgr has the bytes. A request for a write layout fails with `Delay` while the
-    // iods are down.
+    // A reader gets no layout, because the mgr itself has the bytes. A request for a write layout fails with `Delay`
+    // while the iods are down.
     assert_eq!(files.layout_get(&ctx(1), ask(file, Iomode::Read)).await.map(drop), Err(Status::NoLayout));
     assert_eq!(files.layout_get(&ctx(1), ask(file, Iomode::ReadWrite)).await.map(drop), Err(Status::Delay));
     for (i, file) in kept.iter().enumerate() {
@@ -96,7 +96,7 @@ async fn an_inline_file_moves_to_iods_when_it_grows() {
         assert!(read(&files, file, 0, 1 << 20).await.unwrap() == data[..len]);
         files.layout_get(&ctx(2), ask(file, Iomode::Read)).await.unwrap();
     }
-    // The moved bytes are durable on the iods before the namespace drops the inline bytes.
+    // The moved bytes are durable on the iods before the namespace removes the inline bytes.
     files.commit(&ctx(1), grown, ByteRange::ALL).await.unwrap();
     drop(files);
     cluster.restart_mgr().await;

@@ -47,7 +47,7 @@ async fn a_truncate_interrupted_by_a_crash_is_completed() {
     want.resize(500, 0);
     assert!(read(&files, file, 0, 500).await.unwrap() == want, "bytes beyond the truncation came back");
     until("the cut is done", || work(&cluster, "cuts_pending") == 0).await;
-    // The next start of the mgr does not repeat the truncation after later writes.
+    // The client writes after the truncation. The next start of the mgr must not repeat the truncation.
     write(&files, file, 100, &pattern(300, 2), Stability::FileSync).await;
     want[100..400].copy_from_slice(&pattern(300, 2));
     drop(files);
@@ -95,12 +95,13 @@ async fn a_truncate_beyond_the_largest_object_size_succeeds() {
     let files = cluster.files();
     let file = create(&files, "f").await;
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
-    // Another client may have written more, so the mgr asks the iods to truncate their objects.
+    // Another client has a write layout and may have written more, so the mgr lets the iods truncate their objects.
     granted(&files, 7, file).await;
     assert_eq!(set_size(&files, file, FAR).await.size, FAR);
     drop(files);
     cluster.restart_mgr().await;
-    // The store contains a pending truncation, as after a crash of the mgr before the iods truncated.
+    // Store a pending truncation in the stopped mgr's store, as a crash of the mgr before the truncation on the iods
+    // leaves it.
     let far = SetAttrs { size: Some(FAR + 1), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.cut(&Cred::root(), Default::default(), file, &far, true).await.unwrap();
@@ -151,14 +152,15 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
-    // The iod that holds every second stripe unit, and therefore the shorter object.
+    // The position of the iod that holds every second stripe unit, and therefore the shorter object.
     let len = |iod| object(&cluster, iod, file).metadata().unwrap().len();
     let second = usize::from(len(1) < len(0));
     spoil(&mut cluster, second, file).await;
     let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
-        // The intent `Written` says that a client was writing when the mgr died, so the mgr must measure the size.
+        // The intent `Written` says that a client was writing when the mgr died, so the mgr must measure the size of
+        // the file.
         namespace.note(Default::default(), Noted { file, intent: Intent::Written }).await.unwrap();
     })
     .await;
@@ -184,7 +186,7 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
     assert_eq!(refused.mended, wire::admin::Mended::Yes);
     let left = cluster.mgr().check(true).await.findings;
     assert!(left.iter().all(|finding| finding.code == "object-damaged"), "{left:?}");
-    // Clients can use the data on the other iod again.
+    // Clients can use the bytes of the file on the other iod again.
     let files = cluster.files();
     write(&files, file, 128, &pattern(64, 3), Stability::FileSync).await;
     assert!(read(&files, file, 128, 64).await.unwrap() == pattern(64, 3));
@@ -206,7 +208,7 @@ async fn the_size_is_measured_after_the_writer_and_the_mgr_died() {
     wait_settled(&cluster).await;
     assert_eq!(size(&cluster.files(), 8, file).await, 50);
     assert_eq!(cluster.mgr().check(false).await.findings, []);
-    // The mgr does not measure the file again, because no client wrote it since.
+    // The mgr does not measure the file again, because no client has written the file since the first measurement.
     let queries = cluster.mgr().counters().size_queries;
     assert_eq!(size(&cluster.files(), 8, file).await, 50);
     assert_eq!(cluster.mgr().counters().size_queries, queries);
@@ -239,7 +241,7 @@ async fn an_mtime_set_by_the_writer_survives_concurrent_getattrs() {
         let body = granted(&files, 7, file).await;
         let first = cluster.iods.iter().position(|iod| iod.as_ref().unwrap().iod() == body.devices[0]).unwrap();
         natives[first].write(file, 0, 0, &pattern(50, 1)).await.unwrap();
-        // Until the writer reports its write, the iods have a larger size than the namespace.
+        // Until the writer reports its write, the objects are longer than the size in the namespace.
         let looking = |turns| {
             let files = files.clone();
             tokio::spawn(async move {
@@ -270,7 +272,8 @@ async fn the_size_is_not_final_while_an_iod_is_down() {
     Native::connect(&cluster, second).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
     cluster.stop_iod(second);
     until("the loss is noticed", || cluster.up() == 1).await;
-    // While the iod is down, the mgr returns the last size that it knows. It measures the file when the iod is back.
+    // While the iod is down, the mgr returns the last size that it knows. It measures the file when the iod has
+    // connected again.
     assert_eq!(size(&files, 8, file).await, 0);
     files.closed(&ctx(7), file, true).await.unwrap();
     assert_eq!(revoke(&files, 7, file).await, Err(Status::Delay));
@@ -303,14 +306,14 @@ async fn a_close_does_not_cancel_an_interrupted_size_measurement() {
         let gone = files.layout_gone(&writer, 7, file, Iomode::ReadWrite, ByteRange::ALL, why.clone());
         let mut gone = Box::pin(gone);
         if futures_util::poll!(gone.as_mut()).is_ready() {
-            // On a busy machine, the iod may answer within the first poll. The request is complete then and cannot be
+            // On a busy machine, the iod may reply within the first poll. The request is complete then and cannot be
             // interrupted, so the test tries again with another file.
             assert!(tries < 100, "{how}: no iod is asked");
             whys.push(why);
             continue;
         }
         files.closed(&other, file, true).await.unwrap();
-        // Drop the request, as if the reply of the iod had never arrived.
+        // Drop the future of the request, as if the reply of the iod had never arrived.
         drop(gone);
         wait_settled(&cluster).await;
         assert_eq!(size(&files, 8, file).await, 50, "{how}");
@@ -362,8 +365,8 @@ async fn a_pending_fence_is_sent_after_a_restart() {
     assert!(read(&cluster.files(), file, 0, 200).await.unwrap() == pattern(200, 1));
 }
 
-/// Creates a file, and lets a client write 50 bytes into each of its objects without a report. Then stops the mgr, and
-/// the iod `down`.
+/// Creates a file, and lets a client write 50 bytes into each object of the file without a report. Then stops the mgr
+/// and the iod `down`.
 async fn left_by_its_writer(cluster: &mut Cluster, down: Option<usize>) -> FileId {
     let file = create(&cluster.files(), "f").await;
     granted(&cluster.files(), 7, file).await;
@@ -416,7 +419,7 @@ async fn a_size_is_not_final_before_all_iods_are_fenced() {
     cluster.start_mgr().await;
     until("the fence is noted", || work(&cluster, "fences_pending") == 1).await;
     assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "intents_written")), (1, 1));
-    // Another restart of the mgr does not change the pending work.
+    // Another restart of the mgr does not change the pending intents.
     cluster.restart_mgr().await;
     until("the first iod is fenced", || work(&cluster, "fences_pending") == 1).await;
     assert_eq!(work(&cluster, "sizes_to_learn"), 1);
@@ -445,7 +448,7 @@ async fn closed_and_unused_files_are_not_fenced() {
     let mut cluster = Cluster::stopped(2, "64").await;
     (0..2).for_each(|i| cluster.stop_iod(i));
     cluster.start_mgr().await;
-    // No client ever gets a layout of this file.
+    // No client ever gets a layout of this file, and no client writes it.
     let unused = create(&cluster.files(), "unused").await;
     cluster.restart_mgr().await;
     wait_settled(&cluster).await;
@@ -507,15 +510,15 @@ async fn an_object_recreated_by_a_late_write_is_collected() {
     assert_eq!(cluster.objects(), 2);
     let late = Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await;
     assert_eq!(late, Err(Status::Fenced), "the iod remembers the removal");
-    // A restarted iod has no tombstone of the object. The mgr does not run while the late write creates the object
-    // again.
+    // A restarted iod has no tombstone of the object, so a late write can create the object again. The mgr is stopped
+    // during this write.
     drop(files);
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(1);
     cluster.start_iod(1);
     Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await.unwrap();
     assert_eq!(cluster.objects(), 3);
-    // The mgr lists the objects of an iod when the iod connects.
+    // The mgr lists the objects of an iod when the iod connects, so it finds the object of the late write.
     cluster.start_mgr().await;
     until("the object is collected", || cluster.objects() == 2).await;
     until("it is counted", || cluster.mgr().counters().objects_collected == 1).await;
@@ -537,8 +540,8 @@ async fn many_objects_without_files_are_not_collected() {
     until("their objects are deleted", || work(&cluster, "doomed") == 0).await;
     assert_eq!(cluster.objects(), 0);
     drop(files);
-    // A restarted iod has no tombstones of the objects. The mgr does not run while the late writes create the objects
-    // again.
+    // A restarted iod has no tombstones of the objects, so late writes can create the objects again. The mgr is stopped
+    // during these writes.
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(0);
     cluster.start_iod(0);
@@ -570,7 +573,7 @@ async fn a_file_created_without_iods_keeps_the_policy_of_its_directory() {
     cluster.wait_up(2).await;
     let body = granted(&cluster.files(), 7, file).await;
     assert_eq!((body.stripe_unit, body.devices.len()), (192, 1));
-    // A file that is removed before it has a layout leaves nothing to clean up.
+    // A file that is removed before it has a layout leaves no objects and no intents.
     let unused = create(&cluster.files(), "unused").await;
     remove(&cluster.files(), "unused").await;
     cluster.files().reap(&ctx(0), unused).await.unwrap();

@@ -38,7 +38,7 @@ pub async fn call<R: Xdr>(connection: &Connection, procedure: Procedure, argumen
     decode_reply(&mut reply.unwrap().body).unwrap()
 }
 
-/// Connects to an iod, with only the device address that the mgr returns to clients.
+/// Connects to an iod as a client does, which has only the device address that the mgr returns.
 pub async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection {
     let body = files.device_info(&ctx(client), device, KIND).await.unwrap();
     let device = Device::from_bytes(&body).unwrap();
@@ -60,7 +60,7 @@ pub fn capability(body: &Body, index: usize) -> Capability {
     Capability { mac: body.authenticators[index], ..Capability::from_bytes(&body.capability).unwrap() }
 }
 
-/// Writes on the direct path, one object after the other.
+/// Writes on the direct path, to one object after the other.
 pub async fn write_direct(files: &Files, client: u64, body: &Body, offset: u64, data: &[u8]) -> Result<(), Failure> {
     let distribution = body.distribution().unwrap();
     for piece in distribution.pieces(ByteRange { offset, len: data.len() as u64 }) {
@@ -119,7 +119,7 @@ async fn other_clients_see_growth_without_a_layoutcommit() {
     write_direct(&files, 7, &body, 300, &pattern(20, 2)).await.unwrap();
     let out = files.read(&ctx(8), file, 290, 100).await.unwrap();
     assert_eq!((out.data.len(), out.eof), (30, true));
-    // A truncation also removes bytes that a client has written without a report.
+    // A truncation also removes bytes that another client has written without a report.
     write_direct(&files, 7, &body, 320, &pattern(500, 3)).await.unwrap();
     assert_eq!(set_size(&files, file, 400).await.size, 400);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 400);
@@ -127,7 +127,7 @@ async fn other_clients_see_growth_without_a_layoutcommit() {
     assert!(read(&files, file, 400, 500).await.unwrap().iter().all(|b| *b == 0), "bytes beyond a truncation came back");
 }
 
-/// Another client may truncate the file during a write, and so remove some pieces of the write. The file then does not
+/// Another client may truncate the file during a write, and so remove some bytes of the write. The file then does not
 /// end where the writer reports.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
@@ -137,13 +137,13 @@ async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(128, 1)).await.unwrap();
     assert_eq!(set_size(&files, file, 0).await.size, 0);
-    // The first piece of the write arrives after the truncation. The second piece arrived before it.
+    // The first half of the write arrives after the truncation. The second half arrived before it.
     write_direct(&files, 7, &body, 0, &pattern(64, 1)).await.unwrap();
     let told = Update { durable: true, whole: true, ..Update::default() }.to_bytes();
     files.layout_commit(&ctx(7), file, (KIND, told.clone()), Some(127), None).await.unwrap();
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 64);
     assert!(read(&files, file, 0, 200).await.unwrap() == pattern(64, 1), "truncated bytes are reported as lost");
-    // A report of later writes sets the size as usual.
+    // When the client reports later writes, the mgr sets the size as reported.
     write_direct(&files, 7, &body, 0, &pattern(300, 2)).await.unwrap();
     files.layout_commit(&ctx(7), file, (KIND, told), Some(299), None).await.unwrap();
     assert!(read(&files, file, 0, 400).await.unwrap() == pattern(300, 2));
@@ -165,7 +165,8 @@ async fn the_size_after_a_silent_writer_is_learned_from_the_iods() {
             "closed" => {
                 files.closed(&ctx(7), file, true).await.unwrap();
                 assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 100);
-                // The client may have closed only one of several opens, and continues to write.
+                // A CLOSE of the client may close only one of its opens of the file. The client then continues to
+                // write.
                 write_direct(&files, 7, &body, 100, &pattern(50, 2)).await.unwrap();
                 assert_eq!(gone(file, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await, 150);
                 continue;
@@ -176,15 +177,15 @@ async fn the_size_after_a_silent_writer_is_learned_from_the_iods() {
         };
         assert_eq!(size, 100 + i as u64, "{how}");
     }
-    // For a writer that has reported all its writes, the mgr does not ask the iods for the size.
+    // After a writer has reported all its writes, the mgr does not query the iods for the size.
     let file = create(&files, "told").await;
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(10, 1)).await.unwrap();
     let before = cluster.mgr().counters().size_queries;
     let all = Bytes::from(Update { durable: true, ..Update::default() }.to_bytes().to_vec());
     files.layout_commit(&ctx(7), file, (KIND, all), Some(9), None).await.unwrap();
-    // If a client sets the size that the file has, as copy programs do, the iods need not truncate. A smaller size
-    // causes a truncation.
+    // If a client sets the size that the file already has, as copy programs do, the iods need not truncate. A smaller
+    // size causes a truncation.
     let set = |size| SetAttrs { size: Some(size), mode: Some(0o600), ..SetAttrs::default() };
     assert_eq!(files.setattr(&ctx(7), file, set(10), true).await.unwrap().size, 10);
     assert_eq!(cluster.mgr().counters().truncates, 0);
@@ -227,10 +228,12 @@ async fn a_client_can_fence_its_own_old_layout() {
     let new = layout(&files, 7, file, Iomode::ReadWrite).await;
     assert_eq!(new.generation.0, old.generation.0 + 1);
     write_direct(&files, 7, &new, 100, &pattern(20, 2)).await.unwrap();
-    // The mgr has revoked no layout, so it still asks the iods for the size that the writer reached.
+    // The mgr has only fenced the file and has revoked no layout, so it still queries the iods for the size that the
+    // writer reached.
     assert_eq!(cluster.mgr().counters().layouts_revoked, 0);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 120);
-    // A client that lost its layout does not know of truncations since then, so it asks the mgr to measure the file.
+    // A client that lost its layout does not know of truncations after the loss, so it requests that the mgr measures
+    // the file.
     set_size(&files, file, 50).await;
     let measure = update(Update { measure: true, ..Update::default() });
     files.layout_commit(&ctx(7), file, (KIND, measure.clone()), Some(119), None).await.unwrap();

@@ -21,18 +21,19 @@ async fn give_back(files: &Files, client: u64, file: FileId) {
     files.layout_gone(&ctx(client), client, file, Iomode::ReadWrite, ByteRange::ALL, why).await.unwrap();
 }
 
-/// Returns the length of a file that an iod gets from the mgr.
+/// Returns the length of a file that the mgr returns to an iod.
 async fn length(cluster: &Cluster, iod: usize, file: FileId) -> Option<u64> {
     length_answer(cluster, iod, file).await.map(|told| told.file)
 }
 
-/// Returns the length of a file, and the smallest valid length of the iod's object, as the iod gets them from the mgr.
+/// Returns the length of a file, and the smallest valid length of its object on the iod, as the mgr returns them to the
+/// iod.
 async fn length_answer(cluster: &Cluster, iod: usize, file: FileId) -> Option<FileLength> {
     let served = cluster.iods[iod].as_ref().unwrap().volume().clone();
     tokio::task::spawn_blocking(move || served.file_length(ObjectId::stream_0(file))).await.unwrap()
 }
 
-/// Waits until a LENGTHS question of the iod has reached the mgr.
+/// Waits until a LENGTHS request of the iod has reached the mgr.
 async fn wait_for_request(cluster: &Cluster, iod: usize, file: FileId) {
     let asked = || cluster.mgr().counters().lengths_asked;
     let before = asked();
@@ -56,7 +57,7 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     wait_for_request(&cluster, 1, file).await;
     write(&files, file, 0, &pattern(100, 1), Stability::FileSync).await;
     files.closed(&ctx(1), file, true).await.unwrap();
-    // The file has 100 bytes and a stripe unit of 64 bytes: one object has 64 bytes, and the other has 36.
+    // The file has 100 bytes and a stripe unit of 64 bytes, so one of its objects has 64 bytes and the other has 36.
     let both = [length_answer(&cluster, 0, file).await.unwrap(), length_answer(&cluster, 1, file).await.unwrap()];
     assert_eq!(both.map(|told| told.file), [100, 100]);
     assert_eq!((both[0].least + both[1].least, both[0].least.max(both[1].least)), (100, 64));

@@ -77,8 +77,8 @@ async fn reads_of_lost_bytes_fail_instead_of_returning_zeros() {
             let named: u64 = found[0].text.split(": ").last().unwrap().split(' ').next().unwrap().parse().unwrap();
             assert_eq!(named, lost, "{}", found[0].text);
             assert_eq!(check(&cluster, true).await[0].mended, Mended::Failed);
-            // A write after the lost bytes, or a truncation before the end of the file, would turn lost bytes into
-            // zeros. So the mgr refuses both.
+            // A write after the lost bytes, or a truncation before the end of the file, turns lost bytes into zeros. So
+            // the mgr refuses both requests.
             let cred = ctx(1);
             let written = files.write(&cred, file, LEN as u64 - 1, vec![7].into(), Stability::FileSync).await;
             let written_before = files.write(&cred, file, 100, vec![7; 100].into(), Stability::FileSync).await;
@@ -111,7 +111,7 @@ async fn a_lost_copy_is_read_from_its_mirror_and_rebuilt() {
             let before = rebuilt(&cluster);
             lose(&mut cluster, &objects[which], left).await;
             let files = cluster.files();
-            // The read succeeds whether or not the mgr has rebuilt the copy already.
+            // The read succeeds whether or not the mgr has already rebuilt the lost copy.
             assert!(read(&files, file, 0, LEN as u32).await.unwrap() == whole);
             until("the copy is made again", || rebuilt(&cluster) > before).await;
             let now = std::fs::read(path).unwrap();
@@ -129,7 +129,7 @@ async fn bytes_lost_in_both_copies_are_reported() {
     let mut cluster = cluster(2).await;
     let file = file(&cluster, "f", Stability::FileSync).await;
     let all = objects(&cluster, file);
-    // The two copies of one object have the same length, and the other object of the file has another length.
+    // The two copies of one object have equal lengths, and the other object of the file has another length.
     let len = |path: &PathBuf| path.metadata().unwrap().len();
     let twins: Vec<_> = all.iter().filter(|(_, path)| len(path) == len(&all[0].1)).cloned().collect();
     assert_eq!(twins.len(), 2);

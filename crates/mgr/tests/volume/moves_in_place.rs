@@ -1,5 +1,5 @@
-//! Moves of a file to new objects on the same iods, which belong to later streams: every operation uses the new
-//! objects, and none uses the old ones.
+//! Moves of a file to new objects on the same iods. The new objects belong to later streams. Every operation uses the
+//! new objects, and none uses the old ones.
 
 use crate::check::{check, object, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
@@ -90,7 +90,8 @@ async fn a_lost_copy_is_rebuilt_in_its_stream() {
     }
 }
 
-/// A client writes under a layout that the mgr revoked before the move, even after the mgr has deleted the old objects.
+/// A client writes under a layout that the mgr revoked before the move. It writes even after the mgr has deleted the
+/// old objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_writes_to_old_objects_are_refused_or_collected() {
     let mut cluster = two(1).await;
@@ -123,8 +124,8 @@ async fn late_writes_to_old_objects_are_refused_or_collected() {
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
 }
 
-/// A store that was recovered from an older copy may have no record of objects that later moves created. A move to such
-/// objects must fail.
+/// A store that was recovered from an older copy may have no record of objects that later moves created. A move to
+/// objects that already exist must fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_to_objects_that_exist_is_refused() {
     let cluster = two(1).await;

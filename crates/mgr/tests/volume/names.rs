@@ -58,8 +58,8 @@ async fn policies_are_checked_inherited_and_followed() {
 async fn creating_a_file_sends_no_request_to_iods() {
     let cluster = Cluster::new(2, "1M").await;
     let files = cluster.files();
-    // The mgr requests statistics and lists of objects in the background. Only operations on files cause other
-    // requests.
+    // The mgr requests statistics and lists of objects from iods in the background. All other requests to iods are
+    // caused by operations on files.
     let requests = || {
         let count = |iod: &iod::Running| {
             iod.counters().iter().filter(|c| is_file_request(&c.name)).map(|c| c.value).sum::<u64>()
@@ -156,7 +156,7 @@ async fn access_bits_follow_the_mode() {
     assert_eq!(files.access(&ctx(1), FileId::ROOT, access::ALL).await, Ok(all_of_dir));
 }
 
-/// A file that its client creates without waiting for durability is durable before another client can see it.
+/// If a client creates a file without waiting for durability, the file is durable before another client can see it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_file_is_durable_before_other_clients_see_it() {
     let cluster = Cluster::new(1, "64").await;

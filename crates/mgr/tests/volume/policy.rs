@@ -1,5 +1,5 @@
-//! Policies that clients receive: Weir's own client in a private attribute, kernel clients in the attribute
-//! `mdsthreshold`.
+//! Policies that the mgr sends to clients: to Weir's own client in a private attribute, to kernel clients in the
+//! attribute `mdsthreshold`.
 
 use crate::cluster::{Cluster, ctx, mode};
 use bytes::Bytes;

@@ -100,8 +100,8 @@ async fn local_clients_learn_the_unix_socket() {
     let unix = connect_to(&path.parse().unwrap()).await;
     assert_eq!(unix.local(), None);
     assert_eq!(near(&unix, "").await, NearReply { run: told.run, local: None }, "the same mgr");
-    // The reported address is invalid, or is not the address of the connection, as with a proxy in between. So the mgr
-    // reveals nothing.
+    // The address that the client reports is invalid, or is not the address of the connection, as with a proxy in
+    // between. So the mgr does not send the socket path.
     for from in ["", "127.0.0.1:1", "10.0.0.7:2049", "localhost:7", "/run/mgr.sock", "nonsense"] {
         assert_eq!(near(&tcp, from).await, NearReply { run: 0, local: None }, "{from:?}");
     }
@@ -147,8 +147,8 @@ async fn the_mgr_does_not_connect_to_an_iod_socket_of_another_user() {
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
     let came = another.accept().map(drop).map_err(|error| error.kind());
     assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the mgr connected to the socket of another user");
-    // Now root owns the socket's path, so the mgr trusts the socket and connects to it. The socket does not answer, so
-    // the mgr uses TCP.
+    // Now root owns the socket, so the mgr trusts it and connects to it. No process replies at the socket, so the mgr
+    // uses TCP.
     drop(files);
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     another.set_nonblocking(false).unwrap();

@@ -31,7 +31,7 @@ async fn layout_of(files: &Files, ctx: &Ctx, file: FileId, kind: u32) -> Bytes {
     body
 }
 
-/// The capabilities and filehandles that a process got in layouts, and kept after it returned the layouts.
+/// The capabilities and filehandles from layouts that a process has returned.
 struct Held {
     native: native::Body,
     handles: Vec<DataHandle>,
@@ -45,8 +45,8 @@ impl Held {
         Held { native, handles }
     }
 
-    /// Uses the capability and the filehandle of each iod. Either every use must succeed, or every use must fail with
-    /// `Fenced`. Returns whether the uses succeeded.
+    /// Uses the capability and the filehandle of each iod. Either all requests must succeed, or all must fail with
+    /// `Fenced`. Returns whether they succeeded.
     async fn are_good(&self, cluster: &Cluster, client: u64) -> bool {
         let mut answers = Vec::new();
         for (index, device) in self.native.devices.iter().enumerate() {
@@ -143,7 +143,7 @@ async fn rights_end_when_the_permission_is_revoked() {
         let held = Held::get(&files, &other, file).await;
         let own = Held::get(&files, &owner, file).await;
         assert!(held.are_good(&cluster, 12).await && own.are_good(&cluster, 11).await, "{name}");
-        // A change of attributes that revokes no permission causes no fence.
+        // A change of attributes that takes no permission from a user causes no fence.
         set(&files, &owner, file, mode(0o666)).await;
         set(&files, &ctx(1), file, mode(0o4777)).await;
         assert!(held.are_good(&cluster, 12).await, "{name}");
@@ -161,9 +161,9 @@ async fn changes_that_revoke_no_held_right_fence_nothing() {
     let files = cluster.files();
     let fences = || cluster.iods.iter().flatten().map(|iod| counter(iod, "requests.fence")).sum::<u64>();
     for (who, change) in [
-        // Like tar and rsync: root writes the file, and then changes its owner.
+        // The change that tar and rsync make: root writes the file, and then changes its owner.
         (ctx(11), SetAttrs { uid: Some(9), gid: Some(9), ..mode(0o600) }),
-        // Like an owner who protects a file: the user with the rights owns the file.
+        // The change by which an owner protects a file: the user with the rights owns the file.
         (user(OWNER, 12), mode(0o400)),
     ] {
         let file = create(&files, &format!("f{}", who.client)).await;
@@ -218,7 +218,8 @@ fn counter(iod: &iod::Running, name: &str) -> u64 {
     iod.counters().into_iter().find(|counter| counter.name == name).map_or(0, |counter| counter.value)
 }
 
-/// A restarted mgr does not know which rights the mgr granted before. So a change of permissions revokes all of them.
+/// A restarted mgr does not know which rights its earlier starts granted. So a change of permissions revokes all these
+/// rights.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_from_before_a_mgr_restart_can_be_revoked() {
     let mut cluster = cluster().await;
@@ -231,7 +232,7 @@ async fn rights_from_before_a_mgr_restart_can_be_revoked() {
     set(&cluster.files(), &user(OWNER, 11), file, mode(0o660)).await;
     let now = 0xffff_u64 << 32 | 12;
     assert!(!is_good_for_now(&cluster, &held, now).await);
-    // An iod that connects after the revocation also refuses the rights.
+    // An iod that connects after the revocation also refuses the revoked rights.
     cluster.stop_iod(0);
     cluster.start_data_server(0);
     cluster.restart_mgr().await;
@@ -239,7 +240,7 @@ async fn rights_from_before_a_mgr_restart_can_be_revoked() {
     assert!(!is_good_for_now(&cluster, &held, now).await);
 }
 
-/// Uses the capability and the filehandle of each iod, over connections of another session. Returns whether any use
+/// Uses the capability and the filehandle of each iod, over connections of another session. Returns whether any request
 /// succeeded.
 async fn is_good_for_now(cluster: &Cluster, held: &Held, session: u64) -> bool {
     let mut good = Vec::new();
@@ -265,8 +266,8 @@ async fn rights_end_when_their_export_changes() {
     assert!(!is_good_for_now(&cluster, &held, 0xffff_u64 << 32 | 12).await);
 }
 
-/// A kernel client accepts a layout body of at most one page. If the filehandles of all iods do not fit, the file takes
-/// the mgr path, because each iod needs its own filehandle.
+/// A kernel client accepts a layout body of at most one page. Each iod needs its own filehandle. If the filehandles of
+/// all iods do not fit into the body, clients use the mgr path for the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_files_layout_has_a_filehandle_for_each_iod_or_is_refused() {
     let cluster = cluster().await;
@@ -300,7 +301,7 @@ async fn a_peer_that_cannot_prove_to_be_an_iod_learns_no_secret() {
     let mut cluster = cluster().await;
     let genuine = cluster.iods[0].as_ref().unwrap();
     let (id, at) = (genuine.iod(), genuine.addrs()[0]);
-    // The reply of the genuine iod to an earlier HELLO, with its proof. An eavesdropper may have recorded this reply.
+    // The reply that the genuine iod sent to an earlier HELLO, with its proof. An eavesdropper may have recorded it.
     let key = cluster.file.key.of_iod(id);
     let ticket = key.ticket(cluster.file.fsid, MGR_SESSION, u64::MAX);
     let args = HelloArgs::new(&ticket, [8; 32], true);

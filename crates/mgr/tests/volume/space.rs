@@ -1,5 +1,5 @@
-//! Allocated space of files: less than the size for files with holes, and known without a query to iods for files
-//! without holes.
+//! Allocated space of files: for files with holes, it is less than the size. For files without holes, the mgr knows it
+//! without a query to iods.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use types::{Attrs, ByteRange, FileId};
 use xdr::Xdr;
 
 const MIB: u64 = 1 << 20;
-/// Largest allocated space for headers and partly used disk blocks, in bytes, for four objects in two copies.
+/// Largest allocated space in bytes that the headers and partly used disk blocks of four objects in two copies take.
 const BESIDES: u64 = 128 << 10;
 
 async fn attrs(files: &Files, file: FileId) -> Attrs {
@@ -50,7 +50,7 @@ async fn files_with_holes_use_less_than_their_size() {
         write(&files, file, 2 << 30, &pattern(300_000, 2), Stability::Unstable).await;
         files.commit(&ctx(1), file, ByteRange::ALL).await.unwrap();
         assert_space_used(&files, file, 365_536).await;
-        // After a restart, the mgr still has the record that the file has holes.
+        // After a restart, the mgr still knows from its store that the file has holes.
         drop(files);
         cluster.restart_mgr().await;
         let files = cluster.files();
@@ -59,7 +59,7 @@ async fn files_with_holes_use_less_than_their_size() {
         set_size(&files, file, 0).await;
         assert_no_holes(&files, file).await;
 
-        // A client punches holes into the file, and writes the ranges again.
+        // A client punches holes into the file, and then overwrites these ranges with data.
         let file = create(&files, "punched").await;
         for part in 0..4 {
             write(&files, file, part * MIB, &pattern(MIB as usize, 3), Stability::FileSync).await;
@@ -79,7 +79,8 @@ async fn only_files_with_holes_cause_space_queries() {
     let cluster = Cluster::new(4, "65536").await;
     let files = cluster.files();
     let queries = || cluster.mgr().counters().space_queries;
-    // A client writes in order with gaps shorter than a block, and reserves space after the end of the file.
+    // A client writes ranges in ascending order with gaps shorter than a block, and reserves space after the end of the
+    // file.
     let file = create(&files, "whole").await;
     for at in 0..20 {
         write(&files, file, at * 1000, &pattern(900, 1), Stability::Unstable).await;
@@ -95,7 +96,8 @@ async fn only_files_with_holes_cause_space_queries() {
     assert_eq!(commit(told, MIB, Update { durable: true, ..Update::default() }).await, Some(MIB));
     assert_no_holes(&files, told).await;
     assert_eq!(queries(), 0);
-    // A client reports a punched hole in a LAYOUTCOMMIT: the size stays the same, and the change attribute grows.
+    // A client reports a punched hole in a LAYOUTCOMMIT: the size of the file stays the same, and its change attribute
+    // grows.
     let before = attrs(&files, told).await.change;
     commit(told, 0, Update { holes: true, ..Update::default() }).await;
     let after = attrs(&files, told).await;
@@ -168,6 +170,6 @@ async fn space_queries_are_rare_and_do_not_wait_for_lost_iods() {
     let unknown = create(&files, "unknown").await;
     set_size(&files, unknown, 1 << 30).await;
     let found = attrs(&files, unknown).await;
-    // The iods of the new file have reported no allocated space yet, so the mgr reports the smallest value.
+    // The iods have reported no allocated space of the new file yet, so the mgr reports the smallest value.
     assert!(found.holes && found.used == 512, "{found:?}");
 }

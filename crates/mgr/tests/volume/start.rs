@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wire::admin::Value;
 
-/// Copies a directory tree.
+/// Copies a directory tree with all its files.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -88,7 +88,7 @@ async fn foreign_and_duplicate_iods_are_refused_and_shown() {
     };
     assert!(problem(&foreign).contains("another file system"), "{}", problem(&foreign));
     assert!(problem("127.0.0.1:1").contains("refused"), "{}", problem("127.0.0.1:1"));
-    // Only the address that connected first gets the iod. The mgr refuses the iod at the other address.
+    // The mgr uses an iod only at the address at which it connected first. It refuses the iod at the other address.
     let (first, second) = (problem(&own), problem(&twice));
     assert!(first.is_empty() != second.is_empty(), "{first:?} {second:?}");
     assert!(format!("{first}{second}").contains("another configured address"));
@@ -110,8 +110,8 @@ async fn an_iod_whose_disk_is_an_older_copy_is_not_used() {
     until("it is gone", || cluster.up() == 1).await;
     cluster.start_iod(1);
     cluster.wait_up(2).await;
-    // Each start of the mgr stores a new mark (a random number) on the iods, by which the mgr detects older copies of
-    // their disks.
+    // Each start of the mgr stores a new mark (a random number) on the iods. By the marks, the mgr detects older copies
+    // of the iods' disks.
     drop(files);
     cluster.restart_mgr().await;
     cluster.wait_up(2).await;

@@ -1,5 +1,5 @@
-//! Layout swaps: all bytes arrive in the new objects, old rights end, and a stop at any point leaves the old or the new
-//! objects.
+//! Layout swaps: all bytes arrive in the new objects, and rights to the old objects end. After a stop at any point, the
+//! file has either its old or its new objects.
 
 use crate::check::{Native, check, object, offline, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
@@ -17,8 +17,8 @@ use std::time::Duration;
 use types::{ByteRange, FileId, IodId, ObjectId, SetAttrs, Status};
 use xdr::Xdr;
 
-/// Starts a cluster of four iods, with leases of one second, whose files have objects on two iods. The number of each
-/// iod is its position.
+/// Starts a cluster of four iods, with leases of one second. Each file has objects on two iods. The number of each iod
+/// is its position in the cluster.
 async fn four() -> Cluster {
     let mut cluster = Cluster::stopped(4, "64").await;
     (cluster.config.stripe_count, cluster.config.lease_secs) = (2, 1);
@@ -33,12 +33,12 @@ async fn four() -> Cluster {
     cluster
 }
 
-/// Returns the numbers of the iods of a file. All iods must be up.
+/// Returns the numbers of the iods of a file. All iods of the cluster must be up.
 pub async fn numbers(cluster: &Cluster, file: FileId) -> Vec<u16> {
     iods(&cluster.files(), file).await.iter().map(|id| at(cluster, *id) as u16).collect()
 }
 
-/// Returns the numbers of two iods that have no objects of the file. All iods must be up.
+/// Returns the numbers of two iods that have no objects of the file. All iods of the cluster must be up.
 async fn elsewhere(cluster: &Cluster, file: FileId) -> Vec<u16> {
     let used = numbers(cluster, file).await;
     (0..4).filter(|iod| !used.contains(iod)).collect()
@@ -54,7 +54,7 @@ pub fn unused(cluster: &Cluster) -> u64 {
     cluster.mgr().status().group("work").unwrap().get_number("unused")
 }
 
-/// Returns the iods of a file, by requesting a layout and returning it at once.
+/// Returns the iods of a file, according to a layout that this function requests and returns at once.
 async fn iods(files: &Files, file: FileId) -> Vec<IodId> {
     used(files, file).await.1
 }
@@ -63,14 +63,14 @@ pub async fn gone(files: &Files, client: u64, file: FileId, iomode: Iomode, why:
     files.layout_gone(&ctx(client), client, file, iomode, ByteRange::ALL, why).await.unwrap();
 }
 
-/// Returns the object id and the iods of a file, by requesting a layout and returning it at once.
+/// Returns the object id and the iods of a file, according to a layout that this function requests and returns at once.
 async fn used(files: &Files, file: FileId) -> (ObjectId, Vec<IodId>) {
     let body = layout(files, 9, file, Iomode::Read).await;
     gone(files, 9, file, Iomode::Read, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
     (body.object, body.devices)
 }
 
-/// Returns the path of the file that stores an object of a later stream than 0.
+/// Returns the path of the file that stores an object of a stream after stream 0.
 pub fn later(cluster: &Cluster, iod: usize, id: ObjectId) -> PathBuf {
     object(cluster, iod, id.file).with_file_name(format!("{:016x}-{:08x}", id.file.0, id.stream))
 }
@@ -81,7 +81,7 @@ fn at(cluster: &Cluster, id: IodId) -> usize {
     cluster.iods.iter().position(is).unwrap()
 }
 
-/// Waits until only `count` objects are left on the iods, and asserts that a check finds no problem.
+/// Waits until only `count` objects are left on the iods, and asserts that a check (`weir fsck`) finds no problem.
 pub async fn clean(cluster: &Cluster, count: u64) {
     until("unused objects are removed", || unused(cluster) == 0 && cluster.objects() == count).await;
     wait_settled(cluster).await;
@@ -96,8 +96,8 @@ async fn bytes_holes_and_lengths_move() {
     want.resize(3 << 20, 0);
     want.extend(pattern(777, 2));
     write(&files, file, 0, &want[..100_000], Stability::FileSync).await;
-    // The client has not committed these bytes. The move must not lose them, and a later COMMIT must return the same
-    // verifier.
+    // The client does not commit this write. The move must not lose the written bytes, and a later COMMIT must return
+    // the verifier of the write.
     let early = write(&files, file, 3 << 20, &pattern(777, 2), Stability::Unstable).await;
     set_size(&files, file, (4 << 20) + 5).await;
     want.resize((4 << 20) + 5, 0);
@@ -184,13 +184,13 @@ async fn a_move_waits_for_layouts_and_ends_their_rights() {
     let mut moving = pin!(swap(&cluster, file));
     let waits = tokio::time::timeout(Duration::from_millis(300), moving.as_mut()).await;
     assert!(waits.is_err(), "two clients have a layout");
-    // Until the clients have returned their layouts, the mgr refuses only requests for layouts.
+    // Until the clients have returned their layouts, the mgr refuses only requests for layouts of the file.
     let ask = files.layout_get(&ctx(9), crate::layouts::ask(file, Iomode::Read)).await;
     assert_eq!(ask.map(drop), Err(Status::Delay));
     write_direct(&files, 7, &mine, 0, &pattern(100, 2)).await.unwrap();
     write(&files, file, 100, &pattern(100, 3), Stability::FileSync).await;
     gone(&files, 7, file, Iomode::ReadWrite, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
-    // The other client does not return its layout, so the mgr revokes it.
+    // The other client does not return its layout, so the mgr revokes this layout.
     gone(&files, 8, file, Iomode::Read, LayoutGone::Revoked).await;
     moving.await.unwrap();
     let late = write_direct(&files, 7, &mine, 0, &pattern(100, 9)).await;
@@ -223,7 +223,7 @@ async fn an_iod_that_is_down_stops_a_move_and_loses_nothing() {
         write(&cluster.files(), file, 0, &pattern(1000, 1), Stability::FileSync).await;
         assert_eq!(iods(&cluster.files(), file).await, old);
     }
-    // If an iod is down after the move, its unused object stays until the iod is back.
+    // If an iod is down after the move, the unused object on this iod stays until the iod is back.
     swap(&cluster, file).await.unwrap();
     cluster.stop_iod(down);
     until("the iod is down", || cluster.up() == 3).await;
@@ -250,21 +250,22 @@ async fn a_file_that_is_removed_after_a_move_leaves_no_object() {
     clean(&cluster, 0).await;
 }
 
-/// Returns a layout record for the next stream of a file, on the same iods (`in_place`) or on the other two iods.
+/// Returns a layout record for the next stream of a file: on the same iods (`in_place`), or on the two iods without
+/// objects of the file.
 fn next(from: &Layout, in_place: bool) -> Layout {
     let record = Record::from_bytes(&from.body).unwrap();
     let iods = (0..4).filter(|iod| record.iods.contains(iod) == in_place).collect();
     Layout { kind: KIND, body: Record { iods, stream: record.stream + 1, ..record }.to_bytes() }
 }
 
-/// The mgr crashes between the steps that its store records.
+/// The mgr crashes between the steps of a move that its store records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     let mut cluster = four().await;
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(1000, 1), Stability::FileSync).await;
     let old = iods(&cluster.files(), file).await;
-    // The mgr crashes after it has recorded the new objects, when a part of one new object exists.
+    // The mgr crashes after it has recorded the new objects, when only some bytes of one new object exist.
     offline(&mut cluster, async |namespace, _| {
         let from = namespace.info(file).unwrap().layout.unwrap();
         let to = next(&from, true);
@@ -279,12 +280,12 @@ async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     clean(&cluster, 2).await;
     assert_eq!(iods(&cluster.files(), file).await, old);
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
-    // The next move uses the same stream as the unfinished move.
+    // The next move of the file uses the same stream as the unfinished move.
     cluster.mgr().swap_layout(file, numbers(&cluster, file).await).await.unwrap();
     clean(&cluster, 2).await;
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
-    // The mgr crashes after the swap, when no iod has the new generation. The file is empty, so there are no bytes to
-    // copy.
+    // The mgr crashes after the swap, before any iod has the new generation. The file is empty, so the move has no
+    // bytes to copy.
     let empty = create(&cluster.files(), "empty").await;
     let old = iods(&cluster.files(), empty).await;
     offline(&mut cluster, async |namespace, _| {
@@ -302,7 +303,8 @@ async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     assert!(read(&cluster.files(), empty, 0, 2000).await.unwrap() == pattern(1000, 3));
 }
 
-/// Polls `work` at most `times` times after the first poll. Returns its result if it completed, or `None`.
+/// Polls `work` once, and then at most `times` times more. Returns the result of `work`, or `None` if `work` has not
+/// completed.
 async fn cut_after<T>(work: impl Future<Output = T>, times: usize) -> Option<T> {
     let (mut work, mut left) = (pin!(work), times);
     poll_fn(|task| match work.as_mut().poll(task) {
@@ -354,7 +356,8 @@ async fn writes_and_truncations_wait_while_bytes_move() {
     let cluster = four().await;
     let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
     write(&files, file, 0, &pattern(1000, 1), Stability::FileSync).await;
-    // Interrupt the move at each point where it waits. Dropping the move allows changes of the file again.
+    // Interrupt the move at each point where it waits. After the test has dropped the move, clients can change the file
+    // again.
     let mut refused = 0;
     for point in 0.. {
         let to = numbers(&cluster, file).await;
@@ -371,7 +374,7 @@ async fn writes_and_truncations_wait_while_bytes_move() {
                 assert_eq!(files.setattr(&ctx(1), file, cut, true).await.map(drop), Err(Status::Delay));
                 refused += 1;
             }
-            // Reads never wait for a move.
+            // Reads of the file never wait for its move.
             let kept = read(&files, file, 1, 2000).await.unwrap();
             assert!(kept == pattern(1000, 1)[1..], "point {point}");
         }

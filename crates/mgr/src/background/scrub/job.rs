@@ -6,17 +6,17 @@ use wire::native::{Damage, Finding, ScrubCursor, ScrubReply};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 const VERSION: u32 = 1;
-/// Version of the record in which objects may be of other streams than 0: the stream of an object follows its inode
-/// number.
+/// Version of the scrub record in which findings may name objects of other streams than 0. In this version, the stream
+/// number of an object follows its inode number.
 const STREAM_VERSION: u32 = 2;
-/// Largest number of iods in the record: an iod number has 16 bits.
+/// Largest number of iods in the scrub record: an iod number has 16 bits.
 const IODS_MAX: usize = 1 << 16;
-/// Largest number of findings that the record holds. The scrub only counts further findings.
+/// Largest number of findings in the scrub record. The scrub counts further findings, but does not record them.
 pub(super) const FINDINGS_MAX: usize = 1000;
-/// Largest length of the text in `problem`, in bytes.
+/// Largest length of the error text `problem`, in bytes.
 const PROBLEM_MAX: usize = 512;
 
-/// One finding of the scrub: damage on one iod.
+/// One finding of the scrub: damage that the scrub found on one iod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     /// Number of the iod that has the damage.
@@ -27,17 +27,18 @@ pub(super) struct Found {
 /// The state of a scrub, as stored in the metadata store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Job {
-    /// Serial number of the scrub: one more than that of the scrub before.
+    /// Serial number of the scrub: one more than that of the previous scrub.
     pub(super) serial: u64,
     pub(super) state: ScrubState,
     pub(super) problem: String,
-    /// When the scrub was started, in Unix seconds.
+    /// When the admin program started the scrub, in Unix seconds.
     pub(super) started: u64,
     pub(super) rate: u64,
-    /// Numbers of the iods that the scrub has not finished. The scrub works on the first of them.
+    /// Numbers of the iods whose objects the scrub has not completely read. The scrub reads the objects of the first of
+    /// these iods.
     pub(super) left: Vec<u16>,
     pub(super) cursor: Option<ScrubCursor>,
-    /// Whether `objects_total` and `bytes_total` are valid.
+    /// Whether the totals `objects_total` and `bytes_total` are known.
     pub(super) counted: bool,
     pub(super) objects_total: u64,
     pub(super) bytes_total: u64,
@@ -50,7 +51,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Adds the reply of the iod that is first in `left` to the progress and the findings.
+    /// Adds a SCRUB reply of the first iod in `left` to the progress and to the findings of the scrub.
     pub(super) fn take(&mut self, reply: &ScrubReply) {
         self.objects += reply.objects;
         self.bytes += reply.bytes;

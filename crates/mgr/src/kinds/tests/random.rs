@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nfs::fs::{Content, FileSystem, Stability};
 use types::{ByteRange, FileId, SetAttrs, Status};
 
-/// Number of requests of one run.
+/// Number of requests in one run of the test.
 const STEPS: usize = 160;
 /// Stripe unit of the files, in bytes.
 const UNIT: u64 = 64;
@@ -51,14 +51,14 @@ impl Modelled {
         self.flat[at..end].copy_from_slice(data);
     }
 
-    /// Returns the bytes of the buffer in the part of `range` that lies within the file.
+    /// Returns the bytes that the file must have in `range`, up to the end of the file.
     fn part(&self, range: ByteRange) -> &[u8] {
         let (from, to) = (range.offset as usize, range.end() as usize);
         &self.flat[from.min(self.flat.len())..to.min(self.flat.len())]
     }
 }
 
-/// Runs random requests on two new files, `a` and `b`. Returns `a`, which has objects at the end.
+/// Runs random requests on two new files, `a` and `b`. Returns `a`, which has objects at the end of the run.
 pub(super) async fn run(bench: &mut Bench, seed: u64) -> FileId {
     let mut dice = Dice(seed);
     let mut both = Vec::new();
@@ -88,7 +88,7 @@ pub(super) async fn run(bench: &mut Bench, seed: u64) -> FileId {
     both[0].file
 }
 
-/// Stops an iod, starts the stopped iod, or restarts the mgr.
+/// Stops a running iod, starts the stopped iod, or restarts the mgr.
 async fn disturb(bench: &mut Bench, dice: &mut Dice) {
     match (dice.below(4), bench.down) {
         (0, _) => bench.restart_mgr().await,
@@ -146,8 +146,8 @@ async fn check_read(bench: &mut Bench, from: &Modelled, range: ByteRange) {
     assert_eq!(out.eof, range.end() >= from.flat.len() as u64);
 }
 
-/// Checks the replies to SEEK. An iod may report unwritten bytes as data, but every byte that it reports as a hole must
-/// be zero.
+/// Checks the replies to SEEK. An iod may report bytes that were never written as data, but every byte that it reports
+/// as a hole must be zero.
 async fn check_seek(bench: &mut Bench, from: &Modelled, offset: u64) {
     let (file, size) = (from.file, from.flat.len() as u64);
     let data = bench.persist(async |files| files.seek(&ctx(1), file, offset, Content::Data).await).await;
@@ -167,7 +167,7 @@ async fn check_seek(bench: &mut Bench, from: &Modelled, offset: u64) {
     assert!(hole.offset == offset || data_at == offset, "neither data nor hole at {offset}");
 }
 
-/// Copies a range from the other file by a server-side copy. Writes the bytes that the iods could not copy.
+/// Copies a range from the other file by a server-side copy. Writes the bytes that the iods could not copy itself.
 async fn copy(bench: &mut Bench, both: &mut [Modelled], to: usize, range: ByteRange, target: u64) {
     let (source, file) = (both[1 - to].file, both[to].file);
     let bytes = both[1 - to].part(range).to_vec();

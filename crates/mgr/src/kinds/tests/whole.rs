@@ -16,13 +16,13 @@ use types::{ByteRange, FileId, Generation, ObjectId, Status, Verifier, leaves_ho
 use wire::native::*;
 use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 
-/// Number of the kind in layout records.
+/// Number of the whole kind in layout records.
 pub(super) const WHOLE: u32 = 0x8000_7768;
 
 #[derive(Debug)]
 pub(super) struct Whole;
 
-/// The layout record: the number of the iod, and the stream of the object.
+/// The layout record of the whole kind: the number of the iod, and the stream of the object.
 struct Record {
     iod: u16,
     stream: u32,
@@ -64,7 +64,7 @@ impl StoredKind for Whole {
     }
 }
 
-/// The one object of a file.
+/// The one object of a file of the whole kind.
 #[derive(Debug)]
 struct Object<'a> {
     iods: &'a Iods,
@@ -250,7 +250,7 @@ impl Stored for Object<'_> {
 
     async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status> {
         let (what, offset) = match content {
-            // Bytes that are known to be written count as data, even if the object has lost them.
+            // Bytes that the namespace records as written count as data, even if the object has lost them.
             Content::Data if offset < self.known.whole => return Ok(Some(offset)),
             Content::Data => (SeekWhat::Data, offset),
             Content::Hole => (SeekWhat::Hole, offset.max(self.known.whole)),
@@ -284,7 +284,7 @@ impl Stored for Object<'_> {
     }
 
     fn copied_at_once(&self, source: &dyn Stored, len: u64) -> u64 {
-        // The source needs one extent for each of its stripe units. Each PULL request carries one extent.
+        // The source file needs one extent for each of its stripe units, and each PULL request carries one extent.
         len.min(PULL_MAX).min(source.unit().saturating_mul(EXTENTS_MAX as u64))
     }
 
