@@ -69,6 +69,9 @@ pub struct Args {
     /// Marks the background process, which reports on standard output when the file system is mounted
     #[arg(long, hide = true)]
     background: bool,
+    /// Check the arguments, but do not mount (`mount -f`)
+    #[arg(long, hide = true)]
+    fake: bool,
     #[command(flatten)]
     connect: Connect,
 }
@@ -96,9 +99,10 @@ pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     while let Some(arg) = rest.next() {
         match arg.to_str() {
             Some("-o") => out.extend([arg].into_iter().chain(rest.next())),
-            // Drop the flags of mount(8) for sloppy, fake, no mtab and verbose, because they have no effect on a Weir
-            // mount.
-            Some("-s" | "-f" | "-n" | "-v") => {}
+            // `mount -f` must not mount (mount(8), "fake").
+            Some("-f") => out.push("--fake".into()),
+            // Drop the flags of mount(8) for sloppy, no mtab and verbose, because they have no effect on a Weir mount.
+            Some("-s" | "-n" | "-v") => {}
             // `-t` with the type of another file system is an argument for another program, so keep it.
             Some("-t") if rest.next_if(is_ours).is_some() => {}
             _ => out.push(arg),
@@ -115,6 +119,9 @@ pub fn called() -> Vec<OsString> {
 /// Runs `weir mount`.
 pub fn run(mut args: Args) -> Outcome {
     apply_options(&mut args)?;
+    if args.fake {
+        return Ok(Exit::Done);
+    }
     if args.remount {
         let config = args.how.config("");
         return match fuse::remount(&args.dir, &config) {
@@ -288,6 +295,8 @@ mod tests {
         }
         let args = ["weir", "weir://h/", "/mnt", "-o", "ro,remount"];
         assert_eq!(expanded(&args, false), ["weir", "mount", "weir://h/", "/mnt", "-o", "ro,remount"]);
+        let fake = ["/sbin/mount.weir", "weir://h/", "/mnt", "-f", "-v", "-o", "ro"];
+        assert_eq!(expanded(&fake, false), ["weir", "mount", "weir://h/", "/mnt", "--fake", "-o", "ro"]);
         let other = ["/sbin/mount.fuse", "sshfs#h:", "/mnt", "-t", "fuse.sshfs"];
         assert_eq!(expanded(&other, false), ["weir", "mount", "sshfs#h:", "/mnt", "-t", "fuse.sshfs"]);
         assert_eq!(expanded(&["/usr/bin/weir", "ls", "-f"], true), ["/usr/bin/weir", "ls", "-f"]);
