@@ -1,5 +1,5 @@
-//! A benchmark of the metadata store: durable creates per second by the batch log, by commits of the database, and by
-//! plain writes and flushes of the same bytes; and the time to open a large store after kill -9.
+//! Benchmark of the metadata store: durable creates per second by the batch log, by commits of the database, and by
+//! plain writes and flushes of the same bytes; and the time to open a large store after `kill -9`.
 
 mod load;
 mod recording;
@@ -15,10 +15,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use stores::Kind;
 
-/// The result of a step; an error ends the run.
+/// The result of a step of the benchmark; an error ends the run.
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Durable creates per second of the metadata store
+/// Measure the durable creates per second of the metadata store
 ///
 /// The compared stores alternate within one run. A missed target is no failure: the tables report it.
 #[derive(Parser)]

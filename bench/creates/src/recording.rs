@@ -1,4 +1,4 @@
-//! The results of the benchmark as records in `bench/results/`.
+//! Conversion of the results of the `creates` benchmark to records in `bench/results/`.
 
 use crate::load::Rate;
 use record::{Better, Bound, Cell, Draft, Failure, Kind, Record};

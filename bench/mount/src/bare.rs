@@ -109,7 +109,7 @@ impl Answer {
     }
 }
 
-/// The kinds of answers to a FUSE request.
+/// The part of an answer to a FUSE request that follows the encoded fields.
 enum Then<'a> {
     Nothing,
     Bytes(&'a [u8]),

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use work::Done;
 
-/// What a mount costs
+/// Measure what a mount costs
 ///
 /// Starts a cluster ("weir up") and mounts it. Then does the same work in the mount, in a directory of the local file
 /// system, and on "bare FUSE", alternately. CPU time is the sum over this program and all processes that serve the
@@ -151,7 +151,7 @@ impl Found {
     }
 }
 
-/// All measurements, indexed by row and side.
+/// All measurements, indexed by row and side (the compared file system).
 type Findings = BTreeMap<(usize, usize), Found>;
 
 fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {

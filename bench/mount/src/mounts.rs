@@ -78,14 +78,14 @@ pub struct Side<'a> {
     kind: Kind<'a>,
 }
 
-/// The kind of a side.
+/// The kind of a side of the comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A directory of the local file system.
     Local,
     /// Reads and writes of bytes over a bare socket.
     Socket,
-    /// Durable changes over a bare socket.
+    /// Durable metadata changes over a bare socket.
     Durable,
     /// Bare FUSE: a file system in memory.
     Fuse,

@@ -15,7 +15,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the name of the unit in tables.
+    /// Returns the name of the unit, as the tables show it.
     pub fn name(self) -> &'static str {
         match self {
             Unit::PerByte => "s/GB",
@@ -33,9 +33,9 @@ pub struct Row {
     pub behind: Option<&'static str>,
     /// Runs the row in a directory that contains the files of earlier rows.
     pub work: fn(&Room) -> Outcome<Done>,
-    /// Runs the same work over a bare socket.
+    /// Runs the work of the row over a bare socket; `None` if the row has no counterpart there.
     pub floor: Option<fn(&Server, &Room) -> Outcome<Done>>,
-    /// Makes the same number of changes durable over a bare socket.
+    /// Makes as many changes durable over a bare socket as the row makes; `None` if the row makes no durable changes.
     pub durable: Option<fn(&Server, &Room) -> Outcome<Done>>,
     /// The lowest CPU time that was measured with other mounted file systems, in the unit of the row.
     pub best: Option<f64>,
@@ -68,7 +68,7 @@ const STREAM: &str = "1 MiB write, one fsync";
 const RECORDS: &str = "8 writers, 47 KB records";
 const CREATE: &str = "create, write 2 KB, close";
 
-/// All rows. A row that reads files comes after the row that writes them.
+/// All rows of the benchmark. A row that reads files comes after the row that writes these files.
 pub const ROWS: [Row; 14] = [
     Row {
         floor: Some(floor::write_stream),

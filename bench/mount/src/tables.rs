@@ -9,7 +9,7 @@ use crate::{Findings, Found};
 use record::{Better, Cell, Draft, Kind, Record};
 use std::collections::BTreeSet;
 
-/// The measurements of one row.
+/// The measurements of one row on all sides.
 struct OfRow<'a> {
     row: &'a Row,
     found: Vec<(&'a Side<'a>, &'a Found)>,

@@ -34,7 +34,7 @@ pub struct Rig {
     /// A slow disk without an iod, for comparison, whose file system writes at a sync.
     pub local: PathBuf,
     mgr_cpu: Group,
-    /// The directory for traces.
+    /// The directory for the traces that the clients replay.
     pub room: PathBuf,
     _disks: Disks,
     _network: Network,

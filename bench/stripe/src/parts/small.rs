@@ -27,7 +27,7 @@ const WARM: u64 = 2000;
 
 /// A client with one read in flight at a time.
 pub trait Reads: Send {
-    /// Reads `len` bytes at `offset`.
+    /// Reads `len` bytes of the file at `offset`.
     fn read(&mut self, offset: u64, len: u32) -> Outcome<&[u8]>;
 }
 
@@ -48,7 +48,7 @@ struct Found {
     cpu: Vec<f64>,
 }
 
-/// The measurements of one round.
+/// The measurements of one server in one round.
 struct Round {
     reads: u64,
     /// Reads per second of all clients in each turn.
