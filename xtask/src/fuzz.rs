@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 /// Options of `cargo xtask fuzz`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// The fuzz target: the name of a file in fuzz/fuzz_targets [default: all targets]
+    /// The fuzz target: the name of a file in fuzz/fuzz_targets (default: all targets)
     target: Option<String>,
     /// Duration of the run of each target in seconds
     #[arg(long, default_value_t = 60, value_name = "N")]

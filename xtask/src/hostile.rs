@@ -17,7 +17,7 @@ pub struct Options {
     /// Frames per second; 0: as many as possible
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     rate: u64,
-    /// The seed that determines all sent frames [default: a random seed, which the command prints]
+    /// The seed that determines all sent frames (default: a random seed, which the command prints)
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Directory for the stores during the run; the default is in memory, so that flushes for one client do not delay

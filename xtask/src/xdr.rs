@@ -22,8 +22,8 @@ const RFCS: [u32; 3] = [7863, 8276, 8435];
 /// Options of `cargo xtask xdr`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Directory with rfc7863.txt, rfc8276.txt and rfc8435.txt (or .txt.gz) [default: a temporary folder with Debian's
-    /// package of RFCs, which needs apt and installs nothing]
+    /// Directory with rfc7863.txt, rfc8276.txt and rfc8435.txt (or .txt.gz). By default the command downloads Debian's
+    /// package of RFCs into a temporary folder, which needs apt and installs nothing
     #[arg(long, value_name = "DIR")]
     rfc_dir: Option<PathBuf>,
     /// Only compare the generated files with the committed files; fail if they differ
