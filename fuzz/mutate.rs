@@ -1,11 +1,11 @@
-//! Mutations of a valid message, determined by a seed. Ordinary tests use them in place of a fuzzer.
+//! Mutations of a valid message, determined by a seed. Ordinary tests use these mutations in place of a fuzzer.
 //!
 //! A test includes this file and a fuzz target with `#[path]`, and calls the target's `run` on many mutations.
 
 /// Returns `frame` with one to four mutations.
 pub fn mutate(frame: &[u8], seed: u64) -> Vec<u8> {
     let mut state = seed;
-    // splitmix64: the same damage for the same seed on every machine.
+    // SplitMix64, so that a seed gives the same mutations on every machine.
     let mut next = move |end: usize| {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

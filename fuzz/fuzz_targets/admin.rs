@@ -1,4 +1,4 @@
-//! Messages of the admin program: each decoded message is encoded and decoded again without a change.
+//! Fuzz target for messages of the admin program: each decoded message is encoded and decoded again without a change.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use wire::admin::{CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, NearReply, ScrubArgs, ScrubReply, Status};
 use xdr::Xdr;
 
-/// Feeds `data` to every decoder.
+/// Decodes `data` with every decoder of the admin program.
 pub fn run(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     value::<Status>(&bytes);

@@ -1,4 +1,4 @@
-//! Messages from a server to a client: callbacks, and replies to requests of a session.
+//! Fuzz target for messages from a server to a client: callbacks, and replies to requests of a session.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
@@ -12,14 +12,14 @@ use xdr::Xdr;
 /// The session id that the client accepts in callbacks and replies.
 pub const SESSION: [u8; 16] = [5; 16];
 
-/// Feeds `data` to both.
+/// Passes `data` to the client as a callback and as a reply.
 pub fn run(data: &[u8]) {
     let data = Bytes::copy_from_slice(data);
     callback(&data);
     reply(data);
 }
 
-/// A callback is answered, and answered in the same way when it comes again.
+/// The client answers a callback, and gives the same answer when the callback arrives again.
 fn callback(data: &Bytes) {
     let wishes = Wishes::new(4);
     let Some(back) = &wishes.back else { return };
@@ -40,7 +40,8 @@ fn callback(data: &Bytes) {
     }
 }
 
-/// A reply leaves the slot of its request usable or not, but never the session in disorder.
+/// Whatever bytes a reply has, the session stays consistent: the client frees the slot of the request, or retires the
+/// slot.
 fn reply(data: Bytes) {
     let identity = Identity {
         clientid: 1,

@@ -1,7 +1,8 @@
-//! The NFS server: sequences of operations, sound and damaged, against the state tables and a file system in memory.
+//! Fuzz target for the NFS server: sequences of valid and damaged operations on the state tables and a file system in
+//! memory.
 #![cfg_attr(fuzzing, no_main)]
 
-/// Plays the requests that `data` decides.
+/// Sends the sequence of requests that `data` encodes to the server.
 pub fn run(data: &[u8]) {
     nfs::testing::bench::play(data);
 }

@@ -1,4 +1,4 @@
-//! File attributes (`fattr4`), as replies carry them and as SETATTR does.
+//! Fuzz target for file attributes (`fattr4`): the attributes in replies, and the attributes in SETATTR.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
@@ -10,14 +10,14 @@ use nfs::fs::FsInfo;
 use wire::nfs4::{FATTR4_CHANGE, FATTR4_SIZE, fattr4};
 use xdr::Xdr;
 
-/// Feeds `data` to both decoders.
+/// Decodes `data` as attributes of a reply and as attributes to set.
 pub fn run(data: &[u8]) {
     let Ok(attrs) = fattr4::from_bytes(&Bytes::copy_from_slice(data)) else { return };
     if let Ok(values) = decode(&attrs) {
         let (mask, _) = Mask::from_bitmap(&attrs.attrmask);
         assert_eq!(decode(&encode(mask, &values)), Ok(values));
     }
-    // The attributes that a client returns in a callback: all requested attributes, and perhaps more.
+    // A client's answer to CB_GETATTR has all requested attributes, and possibly more attributes.
     let asked = Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
     if let (Ok(all), Ok(first)) = (decode(&attrs), decode_first(&attrs, asked)) {
         assert_eq!((first.change, first.size), (all.change, all.size));

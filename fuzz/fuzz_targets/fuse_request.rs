@@ -1,11 +1,12 @@
-//! Requests of the kernel's FUSE client: any bytes are a request or an error, and no request claims more than it brought.
+//! Fuzz target for FUSE requests of the kernel: any bytes decode to a request or an error, and no request has more data
+//! than the input.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
 use fuse::abi::{IN_HEADER, uring::FIXED};
 use fuse::request::{Op, Request};
 
-/// Feeds `data` to the decoder.
+/// Decodes `data` as a FUSE request.
 pub fn run(data: &[u8]) {
     run_parts(data);
     let Ok(request) = Request::decode(Bytes::copy_from_slice(data)) else { return };
@@ -20,7 +21,8 @@ pub fn run(data: &[u8]) {
     assert!(brought <= data.len());
 }
 
-/// The same for a request whose parts arrive separately, as through an entry of an io_uring queue.
+/// Decodes `data` as a request whose header, arguments and payload arrive separately, as in an entry of an io_uring
+/// queue.
 fn run_parts(data: &[u8]) {
     let Some((header, rest)) = data.split_at_checked(IN_HEADER) else { return };
     let (fixed, payload) = rest.split_at(rest.len().min(FIXED));

@@ -1,5 +1,5 @@
-//! Layout records, layout and device bodies, and policy xattrs: each decoded value is encoded and decoded again without
-//! a change.
+//! Fuzz target for layout records, layout and device bodies, and policy xattrs: each decoded value is encoded and
+//! decoded again without a change.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use types::ByteRange;
 use xdr::Xdr;
 
-/// Feeds `data` to every decoder.
+/// Decodes `data` with every decoder of the crate `layout`.
 pub fn run(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     value::<Device>(&bytes);

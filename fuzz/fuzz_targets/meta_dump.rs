@@ -1,10 +1,12 @@
-//! Dumps of a metadata store, also damaged ones: the decoder returns only records in key order and within their limits.
+//! Fuzz target for valid and damaged dumps of a metadata store: the decoder returns only records in key order and
+//! within the length limits.
 #![cfg_attr(fuzzing, no_main)]
 
 use meta::dump::{Decoder, Encoder};
 use types::limits;
 
-/// Decodes `data` as a dump. If all of it is valid, encodes its records again and checks that the new dump is valid.
+/// Decodes `data` as a dump. If the whole dump is valid, encodes its records again and checks that the new dump is
+/// valid.
 pub fn run(data: &[u8]) {
     let Ok(mut dump) = Decoder::new(data) else { return };
     let (mut encoder, mut again) = Encoder::new(dump.head());

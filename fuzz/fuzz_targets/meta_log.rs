@@ -1,4 +1,4 @@
-//! A batch log and its anchor, as a damaged disk may return them: the records that replay accepts form one history,
+//! Fuzz target for a batch log and its anchor with arbitrary bytes: the records that replay accepts form one history,
 //! which the log can continue.
 #![cfg_attr(fuzzing, no_main)]
 
@@ -7,7 +7,7 @@ use meta::log::{Anchor, BLOCK, Changes, Head, Log};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// A log of bytes that may be anything.
+/// A log device in memory with arbitrary bytes.
 #[derive(Clone)]
 struct Bytes(Arc<Mutex<Vec<u8>>>);
 
@@ -39,13 +39,13 @@ impl LogDisk for Bytes {
     }
 }
 
-/// Takes the first 56 bytes of `data` for an anchor, the rest for the ring.
+/// Replays a log: the first 56 bytes of `data` are the anchor, and the other bytes are the ring.
 pub fn run(data: &[u8]) {
     let Some((anchor, ring)) = data.split_first_chunk::<56>() else { return };
     let Ok(anchor) = Anchor::from_bytes(anchor) else { return };
     assert_eq!(Anchor::from_bytes(&anchor.to_bytes()), Ok(anchor));
     Head::read(ring);
-    // Make the head valid, so that replay also decodes the bytes after it.
+    // Make the head of the log valid, so that replay also decodes the bytes after the head.
     let disk = Bytes(Arc::default());
     Log::format(Box::new(disk.clone()), anchor.store).expect("memory does not fail");
     {

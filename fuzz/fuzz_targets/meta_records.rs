@@ -1,4 +1,4 @@
-//! Records of the metadata store and the deltas that merge into them, as a damaged disk may give them back.
+//! Fuzz target for records of the metadata store, and for the deltas that merge into records, with arbitrary bytes.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
@@ -10,7 +10,8 @@ use meta::{Doomed, Unused, merge};
 use std::fmt::Debug;
 use types::FileId;
 
-/// Feeds `data` without its first byte to every decoder; cut in two where that byte says, to those that take two records.
+/// Decodes `data` after its first byte with every decoder. For functions with two records, the first byte is the length
+/// of the first record.
 pub fn run(data: &[u8]) {
     let Some((cut, data)) = data.split_first() else { return };
     let bytes = Bytes::copy_from_slice(data);

@@ -1,4 +1,5 @@
-//! Messages of the native data program: each decoded message is encoded and decoded again without a change.
+//! Fuzz target for messages of the native data program: each decoded message is encoded and decoded again without a
+//! change.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
@@ -6,7 +7,7 @@ use std::fmt::Debug;
 use wire::native::*;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Feeds `data` to every decoder of arguments and of replies.
+/// Decodes `data` with every decoder of arguments and of replies.
 pub fn run(data: &[u8]) {
     let data = Bytes::copy_from_slice(data);
     value::<HelloArgs>(&data);
@@ -58,7 +59,7 @@ fn reply<T: Xdr + PartialEq + Debug>(data: &Bytes) {
         let mut out = Writer::new();
         encode_reply(&reply, &mut out);
         let again = decode_reply::<T>(&mut Reader::new(out.finish().to_bytes())).expect("a reply that was written");
-        // The explanation of a failure may have been cut.
+        // Compare only the status of an error, because the encoder may have truncated the explanation.
         match (reply, again) {
             (Err(reply), Err(again)) => assert_eq!(again.status, reply.status),
             (reply, again) => assert_eq!(again, reply),
@@ -66,7 +67,8 @@ fn reply<T: Xdr + PartialEq + Debug>(data: &Bytes) {
     }
 }
 
-/// A WRITE whose payload is still in the socket announces the payload that the whole message has.
+/// A decoder of a WRITE without its payload, which is still in the socket, returns the same arguments and payload
+/// length as the decoder of the whole message.
 fn before_data(data: &Bytes) {
     let whole = WriteArgs::from_bytes(data);
     let head: Result<_, Malformed> = WriteHead::decode_before_data(&mut Reader::new(data.clone()));

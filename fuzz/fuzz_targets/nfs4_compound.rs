@@ -1,4 +1,5 @@
-//! COMPOUND and CB_COMPOUND, calls and replies: each decoded message is encoded and decoded again without a change.
+//! Fuzz target for calls and replies of COMPOUND and CB_COMPOUND: each decoded message is encoded and decoded again
+//! without a change.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
@@ -7,7 +8,7 @@ use wire::nfs4::compound::{ArgsHeader, CbArgsHeader, Ops, ResHeader};
 use wire::nfs4::{nfs_argop4, nfs_cb_argop4, nfs_cb_resop4, nfs_resop4};
 use xdr::{Reader, Xdr};
 
-/// Feeds `data` to the four decoders.
+/// Decodes `data` as a call and as a reply of COMPOUND and of CB_COMPOUND.
 pub fn run(data: &[u8]) {
     let data = Bytes::copy_from_slice(data);
     let mut input = Reader::new(data.clone());
@@ -25,7 +26,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Reads operation after operation, each number with its body.
+/// Decodes one operation after the other: the operation number and then the body.
 fn walk<T: Xdr + PartialEq + Debug>(count: u32, input: Reader) {
     let mut ops = Ops::new(count, input);
     loop {

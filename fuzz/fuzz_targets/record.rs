@@ -1,4 +1,5 @@
-//! Record marks: limits hold whatever the marks say.
+//! Fuzz target for record marks (RFC 5531 section 11): the limits of record length and fragment number hold for any
+//! marks.
 #![cfg_attr(fuzzing, no_main)]
 
 use wire::rpc::record::{Mark, Progress};
@@ -6,7 +7,7 @@ use wire::rpc::record::{Mark, Progress};
 const BYTES_MAX: usize = 4096;
 const FRAGMENTS_MAX: usize = 8;
 
-/// Walks `data` as a stream of fragments.
+/// Reads `data` as a stream of record fragments.
 pub fn run(mut data: &[u8]) {
     let mut progress = Progress::new(BYTES_MAX, FRAGMENTS_MAX);
     while let Some((head, rest)) = data.split_first_chunk() {

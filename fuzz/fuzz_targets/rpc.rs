@@ -1,11 +1,11 @@
-//! Heads of ONC RPC messages: each decoded message is encoded and decoded again without a change.
+//! Fuzz target for headers of ONC RPC messages: each decoded message is encoded and decoded again without a change.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
 use wire::rpc::{Message, decode_message};
 use xdr::{Reader, Writer};
 
-/// Feeds `data` to the decoder.
+/// Decodes `data` as an RPC header.
 pub fn run(data: &[u8]) {
     let Ok(message) = decode_message(&mut Reader::new(Bytes::copy_from_slice(data))) else { return };
     let mut out = Writer::new();

@@ -1,9 +1,9 @@
-//! Text traces: any bytes are a trace or an error, and a trace is read back as it was printed.
+//! Fuzz target for text traces: any bytes parse to a trace or an error, and a printed trace parses to the same trace.
 #![cfg_attr(fuzzing, no_main)]
 
 use trace::{CLIENTS_MAX, END_MAX, FILES_MAX, LEN_MAX, parse, print};
 
-/// Feeds `data` to the parser.
+/// Parses `data` as a trace.
 pub fn run(data: &[u8]) {
     let Ok(trace) = parse(data) else { return };
     assert!(trace.clients.len() <= CLIENTS_MAX && trace.len() <= data.len());

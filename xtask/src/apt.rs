@@ -9,11 +9,11 @@ use std::time::Duration;
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Makes sure that the programs of `needs` exist; each line names a program and the package that has it (`tc
-/// iproute2`).
+/// Installs missing programs. Each line of `needs` has the name of a program and the Debian package that contains it,
+/// such as `tc iproute2`.
 ///
 /// # Errors
-/// A line names no package, or apt cannot install a package in several attempts.
+/// A line of `needs` has no package, or apt cannot install a package in several attempts.
 pub fn ensure(needs: &str) -> Result<(), Box<dyn Error>> {
     let missing: Vec<&str> = needs
         .lines()

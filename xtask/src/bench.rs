@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the experiments in `bench/`, one folder each.
+//! `cargo xtask bench`: runs or lists the experiments in `bench/`, one folder for each experiment.
 
 mod page;
 mod plot;
@@ -15,17 +15,17 @@ use std::process::Command;
     `needs` names programs and the Debian packages that have them, one pair per line; missing ones are installed. The option \
     `--record` of every experiment writes its results to bench/results/ (bench/README.md).")]
 pub struct Options {
-    /// The experiment; without it all of them are listed
+    /// The experiment to run; without a name, lists all experiments
     name: Option<String>,
     /// Generate docs/benchmarks.md and its plots from the records in bench/results/
     #[arg(long, conflicts_with = "name")]
     page: bool,
-    /// Options for the experiment itself; all of them have --record
+    /// Options that are passed to the experiment; every experiment has --record
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
-/// Runs an experiment from its folder, or lists them all.
+/// Runs an experiment from its folder, or lists all experiments.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     if options.page {
         return page::write(root);
@@ -54,7 +54,7 @@ pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     if status.success() { Ok(()) } else { Err(format!("experiment {name} failed: {status}").into()) }
 }
 
-/// Returns the sorted names of the folders with an experiment.
+/// Returns the sorted names of the folders in `bench/` that contain an experiment.
 fn experiments(folder: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let mut names = Vec::new();
     if !folder.exists() {

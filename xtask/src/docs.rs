@@ -1,7 +1,7 @@
-//! `cargo xtask docs`: the guide as a book, made by mdBook from `docs/`, and the manual pages.
+//! `cargo xtask docs`: builds the guide in `docs/` as a book with mdBook, and the manual pages.
 //!
-//! The Markdown files link to each other relative to the project's root, for readers on a forge. The book is built from
-//! a copy with the same folders. Links to files that are not pages lead to the repository.
+//! The Markdown files link to each other relative to the project's root, for readers on a forge. mdBook builds the book
+//! from a copy of the pages in the same folders. In the copy, links to files that are not pages lead to the repository.
 
 use crate::cargo;
 use std::error::Error;
@@ -10,11 +10,11 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The version of mdBook, installed below `target/tools`.
+/// The version of mdBook that this command installs below `target/tools`.
 const MDBOOK: &str = "0.5.4";
 /// The URL of the repository, from `Cargo.toml`.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
-/// The generated page with the help of every command, below the copy.
+/// The path, within the copy, of the generated page with the help of every command.
 const OPTIONS: &str = "docs/options.md";
 const CONFIG: &str = r#"[book]
 title = "Weir"
@@ -28,7 +28,7 @@ no-section-label = true
 /// Options of `cargo xtask docs`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Write the copy from which the book is built, and the manual pages, but do not run mdBook
+    /// Write the copy of the pages from which mdBook builds the book, and the manual pages, but do not run mdBook
     #[arg(long)]
     no_book: bool,
 }
@@ -65,7 +65,7 @@ pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs mdBook. Its warnings count as errors.
+/// Runs mdBook, and treats warnings of mdBook as errors.
 fn build(root: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
     let output = Command::new(mdbook(root)?).arg("build").arg(out).stdin(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -75,7 +75,7 @@ fn build(root: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the path of mdBook; installs it if it is absent.
+/// Returns the path of mdBook; installs mdBook if it is absent.
 fn mdbook(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let tools = root.join("target/tools");
     let program = tools.join("bin/mdbook");
@@ -100,7 +100,7 @@ fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::write(path, bytes)
 }
 
-/// Returns the entries of a folder, sorted.
+/// Returns the sorted entries of a folder.
 fn entries(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
     found.sort();
@@ -111,7 +111,7 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|found| found == extension)
 }
 
-/// Returns the pages of the book, relative to the root.
+/// Returns the paths of the pages of the book, relative to the root of the repository.
 fn pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut pages = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(PathBuf::from).to_vec();
     for dir in ["docs", "docs/decisions"] {
@@ -121,7 +121,8 @@ fn pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// Returns the table of contents with paths below the root, and with the generated page.
+/// Returns the book's table of contents (SUMMARY.md), with paths relative to the root of the repository and with the
+/// generated page.
 fn summary(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -135,7 +136,8 @@ fn summary(text: &str) -> String {
     out
 }
 
-/// Returns a page in which links to files outside of the book lead to the repository. Code is not changed.
+/// Returns the text of a page, in which links to files outside of the book lead to the repository. Does not change
+/// links in code.
 fn relinked(text: &str, page: &Path, pages: &[PathBuf]) -> String {
     let (mut out, mut in_code) = (String::new(), false);
     for line in text.lines() {

@@ -21,7 +21,7 @@ pub struct Options {
     below: Option<PathBuf>,
 }
 
-/// Prints the drawn comments and sentences, each with its place.
+/// Prints the drawn comments and sentences, each with its path and line.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let (mut comments, mut sentences) = (Vec::new(), Vec::new());
     for folder in ["crates", "tests", "bench", "xtask", "fuzz", "docs"] {
@@ -48,7 +48,7 @@ pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Visits the files below a folder in the order of their names.
+/// Calls `act` for each file below a folder, in the order of the file names.
 fn visit(folder: &Path, act: &mut impl FnMut(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
     let mut entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
     entries.sort();
@@ -66,7 +66,8 @@ fn places(path: &Path, found: Vec<(usize, String)>) -> impl Iterator<Item = Stri
     found.into_iter().map(move |(line, text)| format!("{}:{line}: {text}", path.display()))
 }
 
-/// Returns the comments of a Rust file, with the lines where they begin. Consecutive comment lines are one comment.
+/// Returns the comments of a Rust file, with the line numbers where they begin. Consecutive comment lines are one
+/// comment.
 fn comments_of(text: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut last = 0;
@@ -82,7 +83,7 @@ fn comments_of(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Returns the sentences of a Markdown file outside of code, with the lines where their paragraphs begin.
+/// Returns the sentences of a Markdown file outside of code, with the line numbers where their paragraphs begin.
 fn sentences_of(text: &str) -> Vec<(usize, String)> {
     let (mut found, mut in_code, mut paragraph) = (Vec::new(), false, (0, String::new()));
     let end = |paragraph: &mut (usize, String), found: &mut Vec<(usize, String)>| {

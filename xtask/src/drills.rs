@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
     after_help = "The same seed kills the same daemons at the same points of the copy, as far as a real machine repeats itself."
 )]
 pub struct Options {
-    /// How many rounds of all drills
+    /// Number of rounds; each round runs all drills
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     rounds: u64,
-    /// The tree to copy
+    /// The directory tree to copy
     #[arg(long, value_name = "DIRECTORY", default_value = "/usr/share/doc")]
     tree: PathBuf,
-    /// The seed of the first round; each further round has the next number
+    /// The seed of the first round; each further round adds 1 to the seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Print one JSON object per line
@@ -23,7 +23,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Runs the drills. They are a test of the `weir` package that `cargo test` ignores.
+/// Runs the drills, which are a test of the `weir` package that `cargo test` ignores by default.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let mut command = crate::cargo();
     command.current_dir(root).args(["test", "--quiet", "--release", "-p", "weir", "--test", "end_to_end", "--"]);

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: runs the targets in `fuzz/` for some seconds each, with the frames of the tests as the initial
+//! `cargo xtask fuzz`: runs each fuzz target in `fuzz/` for some seconds, with the frames of the tests as the initial
 //! corpus.
 
 use std::error::Error;
@@ -9,17 +9,17 @@ use std::process::{Command, Stdio};
 /// Options of `cargo xtask fuzz`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// The target, the name of a file in fuzz/fuzz_targets; without it all of them
+    /// The fuzz target: the name of a file in fuzz/fuzz_targets (default: all targets)
     target: Option<String>,
-    /// How long each target runs, in seconds
+    /// Duration of the run of each target in seconds
     #[arg(long, default_value_t = 60, value_name = "N")]
     seconds: u32,
 }
 
-/// Fuzzes one target or all.
+/// Fuzzes one target or all targets.
 ///
 /// # Errors
-/// A target does not exist, tools are missing, or a target found a failure.
+/// The target does not exist, tools are missing, or the fuzzer found a failure.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let known = targets(root)?;
     let chosen = match &options.target {
@@ -68,7 +68,7 @@ fn seed(root: &Path, corpus: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Converts hexadecimal digits to bytes; `#` begins a comment.
+/// Converts a text of hexadecimal digits to bytes; in the text, `#` begins a comment.
 fn frame_bytes(text: &str) -> Vec<u8> {
     let code = text.lines().filter_map(|line| line.split('#').next());
     let digits: Vec<u8> = code.flat_map(str::chars).filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();

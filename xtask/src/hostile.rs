@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
     the good client was not served."
 )]
 pub struct Options {
-    /// How many frames
+    /// Number of frames to send
     #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
     frames: u64,
-    /// Frames per second, 0 for as many as possible
+    /// Frames per second; 0: as many as possible
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     rate: u64,
-    /// The seed of everything that is sent; without it a new one, which is shown
+    /// The seed that determines all sent frames (default: a random seed, which the command prints)
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Directory of the stores while the command runs: in memory, so that the flushes of one client do not delay
-    /// another one
+    /// Directory for the stores during the run; the default is in memory, so that flushes for one client do not delay
+    /// another client
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
     dir: PathBuf,
     /// Print the summary as one line of JSON
@@ -29,7 +29,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Runs the test of the `mgr` package that sends the frames. In `cargo test` it is much shorter.
+/// Runs the test of the `mgr` package that sends the frames. In `cargo test` the same test sends fewer frames.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let mut command = crate::cargo();
     command.current_dir(root).args(["test", "--quiet", "--release", "-p", "mgr", "--test", "hostile", "--"]);

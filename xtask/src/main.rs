@@ -1,4 +1,4 @@
-//! `cargo xtask`: the command for all tasks of the project: tests, CI, benchmarks, fuzzing, docs and the XDR generator.
+//! `cargo xtask`: the command for all developer tasks: tests, CI, benchmarks, fuzzing, docs and the XDR generator.
 
 mod apt;
 mod bench;
@@ -16,7 +16,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The command for all tasks of the project.
+/// Run the developer tasks of the project.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100, version)]
 struct Cli {
@@ -28,30 +28,32 @@ struct Cli {
 enum Task {
     /// Run all checks and tests: formatting, clippy, every test of the workspace, a thousand seeds of the simulator
     ///
-    /// The last line is "N passed, N failed", summed over all test programs. Fails when a check or a test fails.
+    /// The last line is "N passed, N failed", summed over all test programs. The command fails when a check or a test
+    /// fails.
     Test,
-    /// What the CI runs: the same as `test`
+    /// Run the checks of the CI, which are the same as `test`
     Ci,
     /// Run an experiment of `bench/`, or list them
     Bench(bench::Options),
     /// Build the guide as a book (target/docs/book) and the manual pages (target/docs/man)
     ///
-    /// Installs mdBook below target/tools if it is absent. Fails when mdBook warns.
+    /// The command installs mdBook below target/tools if it is absent, and fails when mdBook reports a warning.
     Docs(docs::Options),
     /// Draw random comments and sentences of the docs, to judge whether they are clear
     Draw(draw::Options),
-    /// Copy a real tree in and out while daemons are killed and connections cut, round after round
+    /// Copy a real directory tree into Weir and out again while daemons are killed and connections break
     ///
-    /// Every round kills an iod, the mgr, both, and cuts connections, each during a copy in and a copy out, compares
-    /// the result, and says what was killed when. Fails when a copy fails or anything differs.
+    /// Every round runs four drills: it kills an iod, the mgr, or both, or breaks connections, during a copy in and a
+    /// copy out. Every drill compares the trees and reports what was killed and when. The command fails when a copy
+    /// fails or a file differs.
     Drills(drills::Options),
     /// Fuzz one target of `fuzz/`, or all of them one after another (needs nightly and cargo-fuzz)
     Fuzz(fuzz::Options),
-    /// Carry out seeds of the simulated cluster (docs/TESTING.md)
+    /// Run seeds of the simulated cluster (docs/TESTING.md)
     Sim(sim::Options),
-    /// Send random and damaged frames to a running mgr and iod, with a good client beside them
+    /// Send random and damaged frames to a running mgr and iod while a good client works
     Hostile(hostile::Options),
-    /// Generate the NFS types from the XDR descriptions inside the RFCs
+    /// Generate the NFS types from the XDR descriptions in the RFCs
     Xdr(xdr::Options),
 }
 
@@ -69,7 +71,7 @@ fn run(task: &Task, root: &Path) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Returns the cargo that started this program, or else the one in `PATH`.
+/// Returns the path of the cargo that started this program (`CARGO`), or `cargo` from `PATH`.
 fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: runs seeds of the simulated cluster, in an optimised build if there are many.
+//! `cargo xtask sim`: runs seeds of the simulated cluster, in an optimised build for a large number of seeds.
 
 use std::error::Error;
 use std::path::Path;
@@ -10,18 +10,18 @@ const MANY: u64 = 3000;
 /// Options of `cargo xtask sim`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Carry out one seed
+    /// Run one seed
     #[arg(long, conflicts_with = "seeds", required_unless_present = "seeds")]
     seed: Option<u64>,
-    /// Carry out the seeds from A on, B left out, written A..B, on all processors
+    /// Run the seeds A to B - 1, written as A..B, on all processors
     #[arg(long)]
     seeds: Option<String>,
-    /// Further arguments, such as --trace, --twice, --jobs N, --limit SECONDS and --json
+    /// Further arguments for the simulator, such as --trace, --twice, --jobs N, --limit SECONDS and --json
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     more: Vec<String>,
 }
 
-/// Builds the simulator and runs seeds.
+/// Builds the simulator and runs the given seeds.
 ///
 /// # Errors
 /// A seed failed, or the simulator could not run.
@@ -39,13 +39,13 @@ pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     if status.success() { Ok(()) } else { Err("not every seed passed".into()) }
 }
 
-/// Returns the number of seeds in A..B; 0 for invalid text, which the simulator reports.
+/// Returns the number of seeds in a range `A..B`; 0 for an invalid range, which the simulator reports.
 fn count(seeds: &str) -> u64 {
     let ends = seeds.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
     ends.map_or(0, |(from, to): (u64, u64)| to.saturating_sub(from))
 }
 
-/// Returns the commit of the working tree, with a note if the tree has changed since.
+/// Returns the commit of the working tree, with a suffix if the tree has uncommitted changes.
 pub fn commit(root: &Path) -> String {
     let git = Command::new("git").current_dir(root).args(["describe", "--always", "--dirty", "--abbrev=12"]).output();
     let text = git.ok().filter(|out| out.status.success()).map(|out| String::from_utf8_lossy(&out.stdout).into_owned());

@@ -13,13 +13,13 @@ const STEPS: [(&str, &[&str]); 5] = [
     ("simulator", &["run", "--quiet", "--package", "sim", "--", "--seeds", "1..1001"]),
 ];
 
-/// Number of the slowest parts to list.
+/// Number of slowest parts that the command lists.
 const SLOWEST: usize = 10;
 
-/// Programs that tests start, with their packages. The tests use them to run guests with stock kernels.
+/// Programs that tests need to run guests with stock kernels, with the Debian packages that contain these programs.
 const NEEDS: &str = "qemu-system-x86_64 qemu-system-x86\ncpio cpio\n";
 
-/// Runs every step even if one fails, so that one run shows all failures.
+/// Runs every step, even after a step has failed, so that one run shows all failures.
 pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     crate::apt::ensure(NEEDS)?;
@@ -51,8 +51,9 @@ pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Runs one cargo command, prints its output and counts the test results in it. Standard output and standard error
-/// share a pipe, because cargo names a test program on one of them, and the program prints its result on the other.
+/// Runs one cargo command, prints its output and counts the test results in the output. Standard output and standard
+/// error share a pipe: cargo prints the name of a test program to standard error, and the test program prints its
+/// result to standard output.
 fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Box<dyn Error>> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = {
@@ -71,21 +72,21 @@ fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Bo
     Ok(child.wait()?.success())
 }
 
-/// The number of tests in all test programs, and the time of each part.
+/// The number of tests in all test programs, and the time of each part of the run.
 #[derive(Default, PartialEq, Debug)]
 struct Summary {
     passed: u64,
     failed: u64,
-    /// The test program that is running.
+    /// The name of the test program that is running.
     program: String,
-    /// The parts with their seconds: test programs, and steps that run no test program.
+    /// The parts with their durations in seconds: test programs, and steps that run no test program.
     parts: Vec<(String, f64)>,
-    /// Number of parts at the beginning of the current step.
+    /// Length of `parts` at the beginning of the current step.
     before: usize,
 }
 
 impl Summary {
-    /// Ends a step. A step that ran no test program is a part of its own.
+    /// Ends a step. A step that ran no test program becomes a part.
     fn end_step(&mut self, name: &str, secs: f64) {
         if self.parts.len() == self.before {
             self.parts.push((name.to_owned(), secs));
@@ -93,7 +94,7 @@ impl Summary {
         self.before = self.parts.len();
     }
 
-    /// Returns the slowest parts, the slowest first.
+    /// Returns the slowest parts in descending order of their durations.
     fn slowest(&self) -> Vec<(String, f64)> {
         let mut parts = self.parts.clone();
         parts.sort_by(|(_, one), (_, other)| other.total_cmp(one));
@@ -101,8 +102,9 @@ impl Summary {
         parts
     }
 
-    /// Reads a line of output. Records which test program runs (`Running tests/a.rs (target/debug/deps/a-0123)`,
-    /// `Doc-tests a`), and its result (`test result: ok. 4 passed; 0 failed; ...; finished in 0.05s`).
+    /// Parses a line of output. Records which test program runs (`Running tests/a.rs (target/debug/deps/a-0123)`,
+    /// `Doc-tests a`), and the result of the test program
+    /// (`test result: ok. 4 passed; 0 failed; ...; finished in 0.05s`).
     fn count(&mut self, line: &str) {
         let line = line.trim();
         if let Some(program) = line.strip_prefix("Running ").or_else(|| line.strip_prefix("Doc-tests ")) {

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The RFCs with a description; each may use the ones before it.
+/// The RFCs with an XDR description; each description may use the definitions of the earlier RFCs.
 ///
 /// RFC 7863 describes NFSv4.0, 4.1 and 4.2 completely, so RFC 5662 (NFSv4.1) would add no name.
 const RFCS: [u32; 3] = [7863, 8276, 8435];
@@ -22,16 +22,16 @@ const RFCS: [u32; 3] = [7863, 8276, 8435];
 /// Options of `cargo xtask xdr`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Directory with rfc7863.txt, rfc8276.txt and rfc8435.txt (or .txt.gz); without it Debian's package of RFCs is
-    /// downloaded into a temporary folder (needs apt, installs nothing)
+    /// Directory with rfc7863.txt, rfc8276.txt and rfc8435.txt (or .txt.gz). By default the command downloads Debian's
+    /// package of RFCs into a temporary folder, which needs apt and installs nothing
     #[arg(long, value_name = "DIR")]
     rfc_dir: Option<PathBuf>,
-    /// Only compare with the committed files; fail if they differ
+    /// Only compare the generated files with the committed files; fail if they differ
     #[arg(long)]
     check: bool,
 }
 
-/// Generates the types in `crates/wire/src/nfs4/generated`, or checks them.
+/// Generates the types in `crates/wire/src/nfs4/generated`, or checks that the committed types are up to date.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let files = match &options.rfc_dir {
         Some(dir) => generate(dir)?,
@@ -71,7 +71,7 @@ fn generate(rfc_dir: &Path) -> Result<Vec<emitter::File>, Box<dyn Error>> {
     Ok(emitter::emit(&model)?)
 }
 
-/// Passes `text` through rustfmt with the rules of the project.
+/// Formats `text` with rustfmt and the project's rustfmt configuration.
 fn format(text: &str, root: &Path) -> Result<String, Box<dyn Error>> {
     let mut rustfmt = Command::new("rustfmt")
         .current_dir(root)

@@ -1,4 +1,4 @@
-//! The load of the benchmark: one thread that keeps a given number of creates in flight.
+//! Load generator of the `creates` benchmark: one thread that keeps a given number of file creates in flight.
 
 use crate::Outcome;
 use crate::stores::{Kind, NOW, make};
@@ -14,22 +14,22 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use types::{Cred, FileId, SetAttrs, Status};
 
-/// Number of directories in which files are created in turn.
+/// Number of directories over which the creates are distributed round robin.
 const DIRECTORIES: u64 = 16;
 
-/// The result of one measurement.
+/// The result of one measurement of file creates.
 pub struct Rate {
     pub per_second: f64,
     pub p50_ms: f64,
     pub p99_ms: f64,
-    /// CPU time of the process for each create.
+    /// CPU time of the benchmark process per create.
     pub cpu_us: f64,
-    /// Mean number of creates that share one flush.
+    /// Mean number of creates that share one flush of the store (group commit).
     pub per_flush: f64,
-    /// Bytes of keys and values in one flush.
+    /// Mean number of bytes of keys and values in one flush.
     pub window_bytes: f64,
     pub checkpoints_per_second: f64,
-    /// Bytes that the process passed to write calls, for each create.
+    /// Bytes that the benchmark process passed to write calls, per create.
     pub written_bytes: f64,
 }
 
@@ -53,7 +53,7 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Creates of files in some directories.
+/// Generator of file creates in several directories.
 pub struct Work<'a> {
     namespace: &'a Namespace<Embedded>,
     dirs: Vec<FileId>,
@@ -61,7 +61,7 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Makes the directories. The numbers in the names begin at `first`, so that no name exists yet.
+    /// Makes the directories. The numbers in the file names begin at `first`, so that no file name exists yet.
     pub fn new(namespace: &'a Namespace<Embedded>, first: u64) -> Outcome<Self> {
         let make = |n: u64| {
             let name = format!("directory-{first}-{n}");
@@ -77,14 +77,14 @@ impl<'a> Work<'a> {
         let dir = self.dirs[(number % DIRECTORIES) as usize];
         let name = format!("file-{number:08}");
         let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
-        // As long as the layout record of a file on four iods.
+        // Placeholder bytes, as many as the layout record of a file on four iods has.
         let layout = Layout { kind: 0x8000_5745, body: vec![7; 32].into() };
         self.namespace.create(&Cred::root(), NOW, dir, name.as_bytes(), &how, Some(&layout)).await?;
         Ok(begin.elapsed())
     }
 
-    /// Keeps `in_flight` creates in flight while `on` returns true for the number of creates begun. Returns the times
-    /// that the creates took.
+    /// Keeps `in_flight` creates in flight while `on` returns true for the number of creates begun. Returns the latency
+    /// of each create.
     pub fn run(&self, in_flight: usize, on: impl Fn(u64) -> bool) -> Outcome<Histogram<u64>> {
         let mut times = Histogram::<u64>::new(3)?;
         wait(async {
@@ -115,12 +115,12 @@ fn written() -> Outcome<u64> {
     Ok(line.trim().parse()?)
 }
 
-/// Measures creates in an empty store for the time `long`.
+/// Measures creates in an empty metadata store for the time `long`.
 pub fn creates(dir: &Path, kind: Kind, in_flight: usize, long: Duration) -> Outcome<Rate> {
     let dir = tempfile::tempdir_in(dir)?;
     let namespace = make(dir.path(), kind)?;
     let work = Work::new(&namespace, 0)?;
-    // Warm up until the log has its full length and the directories have their first pages.
+    // Warm up until the batch log has its full length and the database has the first pages of the directories.
     let warm = Instant::now();
     work.run(in_flight, |_| warm.elapsed() < long / 4)?;
     let (before, cpu_before, written_before) = (namespace.standing().counters, cpu(), written()?);

@@ -1,5 +1,5 @@
-//! A benchmark of the metadata store: durable creates per second by the batch log, by commits of the database, and by
-//! plain writes and flushes of the same bytes; and the time to open a large store after kill -9.
+//! Benchmark of the metadata store: durable creates per second by the batch log, by commits of the database, and by
+//! plain writes and flushes of the same bytes; and the time to open a large store after `kill -9`.
 
 mod load;
 mod recording;
@@ -15,31 +15,31 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use stores::Kind;
 
-/// The result of a step; an error ends the run.
+/// The result of a step of the benchmark; an error ends the run.
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Durable creates per second of the metadata store
+/// Measure the durable creates per second of the metadata store
 ///
-/// The sides take turns within one run. Nothing fails when a target is missed: the tables say so.
+/// The compared stores alternate within one run. A missed target is no failure: the tables report it.
 #[derive(Parser)]
 #[command(name = "creates", max_term_width = 100)]
 struct Cli {
-    /// Rounds
+    /// Number of rounds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Seconds of each measurement
+    /// Duration of each measurement in seconds
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Files of the large store; 0 leaves that part out
+    /// Number of files in the large store; 0 skips the measurement of the large store
     #[arg(long, default_value_t = 1_000_000)]
     files: u64,
-    /// Where stores are made [default: the directory for temporary files]
+    /// Directory for the stores [default: the directory for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Also write the results to bench/results/
     #[arg(long)]
     record: bool,
-    /// Fill the store in that directory until killed
+    /// Run as a child process that fills the store in this directory until it is killed
     #[arg(long, hide = true)]
     fill: bool,
 }
@@ -68,7 +68,7 @@ fn measure(cli: &Cli, dir: &Path) -> Outcome<()> {
     opening(cli, dir, draft.as_ref())
 }
 
-/// Formats the median, and in parentheses the lowest and the highest value.
+/// Formats the median of some values, and in parentheses the lowest and the highest value.
 fn spread(values: &[f64], digits: usize) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -145,7 +145,7 @@ fn opening(cli: &Cli, dir: &Path, draft: Option<&Draft>) -> Outcome<()> {
             .stdout(Stdio::piped())
             .spawn()?;
         let output = child.stdout.take().ok_or("the child has no output")?;
-        // The process prints a line when the files exist, and continues to create files.
+        // The child process prints a line when the files exist, and continues to create files.
         let filled = BufReader::new(output).lines().next();
         std::thread::sleep(Duration::from_millis(1300 + 270 * u64::from(round)));
         child.kill()?;

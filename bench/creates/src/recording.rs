@@ -1,4 +1,4 @@
-//! The results of the benchmark as records in `bench/results/`.
+//! Conversion of the results of the `creates` benchmark to records in `bench/results/`.
 
 use crate::load::Rate;
 use record::{Better, Bound, Cell, Draft, Failure, Kind, Record};
@@ -15,7 +15,8 @@ pub fn rates(draft: &Draft) -> Result<Record, Failure> {
     Ok(record)
 }
 
-/// Adds a row: the create rates of the batch log, of the database, and of the floor, a plain file.
+/// Adds a row to the record: the create rates with the batch log, with the database alone, and of the floor (writes to
+/// a plain file).
 pub fn add_rates(record: &mut Record, in_flight: usize, [log, database]: &[Vec<Rate>; 2], floor: &[f64]) {
     let of = |rates: &[Rate], number: fn(&Rate) -> f64| Cell::of(&rates.iter().map(number).collect::<Vec<f64>>());
     let cells = vec![
@@ -35,7 +36,7 @@ pub fn add_rates(record: &mut Record, in_flight: usize, [log, database]: &[Vec<R
     }
 }
 
-/// Returns the record of the times, `took`, that opening a store of `files` files took.
+/// Returns the record of the times `took` to open a store of `files` files.
 pub fn opening(draft: &Draft, files: u64, took: &[f64]) -> Result<Record, Failure> {
     let mut record = draft.part("opening", "Opening a large metadata store after `kill -9`", "ms", Better::Lower)?;
     record.column("open", Kind::Result);

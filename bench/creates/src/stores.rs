@@ -1,4 +1,4 @@
-//! The metadata stores that the benchmark compares, and the plain writes and flushes below them.
+//! Metadata stores that the `creates` benchmark compares, and plain writes and flushes of the same bytes as the floor.
 
 use crate::Outcome;
 use crate::load::Work;
@@ -14,17 +14,17 @@ use types::{Fsid, Timestamp};
 /// How the store makes creates durable.
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// The batch log; the database is flushed once a second.
+    /// The store writes a batch log, and flushes the database once a second.
     Log,
-    /// A durable commit of the database for every group of concurrent creates.
+    /// The store has no batch log, and makes a durable database commit for every group of concurrent creates.
     Database,
 }
 
-/// The time that every operation gets; its value does not matter here.
+/// The time stamp of every operation; the benchmark does not depend on its value.
 pub const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 const ID: [u8; 16] = [1; 16];
 
-/// A log device without space: the store then keeps no batch log.
+/// A log device of zero bytes, with which the store keeps no batch log.
 struct NoLog;
 
 impl LogDisk for NoLog {
@@ -52,7 +52,7 @@ fn format() -> Format {
     Format { fsid: Fsid([1; 16]), now: NOW, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 }
 }
 
-/// Makes an empty file system in `dir`.
+/// Makes an empty metadata store in `dir`.
 pub fn make(dir: &Path, kind: Kind) -> Outcome<Namespace<Embedded>> {
     let path = dir.join("meta.redb");
     let store = match kind {
@@ -65,13 +65,13 @@ pub fn make(dir: &Path, kind: Kind) -> Outcome<Namespace<Embedded>> {
     Ok(crate::load::wait(Namespace::format(store, format()))?)
 }
 
-/// Opens the file system in `dir`.
+/// Opens the metadata store in `dir`.
 pub fn open(dir: &Path) -> Outcome<Namespace<Embedded>> {
     Ok(Namespace::open(Embedded::open(&dir.join("meta.redb"), merge)?)?)
 }
 
-/// Makes the file system in `dir` if none exists, and creates files until it has `files`. Then prints a line, and
-/// creates files until killed.
+/// Makes a metadata store in `dir` if none exists, and creates files until the store has `files` files. Then prints a
+/// line, and creates further files until the process is killed.
 pub fn fill(dir: &Path, files: u64) -> Outcome<()> {
     let namespace = match open(dir) {
         Ok(namespace) => namespace,
@@ -85,8 +85,8 @@ pub fn fill(dir: &Path, files: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Measures writes of `bytes` bytes with a flush after each, in a file whose blocks were all written before. Returns
-/// their number per second.
+/// Measures writes of `bytes` bytes with a flush after each write, in a file whose blocks are already allocated.
+/// Returns the number of writes per second.
 pub fn flushes(dir: &Path, bytes: f64, long: Duration) -> Outcome<f64> {
     let file = tempfile::tempfile_in(dir)?;
     let block = vec![0x5a; (bytes as usize).max(1).next_multiple_of(4096)];

@@ -1,9 +1,10 @@
 //! Bare FUSE: a file system in memory that answers every request of the kernel at once, and gets the same requests as
 //! Weir's mount.
 //!
-//! It implements the protocol of `/dev/fuse` itself (Linux `include/uapi/linux/fuse.h`), so it shares no code with Weir
-//! and has no cost of a library. The flags of INIT and of opens decide which requests the kernel sends, so they are the
-//! same as in Weir's mount: `crates/fuse/src/mounting.rs`, `ops/init.rs`, `config.rs`, and `fs.rs` for opens.
+//! This file implements the protocol of `/dev/fuse` itself (Linux `include/uapi/linux/fuse.h`), so bare FUSE shares no
+//! code with Weir and has no cost of a library. The flags of INIT and of opens decide which requests the kernel sends,
+//! so these flags are the same as in Weir's mount: `crates/fuse/src/mounting.rs`, `ops/init.rs`, `config.rs`, and
+//! `fs.rs` for opens.
 
 use crate::Outcome;
 use crate::memory::{AFTER_DOTS, Found, Inode, Inodes};
@@ -18,20 +19,20 @@ use std::path::Path;
 /// The largest number of bytes that one request reads or writes.
 const LARGEST: u32 = 1 << 20;
 const PAGE: u32 = 4096;
-/// The newest protocol version that this server knows.
+/// The newest version of the FUSE protocol that bare FUSE supports.
 const VERSION: (u32, u32) = (7, 42);
-/// ASYNC_READ, POSIX_LOCKS, ATOMIC_O_TRUNC, BIG_WRITES, FLOCK_LOCKS, DO_READDIRPLUS, READDIRPLUS_AUTO, ASYNC_DIO,
-/// PARALLEL_DIROPS, MAX_PAGES, CACHE_SYMLINKS, INIT_EXT, DIRECT_IO_ALLOW_MMAP.
+/// Flags of INIT: ASYNC_READ, POSIX_LOCKS, ATOMIC_O_TRUNC, BIG_WRITES, FLOCK_LOCKS, DO_READDIRPLUS, READDIRPLUS_AUTO,
+/// ASYNC_DIO, PARALLEL_DIROPS, MAX_PAGES, CACHE_SYMLINKS, INIT_EXT, DIRECT_IO_ALLOW_MMAP.
 const WANTED: [u32; 13] = [0, 1, 3, 5, 10, 13, 14, 15, 18, 22, 23, 30, 36];
 const BACKGROUND: u16 = 128;
-/// Seconds for which the kernel caches names and attributes.
+/// Time in seconds for which the kernel caches names and attributes.
 const LIFETIME: u64 = 1;
-/// FOPEN_DIRECT_IO and FOPEN_PARALLEL_DIRECT_WRITES.
+/// Flags in the answer to OPEN: FOPEN_DIRECT_IO and FOPEN_PARALLEL_DIRECT_WRITES.
 const DIRECT: u32 = 1 | 1 << 6;
-/// The preferred I/O size (`st_blksize`).
+/// The preferred I/O size of files in bytes (`st_blksize`).
 const BLOCK: u32 = 256 << 10;
 
-/// The part of a request that is not decoded yet.
+/// The part of a FUSE request that is not decoded yet.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -54,7 +55,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// `fuse_in_header`.
+/// The header of a FUSE request (`fuse_in_header`).
 struct Header {
     opcode: u32,
     unique: u64,
@@ -70,7 +71,7 @@ fn header(request: &mut Fields) -> Found<Header> {
     Ok(Header { opcode, unique, node, owner })
 }
 
-/// The encoded fields of an answer.
+/// The encoded fields of an answer to a FUSE request.
 #[derive(Default)]
 struct Answer(Vec<u8>);
 
@@ -88,31 +89,31 @@ impl Answer {
         self
     }
 
-    /// `fuse_attr`.
+    /// Appends the attributes of a file (`fuse_attr`).
     fn attr(&mut self, number: u64, inode: &Inode) -> &mut Self {
         let (size, kind, links) =
             (inode.content.len() as u64, if inode.directory { libc::S_IFDIR } else { libc::S_IFREG }, 1);
-        // All times are 1970: no row of the benchmark uses them.
+        // All file times are 1970, because no row of the benchmark uses file times.
         self.u64(number).u64(size).u64(size.div_ceil(512)).bytes(&[0; 36]);
         self.u32(kind | inode.mode).u32(links).u32(inode.owner.0).u32(inode.owner.1).u32(0).u32(BLOCK).u32(0)
     }
 
-    /// `fuse_entry_out`.
+    /// Appends the answer to a lookup (`fuse_entry_out`).
     fn entry(&mut self, number: u64, inode: &Inode) -> &mut Self {
         self.u64(number).u64(0).u64(LIFETIME).u64(LIFETIME).u64(0).attr(number, inode)
     }
 
-    /// `fuse_open_out`.
+    /// Appends the answer to an open (`fuse_open_out`).
     fn opened(&mut self, how: u32) -> &mut Self {
         self.u64(0).u32(how).u32(0)
     }
 }
 
-/// What the server sends after the fields of an answer.
+/// The part of an answer to a FUSE request that follows the encoded fields.
 enum Then<'a> {
     Nothing,
     Bytes(&'a [u8]),
-    /// No answer at all, because the kernel expects none.
+    /// No answer, because the kernel expects no answer to this request.
     Silence,
 }
 
@@ -125,12 +126,12 @@ fn init(mut request: Fields, answer: &mut Answer) -> Found<()> {
     let flags = offered & WANTED.iter().fold(0, |flags, bit| flags | 1 << bit);
     answer.u32(VERSION.0).u32(VERSION.1.min(minor)).u32(read_ahead).u32(flags as u32);
     answer.bytes(&BACKGROUND.to_ne_bytes()).bytes(&(BACKGROUND / 4 * 3).to_ne_bytes());
-    // The fields: max_write, time_gran (1 ns), max_pages, flags2.
+    // Fields of the answer to INIT: max_write, time_gran (1 ns), max_pages, flags2.
     answer.u32(LARGEST).u32(1).u32(LARGEST / PAGE).u32((flags >> 32) as u32).bytes(&[0; 28]);
     Ok(())
 }
 
-/// READDIR and READDIRPLUS.
+/// Executes READDIR and READDIRPLUS.
 fn read_dir(inodes: &mut Inodes, node: u64, request: &mut Fields, plus: bool, answer: &mut Answer) -> Found<()> {
     request.u64()?;
     let (offset, room) = (request.u64()?, request.u32()? as usize);
@@ -141,7 +142,7 @@ fn read_dir(inodes: &mut Inodes, node: u64, request: &mut Fields, plus: bool, an
         if end - begun > room {
             break;
         }
-        // For `.` and `..` the kernel counts no lookup.
+        // The kernel counts no lookup for the entries `.` and `..`.
         if plus && after > AFTER_DOTS {
             inodes.told(number)?;
         }
@@ -164,20 +165,20 @@ fn of_content<'a>(
 ) -> Found<Then<'a>> {
     let node = header.node;
     match header.opcode {
-        // OPEN
+        // Opcode FUSE_OPEN.
         14 => {
             if request.u32()? as i32 & libc::O_TRUNC != 0 {
                 inodes.get_mut(node)?.content = Vec::new();
             }
             answer.opened(DIRECT);
         }
-        // READ
+        // Opcode FUSE_READ.
         15 => {
             request.u64()?;
             let (at, most) = (request.u64()?, request.u32()?);
             return Ok(Then::Bytes(inodes.read(node, at as usize, most as usize)?));
         }
-        // WRITE
+        // Opcode FUSE_WRITE.
         16 => {
             request.u64()?;
             let (at, len) = (request.u64()?, request.u32()?);
@@ -190,16 +191,16 @@ fn of_content<'a>(
     Ok(Then::Nothing)
 }
 
-/// Executes a request.
+/// Executes one FUSE request of the kernel.
 fn carry_out<'a>(inodes: &'a mut Inodes, header: &Header, mut request: Fields, answer: &mut Answer) -> Found<Then<'a>> {
     let node = header.node;
     match header.opcode {
-        // LOOKUP
+        // Opcode FUSE_LOOKUP.
         1 => {
             let number = inodes.lookup(node, request.name()?)?;
             answer.entry(number, inodes.get(number)?);
         }
-        // FORGET, BATCH_FORGET
+        // Opcodes FUSE_FORGET and FUSE_BATCH_FORGET.
         2 => {
             inodes.forget(node, request.u64()?);
             return Ok(Then::Silence);
@@ -212,18 +213,18 @@ fn carry_out<'a>(inodes: &'a mut Inodes, header: &Header, mut request: Fields, a
             }
             return Ok(Then::Silence);
         }
-        // GETATTR
+        // Opcode FUSE_GETATTR.
         3 => {
             answer.u64(LIFETIME).u64(0).attr(node, inodes.get(node)?);
         }
-        // MKDIR
+        // Opcode FUSE_MKDIR.
         9 => {
             let mode = request.u32()?;
             request.u32()?;
             let number = inodes.make((node, request.name()?), true, mode, header.owner)?;
             answer.entry(number, inodes.get(number)?);
         }
-        // CREATE
+        // Opcode FUSE_CREATE.
         35 => {
             request.u32()?;
             let mode = request.u32()?;
@@ -231,29 +232,29 @@ fn carry_out<'a>(inodes: &'a mut Inodes, header: &Header, mut request: Fields, a
             let number = inodes.make((node, request.name()?), false, mode, header.owner)?;
             answer.entry(number, inodes.get(number)?).opened(DIRECT);
         }
-        // UNLINK, RMDIR
+        // Opcodes FUSE_UNLINK and FUSE_RMDIR.
         10 | 11 => inodes.remove(node, request.name()?)?,
-        // RELEASE, FSYNC, FLUSH, RELEASEDIR, DESTROY
+        // Opcodes FUSE_RELEASE, FUSE_FSYNC, FUSE_FLUSH, FUSE_RELEASEDIR and FUSE_DESTROY.
         18 | 20 | 25 | 29 | 38 => {}
-        // GETXATTR: no file has extended attributes. After ENOSYS the kernel would send no further GETXATTR, but Weir's
-        // mount gets them.
+        // Opcode FUSE_GETXATTR: no file has extended attributes. Do not answer ENOSYS: the kernel would then send no
+        // further GETXATTR, but Weir's mount gets these requests.
         22 => return Err(Errno::NODATA),
-        // INIT
+        // Opcode FUSE_INIT.
         26 => init(request, answer)?,
-        // OPENDIR
+        // Opcode FUSE_OPENDIR.
         27 => {
             answer.opened(0);
         }
-        // READDIR, READDIRPLUS
+        // Opcodes FUSE_READDIR and FUSE_READDIRPLUS.
         28 | 44 => read_dir(inodes, node, &mut request, header.opcode == 44, answer)?,
-        // INTERRUPT: the interrupted request is answered anyway.
+        // Opcode FUSE_INTERRUPT: bare FUSE answers the interrupted request anyway.
         36 => return Ok(Then::Silence),
         _ => return of_content(inodes, header, request, answer),
     }
     Ok(Then::Nothing)
 }
 
-/// Bytes of `fuse_out_header`.
+/// Length of `fuse_out_header` in bytes.
 const HEAD: usize = 16;
 
 fn send(mut device: &File, unique: u64, outcome: Found<Then>, answer: &mut Answer) -> io::Result<()> {
@@ -271,7 +272,7 @@ fn send(mut device: &File, unique: u64, outcome: Found<Then>, answer: &mut Answe
     answer.0[4..8].copy_from_slice(&error.to_ne_bytes());
     answer.0[8..HEAD].copy_from_slice(&unique.to_ne_bytes());
     match device.write_vectored(&[IoSlice::new(&answer.0), IoSlice::new(bytes)]) {
-        // The process that made the request was killed meanwhile.
+        // ENOENT from a write to the device: the process that made the request was killed.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome.map(|_| ()),
     }
@@ -285,7 +286,7 @@ fn answer_all(mut device: &File, inodes: &mut Inodes) -> Outcome<()> {
         let len = match device.read(&mut buffer) {
             Ok(len) => len,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
-            // The process that made the request was killed meanwhile.
+            // ENOENT from a read of the device: the process that made the request was killed.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Interrupted) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -300,8 +301,8 @@ fn answer_all(mut device: &File, inodes: &mut Inodes) -> Outcome<()> {
 
 /// Mounts the file system at a directory, prints a line, and answers requests until it is unmounted.
 pub fn serve(at: &Path) -> Outcome<()> {
-    // A terminal sends SIGINT to this process too. Ignore it, because the benchmark finishes its current row first.
-    // SAFETY: no handler runs; the signal is ignored.
+    // A terminal also sends SIGINT to this child process. Ignore the signal, because the benchmark finishes its current
+    // row first. SAFETY: no handler runs; the signal is ignored.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -317,12 +318,12 @@ pub fn serve(at: &Path) -> Outcome<()> {
     answer_all(&device, &mut Inodes::new(owner))
 }
 
-/// Unmounts the file system at this directory.
+/// Unmounts the FUSE file system at this directory.
 pub fn unmount(at: &Path) -> Outcome<()> {
     Ok(rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
-/// Returns whether this user may mount the file system.
+/// Returns whether the user of this process may mount a FUSE file system.
 pub fn is_allowed() -> bool {
     rustix::process::geteuid().is_root()
 }

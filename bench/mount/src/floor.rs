@@ -1,5 +1,5 @@
-//! A minimal server for comparison: a thread that moves bytes between a Unix socket and a file, or makes a change
-//! durable.
+//! Minimal server for comparison with Weir: a thread that moves bytes between a Unix socket and a file, or makes
+//! changes durable.
 
 use crate::Outcome;
 use crate::work::{Done, Room, Watch};
@@ -18,18 +18,19 @@ const READ: u64 = 2;
 const SYNC: u64 = 3;
 const CHANGE: u64 = 4;
 const LARGEST: usize = 1 << 20;
-/// Bytes of a request to change metadata, and of its answer.
+/// Length in bytes of a request to change metadata, and of the answer to this request.
 const MESSAGE: usize = 200;
-/// Bytes that the server makes durable for each change.
+/// Number of bytes that the server makes durable for each change.
 const BLOCK: usize = 4096;
-/// Bytes of the log to which changes are written in a cycle. Its blocks are allocated before the measurement.
+/// Length of the server's log in bytes. The server overwrites the log in a cycle; all blocks of the log are allocated
+/// before the measurement.
 const LOG: usize = 1 << 20;
 
-/// A connection to a server of one file; the server ends with the connection.
+/// A connection to a minimal server of one file; the server thread ends with the connection.
 pub struct Server(Mutex<UnixStream>);
 
 impl Server {
-    /// Starts a server of the file at `path`.
+    /// Starts a minimal server of the file at `path`.
     pub fn start(path: &Path) -> Outcome<Server> {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
         let (near, far) = UnixStream::pair()?;
@@ -87,7 +88,7 @@ fn ask(stream: &mut UnixStream, kind: u64, len: usize, at: u64) -> io::Result<()
     stream.write_all(&request)
 }
 
-/// Writes the stream with one request at a time, and makes it durable at the end.
+/// Writes the stream with one request in flight at a time, and makes the stream durable at the end.
 pub fn write_stream(server: &Server, room: &Room) -> Outcome<Done> {
     server.with(|stream| {
         let (piece, mut said) = (vec![0x5a; LARGEST], [0]);
@@ -110,7 +111,7 @@ fn read(stream: &mut UnixStream, piece: &mut [u8], at: u64) -> io::Result<()> {
     stream.read_exact(piece)
 }
 
-/// Reads the stream with one request at a time.
+/// Reads the stream with one request in flight at a time.
 pub fn read_stream(server: &Server, room: &Room) -> Outcome<Done> {
     server.with(|stream| {
         let mut piece = vec![0; LARGEST];
@@ -122,7 +123,7 @@ pub fn read_stream(server: &Server, room: &Room) -> Outcome<Done> {
     })
 }
 
-/// Reads pages in random order with one request at a time.
+/// Reads pages in random order with one request in flight at a time.
 pub fn read_randomly(server: &Server, room: &Room) -> Outcome<Done> {
     server.with(|stream| {
         let mut page = [0; 4096];
@@ -136,7 +137,7 @@ pub fn read_randomly(server: &Server, room: &Room) -> Outcome<Done> {
     })
 }
 
-/// Makes one change for each file; each change is durable before its answer.
+/// Makes one metadata change for each file; the server answers each change when the change is durable.
 pub fn change(server: &Server, room: &Room) -> Outcome<Done> {
     server.with(|stream| {
         let (rest, mut said) = ([0x41; MESSAGE - REQUEST], [0; MESSAGE]);

@@ -1,5 +1,5 @@
-//! The mount benchmark: processor time of client and servers together, compared with a local file system, bare sockets
-//! and bare FUSE.
+//! The `mount` benchmark: CPU time of client and servers together, compared with a local file system, bare sockets and
+//! bare FUSE.
 
 mod bare;
 mod floor;
@@ -35,52 +35,52 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use work::Done;
 
-/// What a mount costs
+/// Measure what a mount costs
 ///
 /// Starts a cluster ("weir up") and mounts it. Then does the same work in the mount, in a directory of the local file
-/// system, and on "bare FUSE", in turns. Processor time is the sum of this program and of all processes that serve the
+/// system, and on "bare FUSE", alternately. CPU time is the sum over this program and all processes that serve the
 /// mount. A missed bound is no failure: the tables report it.
 ///
-/// Bare FUSE is a file system in memory, in a child process, which answers every request at once. So it shows the cost
-/// of the requests in the kernel and on this machine. What a mount takes beyond it is its own cost. A "durable request"
-/// goes over a socket to a thread, which answers when 4 KiB are on the local disk.
+/// Bare FUSE is a file system in memory, in a child process, which answers every request at once. So bare FUSE shows
+/// the cost of the requests in the kernel of this machine. The CPU time of a mount beyond bare FUSE is the mount's own
+/// cost. A "durable request" goes over a socket to a thread, which answers when 4 KiB are on the local disk.
 #[derive(Parser)]
 #[command(name = "mount", max_term_width = 100)]
 struct Cli {
-    /// Only rows whose names contain one of these
+    /// Run only the rows whose names contain one of these texts
     rows: Vec<String>,
-    /// Rounds
+    /// Number of rounds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Do a sixteenth of the work: a test of the benchmark, whose numbers mean little
+    /// Do a sixteenth of the work, to test the benchmark; the numbers are not meaningful
     #[arg(long)]
     quick: bool,
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-    /// Also write the results to bench/results/, as this part
+    /// Also write the results to bench/results/, as the record of this part
     #[arg(long, value_name = "PART", num_args = 0..=1, require_equals = true, default_missing_value = "defaults")]
     record: Option<String>,
-    /// Where stores and files are made [default: beside this program]
+    /// Directory for stores and files [default: the directory of this program]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Options of the mount, as for `weir mount -o`; give this again for each further mount to compare
+    /// Options of a mount, as for `weir mount -o`; repeat this option for each further mount to compare
     #[arg(short = 'o', long = "mount", value_name = "OPTIONS", default_value = "defaults")]
     mounts: Vec<String>,
-    /// Also measure a cluster with its mount in one process ("weir up --mount"), with these options
+    /// Also measure a cluster and its mount in one process ("weir up --mount"), with these mount options
     #[arg(long, value_name = "OPTIONS")]
     up: Vec<String>,
     /// Also measure a file system that is mounted already, "NAME=DIR:PID,PID", with all processes that serve it
     #[arg(long, value_name = "NAME=DIR:PIDS")]
     beside: Vec<Other>,
-    /// Count the requests that the mounts get, by kind, with the kernel's tracing (needs root). Tracing takes time, so
-    /// the other numbers mean less
+    /// Count the FUSE requests that the mounts get, by kind, with the kernel's tracing (needs root). Tracing takes
+    /// time, so the other numbers are less exact
     #[arg(long)]
     requests: bool,
-    /// Use this program instead of building it
+    /// Path of the `weir` binary to measure, instead of building it
     #[arg(long)]
     weir: Option<PathBuf>,
-    /// The role of a child process
+    /// The role in which this program runs as a child process
     #[arg(long, hide = true)]
     role: Option<String>,
 }
@@ -88,17 +88,17 @@ struct Cli {
 /// The roles in which this program starts itself as a child process.
 #[derive(Serialize, Deserialize)]
 enum Role {
-    /// A file system in memory, mounted at this directory.
+    /// Bare FUSE: a file system in memory, mounted at this directory.
     BareFuse(PathBuf),
 }
 
 impl Cli {
-    /// Returns whether the row with this name is to be measured.
+    /// Returns whether the user selected the row with this name for measurement.
     fn wants(&self, row: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|part| row.contains(part.as_str()))
     }
 
-    /// Returns whether a row must run: it is to be measured, or a measured row uses its files.
+    /// Returns whether a row must run, because the user selected it or because a selected row uses its files.
     fn needs(&self, row: &Row) -> bool {
         self.wants(row.name) || ROWS.iter().any(|other| other.behind == Some(row.name) && self.wants(other.name))
     }
@@ -109,19 +109,19 @@ impl Cli {
     }
 }
 
-/// Any error of this program.
+/// Any error of the `mount` benchmark.
 type Failure = Box<dyn Error + Send + Sync>;
-/// The result of functions of this program.
+/// The result of functions of the `mount` benchmark.
 type Outcome<T> = Result<T, Failure>;
 
-/// The measurements of one row on one side, one value for each round.
+/// The measurements of one row on one compared file system (side), one value for each round.
 #[derive(Default)]
 struct Found {
-    /// Processor time of this program and of the side's processes, in the unit of the row.
+    /// CPU time of this program and of the processes that serve the side, in the unit of the row.
     cpu: Vec<f64>,
-    /// Processor time of this program alone, in the unit of the row.
+    /// CPU time of this program alone, in the unit of the row.
     own: Vec<f64>,
-    /// MB/s, or operations per second for rows that do not count bytes.
+    /// The rate in MB/s, or in operations per second for rows that do not count bytes.
     rate: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
@@ -151,7 +151,7 @@ impl Found {
     }
 }
 
-/// All measurements, by the indices of row and side.
+/// All measurements, indexed by row and side (the compared file system).
 type Findings = BTreeMap<(usize, usize), Found>;
 
 fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
@@ -163,7 +163,7 @@ fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
         }
         for (number, row) in ROWS.iter().enumerate().filter(|(_, row)| cli.needs(row)) {
             for turn in 0..sides.len() {
-                // Each round begins with another side.
+                // Each round begins with a different side, so that no side is always measured first.
                 let index = (turn + round) % sides.len();
                 let side = &sides[index];
                 if let Some(counter) = &counter {
@@ -237,7 +237,7 @@ fn run(cli: &Cli) -> Outcome<()> {
     Ok(())
 }
 
-/// Builds the binary under test with the profile of this program, and returns its path.
+/// Builds the `weir` binary with the build profile of this program, and returns the path of the binary.
 fn build(beside: &Path) -> Outcome<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
@@ -247,7 +247,7 @@ fn build(beside: &Path) -> Outcome<PathBuf> {
     if command.status()?.success() { Ok(beside.join("weir")) } else { Err("weir does not build".into()) }
 }
 
-/// Runs as a child process in the given role.
+/// Runs this program as a child process in the given role.
 fn in_role(role: &str) -> Outcome<()> {
     match serde_json::from_str(role)? {
         Role::BareFuse(at) => bare::serve(&at),

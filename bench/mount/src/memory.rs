@@ -1,4 +1,4 @@
-//! The file system in memory behind bare FUSE.
+//! File system in memory, which bare FUSE serves.
 
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
@@ -6,18 +6,19 @@ use std::ops::Bound;
 
 /// The inode number of the root.
 pub const ROOT: u64 = 1;
-/// The directory offset after `.` and `..`. The offset after any other entry is its inode number plus this.
+/// The directory offset after the entries `.` and `..`. The offset after any other entry is this constant plus the
+/// entry's inode number.
 pub const AFTER_DOTS: u64 = 2;
 
-/// User and group number.
+/// User and group number of the owner of all files.
 pub type Owner = (u32, u32);
-/// The result of an operation.
+/// The result of a file system operation: a value, or an errno.
 pub type Found<T> = Result<T, Errno>;
 
 /// A file or a directory.
 pub struct Inode {
     pub directory: bool,
-    /// Permission bits.
+    /// Permission bits of the file.
     pub mode: u32,
     pub owner: Owner,
     pub content: Vec<u8>,
@@ -31,7 +32,7 @@ pub struct Inode {
     order: BTreeMap<u64, Vec<u8>>,
 }
 
-/// The files by inode number; numbers are not reused.
+/// The files by inode number; inode numbers are not reused.
 pub struct Inodes(Vec<Option<Box<Inode>>>);
 
 fn inode(directory: bool, mode: u32, owner: Owner, parent: u64) -> Option<Box<Inode>> {
@@ -43,7 +44,7 @@ fn inode(directory: bool, mode: u32, owner: Owner, parent: u64) -> Option<Box<In
 impl Inodes {
     /// Returns a file system with an empty root directory.
     pub fn new(owner: Owner) -> Inodes {
-        // No file has the inode number 0.
+        // Placeholder at index 0, because no file has the inode number 0.
         Inodes(vec![None, inode(true, 0o755, owner, ROOT)])
     }
 
@@ -52,12 +53,12 @@ impl Inodes {
         self.0.get(number as usize).and_then(|inode| inode.as_deref()).ok_or(Errno::NOENT)
     }
 
-    /// Returns the file with this inode number, for changes.
+    /// Returns a mutable reference to the file with this inode number.
     pub fn get_mut(&mut self, number: u64) -> Found<&mut Inode> {
         self.0.get_mut(number as usize).and_then(|inode| inode.as_deref_mut()).ok_or(Errno::NOENT)
     }
 
-    /// Counts a lookup of the file for the kernel, which sends FORGET for it later.
+    /// Counts a lookup of the file by the kernel; the kernel sends FORGET for each lookup later.
     pub fn told(&mut self, number: u64) -> Found<u64> {
         self.get_mut(number)?.lookups += 1;
         Ok(number)
@@ -82,7 +83,7 @@ impl Inodes {
         self.told(number)
     }
 
-    /// Removes a name. The file is freed when the kernel has forgotten all its lookups.
+    /// Removes the name of a file. Frees the file when the kernel has forgotten all lookups of the file.
     pub fn remove(&mut self, parent: u64, name: &[u8]) -> Found<()> {
         let number = *self.get(parent)?.names.get(name).ok_or(Errno::NOENT)?;
         let file = self.get_mut(number)?;
@@ -106,7 +107,7 @@ impl Inodes {
         }
     }
 
-    /// Writes bytes at an offset.
+    /// Writes bytes to a file at an offset.
     pub fn write(&mut self, number: u64, at: usize, bytes: &[u8]) -> Found<()> {
         let content = &mut self.get_mut(number)?.content;
         if at == content.len() {
@@ -121,7 +122,7 @@ impl Inodes {
         Ok(())
     }
 
-    /// Returns at most `most` bytes from an offset on.
+    /// Returns at most `most` bytes of a file from an offset on.
     pub fn read(&self, number: u64, at: usize, most: usize) -> Found<&[u8]> {
         let rest = self.get(number)?.content.get(at..).unwrap_or_default();
         Ok(&rest[..rest.len().min(most)])

@@ -1,4 +1,4 @@
-//! The sides of the comparison: a directory of the local file system, bare sockets, bare FUSE, and mounts of a cluster.
+//! Sides of the comparison: a directory of the local file system, bare sockets, bare FUSE, and mounts of a cluster.
 
 use crate::bare;
 use crate::floor::Server;
@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A cluster that runs in a child process (`weir up`).
+/// A Weir cluster that runs in a child process (`weir up`).
 pub struct Weir {
     program: PathBuf,
     url: String,
@@ -54,7 +54,7 @@ impl Weir {
             Some("iod") => {
                 ["syncs.object", "syncs.directory", "syncs.sums"].iter().map(|name| number(group, name)).sum()
             }
-            // The log has one sync for each group commit. A checkpoint is one durable commit of redb, which has two.
+            // Each group commit syncs the log once. Each checkpoint is a durable commit of redb, which syncs twice.
             Some("store") => number(group, "flushes") + 2 * number(group, "checkpoints"),
             _ => 0,
         };
@@ -62,15 +62,15 @@ impl Weir {
     }
 }
 
-/// Processor time in seconds.
+/// The CPU time of a measurement, in seconds.
 pub struct Cpu {
-    /// The processor time of this process and of all processes of the side.
+    /// The CPU time of this process and of all processes that serve the side.
     pub all: f64,
-    /// The processor time of this process alone.
+    /// The CPU time of this process alone.
     pub own: f64,
 }
 
-/// One side of the comparison; the sides take turns.
+/// One side of the comparison: a file system or a server to measure. The measurements of the sides alternate.
 pub struct Side<'a> {
     name: String,
     /// The directory in which the measurements (rows of the table) create their files.
@@ -78,20 +78,20 @@ pub struct Side<'a> {
     kind: Kind<'a>,
 }
 
-/// The kind of a side.
+/// The kind of a side of the comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A directory of the local file system.
     Local,
-    /// Bytes over a bare socket.
+    /// Reads and writes of bytes over a bare socket.
     Socket,
-    /// Durable changes over a bare socket.
+    /// Durable metadata changes over a bare socket.
     Durable,
     /// Bare FUSE: a file system in memory.
     Fuse,
-    /// A mount of Weir.
+    /// A mount of a Weir cluster.
     Weir,
-    /// Another mounted file system.
+    /// Another file system, which the user has mounted.
     Other,
 }
 
@@ -99,7 +99,7 @@ pub enum What {
 #[derive(Clone)]
 pub struct Other {
     name: String,
-    /// A directory of the file system.
+    /// A directory in the mounted file system.
     dir: PathBuf,
     /// All processes that serve the file system.
     pids: Vec<u32>,
@@ -160,12 +160,12 @@ impl<'a> Side<'a> {
         Ok(Side { name: "bare FUSE".to_owned(), dir: at.join("fuse"), kind: Kind::Fuse { daemon, at } })
     }
 
-    /// Makes the directory `at` and mounts the cluster there.
+    /// Makes the directory `at` and mounts the cluster at it.
     pub fn weir(weir: &'a Weir, at: &Path, options: &str) -> Outcome<Side<'a>> {
         Side::by(weir, at, options, &weir.url)
     }
 
-    /// Makes the directory `at` and mounts the cluster there by another URL.
+    /// Makes the directory `at` and mounts the cluster at it by the given URL.
     pub fn by(weir: &'a Weir, at: &Path, options: &str, url: &str) -> Outcome<Side<'a>> {
         fs::create_dir(at)?;
         let mut command = Command::new(&weir.program);
@@ -176,7 +176,7 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir, kind: Kind::Mount { weir, daemon, at: at.to_owned() } })
     }
 
-    /// Starts a further cluster and its mount in one process (`weir up --mount`).
+    /// Starts another cluster and its mount in one process (`weir up --mount`).
     pub fn up(program: &Path, room: &Path, number: usize, options: &str) -> Outcome<Side<'a>> {
         let (store, at) = (room.join(format!("up-{number}")), room.join(format!("mnt-{number}")));
         let weir = Weir::start_with(program, &store, |command| {
@@ -190,8 +190,7 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir: at.join("work"), kind: Kind::Up { weir, at } })
     }
 
-    /// Returns a side of the comparison that measures a file system which the user has mounted, in a new directory
-    /// there.
+    /// Returns a side that measures a file system which the user has mounted, in a new directory of that file system.
     pub fn other(other: &Other) -> Side<'a> {
         let dir = other.dir.join(format!("bench-mount-{}", std::process::id()));
         Side { name: other.name.clone(), dir, kind: Kind::Other(other.clone()) }
@@ -217,17 +216,17 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Makes the directory in which the rows work.
+    /// Makes the directory in which the rows create their files.
     pub fn begin(&self) -> Outcome<()> {
         Ok(fs::create_dir(&self.dir)?)
     }
 
-    /// Removes that directory and everything in it.
+    /// Removes the directory of the rows' files and everything in it.
     pub fn end(&self) -> Outcome<()> {
         Ok(fs::remove_dir_all(&self.dir)?)
     }
 
-    /// Returns the processes that serve this side.
+    /// Returns the ids of the processes that serve this side.
     fn pids(&self) -> Vec<u32> {
         match &self.kind {
             Kind::Mount { weir, daemon, .. } => vec![daemon.pid(), weir.daemon.pid()],
@@ -238,10 +237,10 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Waits until the processes that serve this side are idle. Returns their processor time up to then.
+    /// Waits until the processes that serve this side are idle. Returns the CPU time that they have used so far.
     fn settled(&self) -> Outcome<f64> {
         const LOOK: Duration = Duration::from_millis(200);
-        // Daemons of other file systems may never be fully idle.
+        // Stop waiting after a time, because daemons of other file systems may never be fully idle.
         let quiet = if self.what() == What::Other { 0.01 } else { 0.004 };
         let (pids, start) = (self.pids(), Instant::now());
         let mut before = cpu_of_all(&pids)?;
@@ -256,9 +255,9 @@ impl<'a> Side<'a> {
         Err(format!("{}: its processes do not come to rest", self.name).into())
     }
 
-    /// Runs a row. Returns the result, the processor time, and the number of disk syncs of the servers. Work that the
-    /// servers defer counts, because the measurement ends when they are idle. Returns `None` if this side has no
-    /// counterpart of the row.
+    /// Runs a row. Returns the result, the CPU time, and the number of disk syncs of the servers. Deferred work of the
+    /// servers counts, because the measurement ends when the servers are idle. Returns `None` if the row has no
+    /// counterpart on this side.
     pub fn measure(&self, row: &Row, scale: usize) -> Outcome<Option<(Done, Cpu, u64)>> {
         let room = Room { dir: self.dir.clone(), scale };
         let syncs = || match &self.kind {
@@ -281,7 +280,8 @@ impl<'a> Side<'a> {
         let own = cpu_of(std::process::id())? - ours;
         let all = own + self.settled()? - theirs;
         if matches!(self.what(), What::Weir | What::Fuse | What::Other) {
-            // A sync that the program requests here is not a disk sync; the servers count those.
+            // Do not count this program's fsync calls as disk syncs, because the servers count their disk syncs
+            // themselves.
             done.syncs = 0;
         }
         Ok(Some((done, Cpu { all, own }, syncs()? - syncs_before)))
@@ -290,7 +290,7 @@ impl<'a> Side<'a> {
 
 impl Drop for Side<'_> {
     fn drop(&mut self) {
-        // If the unmount fails, the daemon is killed anyway when it is dropped.
+        // Ignore a failed unmount: dropping the daemon kills its process in any case.
         match &self.kind {
             Kind::Mount { weir, at, .. } => {
                 let _ = Command::new(&weir.program).args(["umount", "--lazy"]).arg(at).status();
@@ -322,7 +322,7 @@ mod tests {
         assert!(refused(&format!("a={}:x", dir.display())).contains("\"x\" is no number"));
         assert!(refused(&format!("a={}:", dir.display())).contains("is no number"));
         assert!(refused(&format!("a=/nowhere-at-all:{own}")).contains("no directory"));
-        // Above the highest process id of Linux.
+        // A process id that cannot exist, because it is above the maximum of Linux.
         assert!(refused(&format!("a={}:5000000", dir.display())).contains("process 5000000"));
     }
 }

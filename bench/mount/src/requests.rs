@@ -1,4 +1,4 @@
-//! A counter of the requests that the kernel sends to mounts, by the kernel's tracepoint `fuse_request_send`.
+//! Counter of the FUSE requests that the kernel sends to mounts, based on the kernel's tracepoint `fuse_request_send`.
 
 use crate::Outcome;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ const EVENT: &str = "events/fuse/fuse_request_send/enable";
 /// the buffer.
 const BUFFER: &str = "8192";
 
-/// The number of requests of each kind.
+/// The number of FUSE requests of each kind.
 pub type Requests = BTreeMap<String, u64>;
 
-/// A trace instance in the kernel; removed when dropped.
+/// A trace instance of the kernel's tracefs; dropping the value removes the instance.
 pub struct Counter(PathBuf);
 
 impl Counter {
@@ -29,7 +29,7 @@ impl Counter {
         Ok(counter)
     }
 
-    /// Discards all requests counted so far.
+    /// Resets the counts of requests.
     pub fn clear(&self) -> Outcome<()> {
         File::create(self.0.join("trace"))?;
         Ok(())
@@ -44,7 +44,7 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        // If the kernel refuses, nothing more can be done.
+        // Ignore an error: this is the last attempt to remove the trace instance.
         let _ = fs::write(self.0.join(EVENT), "0");
         let _ = fs::remove_dir(&self.0);
     }

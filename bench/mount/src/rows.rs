@@ -1,21 +1,21 @@
-//! The rows of the benchmark in the order in which they run, with the target of each.
+//! Rows of the `mount` benchmark in the order in which they run, with the target of each row.
 
 use crate::Outcome;
 use crate::floor::{self, Server};
 use crate::work::{self, Done, Room};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The unit of processor time.
+/// The unit in which a row reports CPU time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Seconds for 10^9 bytes.
+    /// Seconds of CPU time per 10^9 bytes.
     PerByte,
-    /// Microseconds for each operation.
+    /// Microseconds of CPU time per operation.
     PerOperation,
 }
 
 impl Unit {
-    /// Returns the name of the unit in tables.
+    /// Returns the name of the unit, as the tables show it.
     pub fn name(self) -> &'static str {
         match self {
             Unit::PerByte => "s/GB",
@@ -24,25 +24,26 @@ impl Unit {
     }
 }
 
-/// A piece of work in a directory, which is measured.
+/// A row of the benchmark: a piece of work in a directory that the benchmark measures.
 pub struct Row {
     pub name: &'static str,
     pub unit: Unit,
-    /// The earlier row whose files this row reads or removes. That row runs too if only this one is requested.
+    /// The earlier row whose files this row reads or removes. If the user selects only this row, the earlier row also
+    /// runs.
     pub behind: Option<&'static str>,
-    /// Runs the row. It finds the files that earlier rows have left.
+    /// Runs the row in a directory that contains the files of earlier rows.
     pub work: fn(&Room) -> Outcome<Done>,
-    /// Runs the same work over a bare socket.
+    /// Runs the work of the row over a bare socket; `None` if the row has no counterpart there.
     pub floor: Option<fn(&Server, &Room) -> Outcome<Done>>,
-    /// Makes the same number of changes durable over a bare socket.
+    /// Makes as many changes durable over a bare socket as the row makes; `None` if the row makes no durable changes.
     pub durable: Option<fn(&Server, &Room) -> Outcome<Done>>,
-    /// The lowest processor time that was measured with other mounted file systems, in the unit of the row.
+    /// The lowest CPU time that was measured with other mounted file systems, in the unit of the row.
     pub best: Option<f64>,
-    /// Target: the largest ratio of the processor time to that of bare sockets.
+    /// Target: the largest ratio of the CPU time to the CPU time of bare sockets.
     pub cpu_over_floor: Option<f64>,
-    /// Target: the smallest ratio of the rate to that of bare sockets.
+    /// Target: the smallest ratio of the rate to the rate of bare sockets.
     pub rate_of_floor: Option<f64>,
-    /// Target: the smallest ratio of the rate to that of the local file system.
+    /// Target: the smallest ratio of the rate to the rate of the local file system.
     pub rate_of_local: Option<f64>,
 }
 
@@ -67,7 +68,7 @@ const STREAM: &str = "1 MiB write, one fsync";
 const RECORDS: &str = "8 writers, 47 KB records";
 const CREATE: &str = "create, write 2 KB, close";
 
-/// All rows. A row that reads files comes after the row that writes them.
+/// All rows of the benchmark. A row that reads files comes after the row that writes these files.
 pub const ROWS: [Row; 14] = [
     Row {
         floor: Some(floor::write_stream),
@@ -117,7 +118,7 @@ pub fn listen_for_stop() -> Outcome<()> {
     }
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let handler = stop as extern "C" fn(libc::c_int);
-        // SAFETY: the handler does nothing but store to an atomic.
+        // SAFETY: the signal handler only stores to an atomic, which is async-signal-safe.
         if unsafe { libc::signal(signal, handler as libc::sighandler_t) } == libc::SIG_ERR {
             return Err(std::io::Error::last_os_error().into());
         }

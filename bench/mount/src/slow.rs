@@ -1,4 +1,5 @@
-//! A benchmark of several writers of one file when every answer is delayed: it shows whether their requests overlap.
+//! Benchmark of several writers of one file over a proxy that delays every answer: it shows whether the writers'
+//! requests overlap.
 
 use crate::mounts::{Side, Weir};
 use crate::report::{Bound, Table, ratios};
@@ -12,18 +13,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-/// The name of this part on the command line.
+/// The name of the `slow` part of the benchmark on the command line.
 pub const NAME: &str = "writers with slow answers";
-/// The delay of every answer.
+/// The time by which the proxy delays every answer.
 const WAY: Duration = Duration::from_micros(500);
 const PAGE: usize = 4096;
 /// Number of writes of each writer.
 const WRITES: usize = 1600;
 const WRITERS: [usize; 2] = [1, 4];
-/// Target: the smallest ratio of the rate of four writers to that of one.
+/// Target: the smallest ratio of the rate of four writers to the rate of one writer.
 const WANTED: f64 = 3.0;
 
-/// Starts a proxy in front of `target`: it forwards requests at once, and answers after [`WAY`]. Returns its address.
+/// Starts a proxy in front of `target`, which forwards requests at once, and answers after the delay [`WAY`]. Returns
+/// the address of the proxy.
 fn door(target: SocketAddr) -> Outcome<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -58,7 +60,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Receives answers and puts them into the queue with their arrival times.
+/// Receives answers from the server and puts them into the queue with their arrival times.
 fn note(mut from: TcpStream, queue: Sender<(Instant, Vec<u8>)>) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {
@@ -79,7 +81,8 @@ fn late(come: Receiver<(Instant, Vec<u8>)>, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Runs `count` writers of one file, each with other pages. Returns the number of writes per second of all writers.
+/// Runs `count` concurrent writers of disjoint pages of one file. Returns the number of writes per second of all
+/// writers.
 fn writers(path: &Path, count: usize, scale: usize) -> Outcome<f64> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
     let each = WRITES / scale;
@@ -97,8 +100,8 @@ fn writers(path: &Path, count: usize, scale: usize) -> Outcome<f64> {
     Ok((each * count) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Measures the writers in a further mount. It reaches the mgr through the delaying proxy, and sends each write to the
-/// mgr at once.
+/// Measures the writers in an additional mount that reaches the mgr through the delaying proxy and sends each write to
+/// the mgr at once.
 pub fn measure(weir: &Weir, room: &Path, rounds: u32, scale: usize) -> Outcome<Table> {
     let at = door(weir.address()?)?;
     let options = "access=unbuffered,write_threshold=max";

@@ -1,4 +1,4 @@
-//! The tables of the measurements.
+//! Tables of the measurements of the `mount` benchmark.
 
 use crate::mounts::{Side, What};
 use crate::recording::{self, Shape};
@@ -9,14 +9,14 @@ use crate::{Findings, Found};
 use record::{Better, Cell, Draft, Kind, Record};
 use std::collections::BTreeSet;
 
-/// The measurements of one row.
+/// The measurements of one row on all sides.
 struct OfRow<'a> {
     row: &'a Row,
     found: Vec<(&'a Side<'a>, &'a Found)>,
 }
 
 impl OfRow<'_> {
-    /// Returns the measurements of the first side of a kind.
+    /// Returns the measurements of the first side of the given kind.
     fn of(&self, what: What) -> Option<&Found> {
         self.found.iter().find(|(side, _)| side.what() == what).map(|(_, found)| *found)
     }
@@ -27,7 +27,7 @@ impl OfRow<'_> {
     }
 }
 
-/// Returns all tables.
+/// Returns all tables of the benchmark as text.
 pub fn of<'a>(sides: &'a [Side<'a>], findings: &'a Findings) -> Vec<Table> {
     let of_row = |(number, row)| {
         let found = sides.iter().enumerate().filter_map(|(index, side)| Some((side, findings.get(&(number, index))?)));
@@ -103,7 +103,7 @@ fn targets(costs: &mut Table, of_row: &OfRow, side: &Side, found: &Found) {
     }
 }
 
-/// Returns the table of Weir's own cost, beyond bare FUSE and bare durable requests.
+/// Returns the table of Weir's own cost: the CPU time beyond bare FUSE and bare durable requests.
 fn over_floors(rows: &[OfRow]) -> Table {
     let columns = ["CPU over bare FUSE", "CPU less bare FUSE", "CPU over bare FUSE and a durable request"];
     let mut table = Table::new("Beside what the kernel and the machine take for the same requests", &columns);
@@ -147,7 +147,7 @@ fn requests(rows: &[OfRow]) -> Table {
 }
 
 /// Returns whether two counts of requests differ by at most one percent. A slower mount gets a few more requests,
-/// because cached names expire in the kernel meanwhile.
+/// because more cached names expire in the kernel during the row.
 fn alike(these: &Requests, those: &Requests) -> bool {
     let of = |requests: &Requests, kind: &String| requests.get(kind).copied().unwrap_or(0);
     let apart: u64 = these
@@ -158,7 +158,7 @@ fn alike(these: &Requests, those: &Requests) -> bool {
     apart * 100 <= those.values().sum()
 }
 
-/// Returns, for each row, the mounts to which the kernel sent other requests than to bare FUSE in at least one round.
+/// Returns, for each row, the mounts that in at least one round got other requests from the kernel than bare FUSE did.
 fn others(rows: &[OfRow]) -> Vec<String> {
     let of_row = |of_row: &OfRow| {
         let Some(fuse) = of_row.of(What::Fuse) else { return Vec::new() };

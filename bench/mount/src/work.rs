@@ -1,4 +1,4 @@
-//! The work of the rows in a directory, by plain system calls.
+//! Work of the rows of the `mount` benchmark: system calls on files in a directory.
 
 use crate::Outcome;
 use hdrhistogram::Histogram;
@@ -12,43 +12,43 @@ use std::time::{Duration, Instant};
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 const LINE: usize = 64;
-/// Length of the stream in bytes.
+/// Length in bytes of the file that rows write and read as a stream.
 const STREAM: usize = 512 * MIB;
-/// Number of pages that are written in order; random requests choose among them.
+/// Number of pages in the file of pages; random requests choose among these pages.
 const PAGES: usize = 65_536;
-/// Number of random requests, and four times the number of appends.
+/// Number of random requests; a quarter of it is the number of appends.
 const RANDOM: usize = 32_768;
 const LINES: usize = 131_072;
-/// Number of threads that write records of one length to one file, in turns.
+/// Number of threads that alternately write records of one length to one file.
 const WRITERS: usize = 8;
 const RECORD: usize = 47_001;
 const RECORDS: usize = 4096;
 const SMALL: usize = 2048;
 const FILES: usize = 1000;
-/// A pause that is longer than mounts cache names and attributes.
+/// A pause that is longer than the time for which mounts cache names and attributes.
 const FORGOTTEN: Duration = Duration::from_millis(1200);
 
-/// Where the rows work, and how much they do.
+/// The directory of the rows' files, and the amount of their work.
 pub struct Room {
     pub dir: PathBuf,
-    /// The number by which all amounts are divided.
+    /// The number by which all amounts of work are divided.
     pub scale: usize,
 }
 
-/// The result of a row.
+/// The result of one run of a row.
 pub struct Done {
     pub operations: u64,
-    /// Number of bytes; 0 for rows that count operations only.
+    /// Number of bytes that the row wrote or read; 0 for rows that count only operations.
     pub bytes: u64,
     pub seconds: f64,
-    /// Times of single requests, in nanoseconds.
+    /// Latencies of the measured system calls, in nanoseconds.
     pub times: Histogram<u64>,
     /// Number of fsync and fdatasync calls.
     pub syncs: u64,
 }
 
 impl Room {
-    /// Returns the path of a file in the directory.
+    /// Returns the path of a file in the directory of the rows.
     pub fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -67,7 +67,7 @@ impl Room {
         self.some(FILES)
     }
 
-    /// Returns random offsets of pages, the same with every call.
+    /// Returns pseudorandom offsets of pages; every call returns the same offsets.
     pub fn offsets(&self) -> impl Iterator<Item = u64> {
         let (count, pages) = (self.some(RANDOM), self.some(PAGES) as u64);
         // Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014): the finalizer of SplitMix64.
@@ -80,7 +80,7 @@ impl Room {
     }
 }
 
-/// Measures the times of requests: one in `every`.
+/// A sampler of latencies, which measures one in `every` requests.
 pub struct Watch {
     start: Instant,
     every: usize,
@@ -94,7 +94,7 @@ impl Watch {
         Ok(Watch { start: Instant::now(), every, seen: 0, times: Histogram::new(3)? })
     }
 
-    /// Executes a request, and measures its time if its turn has come.
+    /// Executes a request, and measures its latency if it is the next one to sample.
     pub fn time<T>(&mut self, request: impl FnOnce() -> std::io::Result<T>) -> Outcome<T> {
         self.seen += 1;
         if !self.seen.is_multiple_of(self.every) {
@@ -106,7 +106,7 @@ impl Watch {
         Ok(answer)
     }
 
-    /// Ends the measurement and returns the result.
+    /// Ends the measurement and returns the result of the row.
     pub fn stop(self, bytes: usize, syncs: u64) -> Done {
         let seconds = self.start.elapsed().as_secs_f64();
         Done { operations: self.seen as u64, bytes: bytes as u64, seconds, times: self.times, syncs }
@@ -161,7 +161,7 @@ pub fn write_lines(room: &Room) -> Outcome<Done> {
     in_order(&room.at("lines"), &mut new(), LINE, room.some(LINES), true)
 }
 
-/// Opens the file of pages; writes it first if the row that writes it did not run.
+/// Opens the file of pages. Writes the file first if the row that writes it did not run.
 fn pages(room: &Room) -> Outcome<File> {
     let path = room.at("pages");
     if !path.exists() {
@@ -191,7 +191,7 @@ pub fn read_randomly(room: &Room) -> Outcome<Done> {
     Ok(watch.stop(bytes, 0))
 }
 
-/// Runs the writers or readers, each in its own thread: each calls `each` for every one of its records.
+/// Runs writers or readers, each in its own thread. Each thread calls `each` for every one of its records.
 fn records(room: &Room, each: impl Fn(&mut Watch, u64) -> Outcome<()> + Sync, syncs: u64) -> Outcome<Done> {
     let count = room.some(RECORDS);
     let mut whole = Watch::start(1)?;
@@ -212,7 +212,7 @@ fn records(room: &Room, each: impl Fn(&mut Watch, u64) -> Outcome<()> + Sync, sy
     Ok(whole.stop(count * RECORD, syncs))
 }
 
-/// Opens the file once for each writer or reader, as separate processes do.
+/// Each writer or reader has its own open of the file, as separate processes have.
 fn opens(options: &OpenOptions, path: &Path) -> Outcome<Vec<File>> {
     Ok((0..WRITERS).map(|_| options.open(path)).collect::<Result<_, _>>()?)
 }

@@ -1,4 +1,4 @@
-//! The reader of records, which checks that every file is bounded, complete and free of unknown keys.
+//! Reader of benchmark records, which checks that every record file is bounded, complete and free of unknown keys.
 
 use crate::{Bound, Cell, Failure, Kind, Record};
 use std::collections::BTreeSet;
@@ -6,15 +6,15 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Largest length of a file in bytes.
+/// Largest length of a record file in bytes.
 const FILE_MAX: u64 = 64 << 10;
-/// Largest number of records.
+/// Largest number of records in a directory.
 const RECORDS_MAX: usize = 200;
-/// Largest number of rows, and of targets.
+/// Largest number of rows of a record, and of targets of a record.
 const ROWS_MAX: usize = 64;
-/// Largest number of columns.
+/// Largest number of columns of a record.
 const COLUMNS_MAX: usize = 16;
-/// Largest length of a name in bytes.
+/// Largest length of a name in a record, in bytes.
 pub(crate) const NAME_MAX: usize = 120;
 /// Largest length of a question, a method, a verdict or a command in bytes.
 const TEXT_MAX: usize = 700;
@@ -22,7 +22,7 @@ const TEXT_MAX: usize = 700;
 /// Reads and checks the record in a file.
 ///
 /// # Errors
-/// The file cannot be read, or its record is not valid; the error names the file.
+/// The file cannot be read, or the record in the file is not valid; the error names the file.
 pub fn read(path: &Path) -> Result<Record, Failure> {
     let fail = |error: String| Failure::from(format!("{}: {error}", path.display()));
     let mut text = String::new();
@@ -42,7 +42,7 @@ pub fn read(path: &Path) -> Result<Record, Failure> {
 /// Reads all records of a directory, sorted by benchmark and part.
 ///
 /// # Errors
-/// The directory cannot be read, it has too many records, or one of them is not valid.
+/// The directory cannot be read, the directory has too many records, or a record is not valid.
 pub fn read_all(folder: &Path) -> Result<Vec<Record>, Failure> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
@@ -65,7 +65,7 @@ fn order(part: &str) -> Vec<(String, u32)> {
 }
 
 impl Record {
-    /// Checks the rules that the types do not enforce.
+    /// Checks the rules of the record format that the Rust types do not enforce.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.check_texts()?;
         self.check_table()?;
@@ -167,7 +167,8 @@ fn name(what: &str, value: &str) -> Result<(), String> {
     text(what, value, NAME_MAX)
 }
 
-/// Checks a text for a line of a Markdown table: not empty, bounded, without line breaks and bars.
+/// Checks that a text fits into a cell of a Markdown table: it is not empty, is bounded, and has no line breaks and no
+/// `|`.
 fn text(what: &str, value: &str, most: usize) -> Result<(), String> {
     if value.trim().is_empty() || value.len() > most {
         return Err(format!("{what}: 1 to {most} bytes, not {}", value.len()));
@@ -194,7 +195,7 @@ mod tests {
     use crate::{Kind, Record, read, read_all};
     use std::fs;
 
-    /// Returns the error of the reader for a changed example.
+    /// Returns the error that the reader reports for a changed example record.
     fn refused(change: impl FnOnce(&mut Record)) -> String {
         let mut record = example();
         change(&mut record);

@@ -1,4 +1,5 @@
-//! The writer of records: a benchmark supplies the numbers, and the texts are kept from the previous record.
+//! Writer of benchmark records: a benchmark supplies the numbers, and the writer keeps the texts of the previous
+//! record.
 
 use crate::check::NAME_MAX;
 use crate::{Better, Bound, Cell, Column, Failure, Kind, Load, Machine, Record, Row, Target, other_work, read};
@@ -7,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Share of the processors that other programs may use on a quiet machine.
+/// Largest share of the processors that other programs use on a machine with the load `quiet`.
 const QUIET: f64 = 0.1;
 
-/// The fields that all records of one run share. Make it before the first measurement: the load must be that of other
-/// programs.
+/// The fields that all records of one benchmark run share. Create this value before the first measurement, so that the
+/// measured load is the load of other programs.
 pub struct Draft {
     bench: String,
     machine: Machine,
@@ -39,7 +40,7 @@ impl Draft {
         }
     }
 
-    /// Returns an empty record of a part, with the texts of the previous record.
+    /// Returns a record of a part without numbers, with the texts of the previous record.
     ///
     /// # Errors
     /// The previous record cannot be read.
@@ -68,7 +69,7 @@ impl Draft {
         })
     }
 
-    /// Writes a record. If its verdict is empty, the verdict says how many targets are met.
+    /// Writes a record to its file. Replaces an empty verdict by a sentence that says how many targets are met.
     ///
     /// # Errors
     /// The record is not valid, or its file cannot be written.
@@ -86,17 +87,18 @@ impl Draft {
 }
 
 impl Record {
-    /// Adds a column.
+    /// Adds a column to the record.
     pub fn column(&mut self, name: impl AsRef<str>, kind: Kind) {
         self.columns.push(Column { name: fitting(name.as_ref()), kind });
     }
 
-    /// Adds a row; `cells` has a cell for each column.
+    /// Adds a row to the record; `cells` has a cell for each column.
     pub fn row(&mut self, name: impl AsRef<str>, cells: Vec<Option<Cell>>) {
         self.rows.push(Row { name: fitting(name.as_ref()), cells });
     }
 
-    /// Adds a target; it is met if the median of `found` meets the bound. Without a cell, adds nothing.
+    /// Adds a target to the record. The target is met if the median of `found` meets the bound. If `found` is `None`,
+    /// adds nothing.
     pub fn target(&mut self, what: impl AsRef<str>, bound: Bound, found: Option<Cell>) {
         let Some(found) = found else { return };
         let met = match bound {
@@ -107,8 +109,8 @@ impl Record {
     }
 }
 
-/// Returns the name without characters that a record refuses, and truncated if it is too long. So a bad name does not
-/// make a run fail.
+/// Returns the name without characters that a record may not contain, truncated to the largest length. So an invalid
+/// name does not make a benchmark run fail.
 fn fitting(name: &str) -> String {
     let plain = |c: char| if c == '|' || c.is_control() { ' ' } else { c };
     let mut name: String = name.chars().map(plain).collect();
@@ -116,7 +118,7 @@ fn fitting(name: &str) -> String {
     name
 }
 
-/// Returns the verdict that follows from the targets.
+/// Returns a verdict that says how many of the targets are met.
 fn verdict(targets: &[Target]) -> String {
     let missed: Vec<&str> = targets.iter().filter(|target| !target.met).map(|target| &target.what[..]).collect();
     match (targets.len(), missed.len()) {
@@ -128,7 +130,7 @@ fn verdict(targets: &[Target]) -> String {
     }
 }
 
-/// Returns the commit of the source tree, if git knows it.
+/// Returns the commit of the source tree; `None` if git reports no commit.
 fn commit() -> Option<String> {
     let output =
         Command::new("git").args(["rev-parse", "--short=7", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
@@ -136,7 +138,7 @@ fn commit() -> Option<String> {
     (!id.is_empty()).then_some(id)
 }
 
-/// Returns the date of today in UTC.
+/// Returns the current date in UTC.
 fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     date(seconds / 86400)
@@ -171,7 +173,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A record of one row and one target.
+    /// Returns a record with one row and one target.
     pub fn example() -> Record {
         let mut record = draft(Path::new("/absent")).part("rates", "Creates", "creates/s", Better::Higher).unwrap();
         record.machine.cpu = "a model".to_owned();

@@ -1,6 +1,6 @@
-//! Records of benchmark results: one JSON file in `bench/results/` for each part of a benchmark.
+//! Records of benchmark results, one JSON file in `bench/results/` for each part of a benchmark.
 //!
-//! `bench/README.md` describes the format. The benchmarks write records, `cargo xtask bench --page` reads them.
+//! `bench/README.md` describes the format. The benchmarks write records, and `cargo xtask bench --page` reads records.
 
 mod check;
 mod draft;
@@ -13,7 +13,7 @@ pub use machine::{Machine, file_system, other_work};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The error of a record that cannot be read or written; it names the file.
+/// The error for a record that cannot be read or written; the message names the file of the record.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The latest result of one part of a benchmark.
@@ -22,92 +22,92 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub struct Record {
     /// The name of the benchmark, which is its directory below `bench/`.
     pub bench: String,
-    /// The part of the benchmark; the file has the name `<bench>-<part>.json`.
+    /// The part of the benchmark; the record's file has the name `<bench>-<part>.json`.
     pub part: String,
-    /// The heading on the page.
+    /// The heading of the record's section in `docs/benchmarks.md`.
     pub title: String,
     /// The question that the benchmark answers.
     pub question: String,
-    /// How the benchmark answers the question.
+    /// The method by which the benchmark answers the question.
     pub method: String,
-    /// The answer to the question.
+    /// The verdict: the answer to the question of the benchmark.
     pub verdict: String,
-    /// The command of the measurement.
+    /// The command that measured the record.
     pub command: String,
-    /// The machine of the measurement.
+    /// The machine on which the command measured the record.
     pub machine: Machine,
-    /// The measured commit, if it is known.
+    /// The measured commit of Weir; `None` if the commit was not recorded.
     pub commit: Option<String>,
     /// The day of the measurement, as `2026-11-24`.
     pub date: String,
-    /// The number of rounds.
+    /// The number of measured rounds.
     pub rounds: u32,
-    /// Whether other programs used the machine before the first round.
+    /// Whether other programs loaded the machine before the first round.
     pub load: Load,
-    /// The unit of the cells.
+    /// The unit of the numbers in result columns.
     pub unit: String,
-    /// Whether a lower or a higher number is better.
+    /// Whether lower or higher results are better.
     pub better: Better,
-    /// The columns of the table.
+    /// The columns of the result table.
     pub columns: Vec<Column>,
-    /// The rows of the table.
+    /// The rows of the result table.
     pub rows: Vec<Row>,
-    /// The targets, and whether they are met.
+    /// The targets of the benchmark, and whether the measured numbers meet the targets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
 }
 
-/// Whether other programs used the machine before the first round.
+/// The load of other programs on the machine before the first round.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// Other programs used less than a tenth of the processors.
+    /// A quiet machine: other programs used less than a tenth of the processors.
     Quiet,
-    /// Other programs used more: only ratios and counts are meaningful.
+    /// A busy machine: other programs used a tenth of the processors or more, so only ratios and counts are meaningful.
     Busy,
 }
 
-/// Whether lower or higher numbers are better.
+/// The direction in which results of a record are better.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// Lower numbers, as with times and costs.
+    /// Lower results are better, as with times and costs.
     Lower,
-    /// Higher numbers, as with rates.
+    /// Higher results are better, as with rates.
     Higher,
 }
 
-/// A column of the table.
+/// A column of the result table.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// The name.
+    /// The name of the column.
     pub name: String,
-    /// What the cells mean.
+    /// The kind of the column: the meaning of its cells.
     pub kind: Kind,
 }
 
-/// What the cells of a column mean.
+/// The kind of a column: the meaning of its cells.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The reference for the results. A record has at most one such column.
+    /// The floor: the baseline for the results. A record has at most one floor column.
     Floor,
     /// A result, in the unit of the record.
     Result,
-    /// A ratio, usually to the floor.
+    /// A ratio, usually of a result to the floor.
     Ratio,
-    /// The bound of a target.
+    /// The value that a target requires.
     Bound,
-    /// A number that is in the table and not in the plot.
+    /// A number that the table shows and the plot does not.
     Extra,
 }
 
-/// A row of the table.
+/// A row of the result table.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// The name.
+    /// The name of the row.
     pub name: String,
     /// A cell for each column, or null where nothing was measured.
     pub cells: Vec<Option<Cell>>,
@@ -117,34 +117,34 @@ pub struct Row {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
-    /// The median.
+    /// The median over all rounds.
     pub median: f64,
-    /// The lowest value of a round.
+    /// The lowest value of all rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// The highest value of a round.
+    /// The highest value of all rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
-    /// The 99th percentile of the single operations.
+    /// The 99th percentile over single operations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99: Option<f64>,
 }
 
-/// A target: the bound of a number, and the measured number.
+/// A target of a benchmark: a bound for a number, and the measured number.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
-    /// The name of the number.
+    /// The name of the measured number.
     pub what: String,
-    /// The bound.
+    /// The bound for the median of the measured number.
     pub bound: Bound,
-    /// The measured number; its median decides.
+    /// The measured number, whose median decides whether the target is met.
     pub found: Cell,
     /// Whether the median meets the bound.
     pub met: bool,
 }
 
-/// The bound of a target.
+/// The bound that a target sets.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -155,12 +155,12 @@ pub enum Bound {
 }
 
 impl Record {
-    /// Returns the name of the file without its extension.
+    /// Returns the name of the record's file without its extension.
     pub fn name(&self) -> String {
         format!("{}-{}", self.bench, self.part)
     }
 
-    /// Returns the position of the floor column, if there is one.
+    /// Returns the index of the floor column; `None` if the record has no floor column.
     pub fn floor(&self) -> Option<usize> {
         self.columns.iter().position(|column| column.kind == Kind::Floor)
     }
@@ -204,7 +204,7 @@ impl Cell {
     }
 
     /// Returns the cell for a median with its lowest and highest value, with four significant digits. Returns `None` if
-    /// one of them is negative or not finite.
+    /// one of the three values is negative or not finite.
     pub fn spread(median: f64, low: f64, high: f64) -> Option<Cell> {
         if [median, low, high].iter().any(|value| !value.is_finite() || *value < 0.0) {
             return None;
@@ -214,7 +214,7 @@ impl Cell {
     }
 }
 
-/// Rounds to four significant digits.
+/// Rounds a number to four significant digits.
 fn significant(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }

@@ -1,15 +1,15 @@
-//! The machine of a measurement, and the share of its processors that other programs use.
+//! Machine of a measurement: its hardware and kernel, and the share of its processors that other programs use.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// The machine of a measurement. Facts that were not recorded are "unknown".
+/// The machine of a measurement. A fact that was not recorded has the value "unknown".
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// The number of processors; `None` if it was not recorded.
+    /// The number of processors; `None` if the number was not recorded.
     pub cpus: Option<u32>,
     /// The model of the processors.
     pub cpu: String,
@@ -17,12 +17,12 @@ pub struct Machine {
     pub memory: String,
     /// The release of the kernel.
     pub kernel: String,
-    /// The type of the file system with the stores.
+    /// The type of the file system that contains the stores.
     pub disk: String,
 }
 
 impl Machine {
-    /// Returns the facts of this machine; `disk` is the type of the file system with `dir`.
+    /// Returns the facts of this machine; `disk` is the type of the file system that contains `dir`.
     pub fn here(dir: &Path) -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let kib: Option<u64> =
@@ -41,22 +41,22 @@ fn unknown() -> String {
     "unknown".to_owned()
 }
 
-/// Returns the value of the first line that begins with `key`.
+/// Returns the value after `key` in the first line that begins with `key`.
 fn field(text: &str, key: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with(key))?;
     line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }
 
-/// Returns the type of the file system with `dir`, for example `ext4`: that of the longest mount point above `dir` in
-/// `mounts`, the text of `/proc/mounts`; "unknown" if there is none.
+/// Returns the type of the file system that contains `dir`, for example `ext4`, or "unknown". `mounts` is the text of
+/// `/proc/mounts`; the longest mount point that is a prefix of `dir` determines the type.
 pub fn file_system(mounts: &str, dir: &Path) -> String {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).filter(|fields| fields.len() > 2);
     let above = fields.filter(|fields| dir.starts_with(fields[1]));
     above.max_by_key(|fields| fields[1].len()).map_or_else(unknown, |fields| fields[2].to_owned())
 }
 
-/// Measures for a second which share of the processors is busy. Call this before the benchmark loads the machine: then
-/// the share is that of other programs.
+/// Measures for a second which share of the processors is busy. Call this function before the benchmark loads the
+/// machine, so that the result is the share of other programs.
 pub fn other_work() -> f64 {
     let before = fs::read_to_string("/proc/stat").unwrap_or_default();
     std::thread::sleep(Duration::from_secs(1));

@@ -1,7 +1,7 @@
-//! A minimal server and client for comparison with Weir's small reads: reads of a file over a socket.
+//! Minimal server and client for comparison with Weir's small reads: they read a file over a socket.
 //!
 //! The server has one thread per connection and uses blocking calls. A request has 32 bytes, a reply 16 bytes and the
-//! data. There are no checksums, no capabilities and no other checks.
+//! data. The server uses no checksums, no capabilities and no other checks.
 
 use crate::Outcome;
 use crate::socket::{Stream, connect, serve};
@@ -11,12 +11,12 @@ use std::path::Path;
 
 const REQUEST: usize = 32;
 const REPLY: usize = 16;
-/// Largest number of bytes of one read.
+/// Largest length of one read in bytes.
 const DATA: usize = 64 << 10;
 
 /// Serves reads of one file until the process is killed.
 pub fn serve_reads(address: &str, path: &Path) -> Outcome<()> {
-    // Leaked on purpose: the threads use it until the process ends.
+    // Leak the file on purpose: the threads use it until the process ends.
     let file: &'static File = Box::leak(Box::new(File::open(path)?));
     serve(address, move |stream| answer(stream, file))
 }
@@ -24,7 +24,7 @@ pub fn serve_reads(address: &str, path: &Path) -> Outcome<()> {
 fn answer(mut stream: Box<dyn Stream>, file: &File) -> Outcome<()> {
     let mut request = [0; REQUEST];
     let mut reply = vec![0; REPLY + DATA];
-    // The loop ends when the peer closes the connection.
+    // A failed receive ends the loop: the peer has closed the connection.
     while stream.read_exact(&mut request).is_ok() {
         let len = u32::from_be_bytes(request[..4].try_into()?) as usize;
         let offset = u64::from_be_bytes(request[8..16].try_into()?);
@@ -35,14 +35,14 @@ fn answer(mut stream: Box<dyn Stream>, file: &File) -> Outcome<()> {
     Ok(())
 }
 
-/// A client of the minimal server, with one read at a time.
+/// A client of the minimal server, with one read in flight at a time.
 pub struct Reader {
     stream: Box<dyn Stream>,
     reply: Vec<u8>,
 }
 
 impl Reader {
-    /// Connects to the server.
+    /// Connects to the minimal server.
     pub fn new(address: &str) -> Outcome<Reader> {
         Ok(Reader { stream: connect(address)?, reply: vec![0; REPLY + DATA] })
     }

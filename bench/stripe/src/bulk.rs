@@ -1,4 +1,4 @@
-//! A minimal server and client for comparison with Weir's streams: they copy a file to a file over a socket.
+//! Minimal server and client for comparison with Weir's streams: they copy a file over a socket.
 //!
 //! One connection carries one request for the whole stream, in pieces of 1 MiB, with blocking calls and without checks.
 
@@ -9,15 +9,15 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// Bytes of one read or write.
+/// Length of one read or write of the stream in bytes.
 pub const PIECE: usize = 1 << 20;
 const REQUEST: usize = 16;
 const WRITE: u64 = 1;
 const READ: u64 = 2;
 
-/// Serves one file until killed: clients write and read it as a whole.
+/// Serves one file until the process is killed: clients write and read the whole file.
 pub fn serve_streams(address: &str, path: &Path) -> Outcome<()> {
-    // Leaked on purpose: the threads use it until the process ends.
+    // Leak the file on purpose: the threads use it until the process ends.
     let path: &'static Path = Box::leak(path.into());
     serve(address, move |stream| answer(stream, path))
 }
@@ -45,7 +45,7 @@ fn pieces(len: u64) -> impl Iterator<Item = (u64, usize)> {
     (0..len).step_by(PIECE).map(move |at| (at, (len - at).min(PIECE as u64) as usize))
 }
 
-/// Sends `len` bytes from the file; without a file, from memory.
+/// Sends `len` bytes from the file; without a file, sends constant bytes from memory.
 fn send(stream: &mut dyn Stream, file: Option<&File>, len: u64) -> Outcome<()> {
     let mut piece = vec![0x5a; PIECE];
     for (at, len) in pieces(len) {
@@ -57,7 +57,7 @@ fn send(stream: &mut dyn Stream, file: Option<&File>, len: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Receives `len` bytes into the file; without a file, discards them.
+/// Receives `len` bytes into the file; without a file, discards the bytes.
 fn receive(stream: &mut dyn Stream, file: Option<&File>, len: u64) -> Outcome<()> {
     let mut piece = vec![0; PIECE];
     for (at, len) in pieces(len) {
@@ -78,7 +78,7 @@ fn ask(address: &str, op: u64, len: u64) -> Outcome<Box<dyn Stream>> {
     Ok(stream)
 }
 
-/// Writes `len` bytes to the server, durably; they come from `source`, or from memory.
+/// Writes `len` bytes from `source`, or from memory, to the server, which makes the bytes durable.
 pub fn put(address: &str, source: Option<&Path>, len: u64) -> Outcome<Moved> {
     let start = Instant::now();
     let mut stream = ask(address, WRITE, len)?;
@@ -87,7 +87,7 @@ pub fn put(address: &str, source: Option<&Path>, len: u64) -> Outcome<Moved> {
     Ok(Moved::since(start))
 }
 
-/// Reads `len` bytes from the server into `sink`, or discards them.
+/// Reads `len` bytes from the server into `sink`; without a sink, discards the bytes.
 pub fn get(address: &str, sink: Option<&Path>, len: u64) -> Outcome<Moved> {
     let start = Instant::now();
     let mut stream = ask(address, READ, len)?;

@@ -1,4 +1,5 @@
-//! A Weir cluster of real daemons, each in its own process and at the place that an experiment chooses.
+//! Cluster of real Weir daemons, each in its own process, at the address, network namespace and directory that an
+//! experiment chooses.
 
 use crate::Outcome;
 use crate::process::{Daemon, cpu_of_all};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Builds the binary under test with the profile of this program, and returns its path.
+/// Builds the `weir` binary with the build profile of this program, and returns the path of the binary.
 pub fn build() -> Outcome<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
@@ -24,16 +25,16 @@ pub fn build() -> Outcome<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("weir"))
 }
 
-/// The place where a daemon runs.
+/// The place where a daemon runs: namespace, address and store directory.
 #[derive(Clone)]
 pub struct Place {
     /// The words before the command line of the daemon, such as `ip netns exec NAME`.
     pub prefix: Vec<OsString>,
     /// The address on which the daemon listens, without a port.
     pub host: String,
-    /// The directory of the daemon's store, if it is not beside the other stores.
+    /// The directory of the daemon's store; `None`: in the directory of the cluster.
     pub store: Option<PathBuf>,
-    /// Further options of the daemon.
+    /// Additional command line options of the daemon.
     pub options: Vec<OsString>,
 }
 
@@ -43,16 +44,16 @@ impl Place {
         Place { prefix, host: host.to_owned(), store: None, options: Vec::new() }
     }
 
-    /// Returns a place on this machine, without a prefix.
+    /// Returns a place on this machine, without a prefix before the daemon's command line.
     pub fn here() -> Self {
         Place::at(Vec::new(), "127.0.0.1")
     }
 }
 
-/// Running daemons; killed when dropped.
+/// The running daemons of a cluster; dropping the value kills the daemons.
 pub struct Cluster {
     daemons: Vec<Daemon>,
-    /// The URL of the root directory, with the slash at its end.
+    /// The URL of the root directory of the file system, with a slash at the end.
     pub url: String,
 }
 
@@ -81,7 +82,8 @@ impl Cluster {
         self.daemons.iter().map(Daemon::pid).collect()
     }
 
-    /// Waits until the daemons are idle, so that the rest of earlier work does not count for later work.
+    /// Waits until the daemons are idle, so that a measurement does not include deferred work of the previous
+    /// measurement.
     pub fn settle(&self) -> Outcome<()> {
         const LOOK: Duration = Duration::from_millis(300);
         const QUIET: f64 = 0.006;

@@ -1,6 +1,7 @@
-//! Slow links: a network of namespaces around one bridge, where each node has a token bucket at both ends of its link.
+//! Slow links: a network of namespaces around one bridge, where a token bucket limits both ends of each node's link.
 //!
-//! All devices are in namespaces whose names contain the id of this process. The devices vanish with the namespaces.
+//! All devices are in namespaces whose names contain the id of this process. The kernel removes the devices with the
+//! namespaces.
 
 use crate::Outcome;
 use crate::cluster::Place;
@@ -8,17 +9,17 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// Bytes per second of a limited link in each direction, with the headers of packets.
+/// Rate of a limited link in each direction, in bytes per second, including packet headers.
 pub const RATE: u64 = 25_000_000;
 const PREFIX: &str = "weir-bench-";
 
-/// A network; removed when dropped.
+/// A network of namespaces; dropping the value removes the network.
 pub struct Network {
     nodes: u8,
 }
 
 impl Network {
-    /// Makes an empty network; this needs root.
+    /// Makes a network without nodes; needs root.
     pub fn make() -> Outcome<Network> {
         sweep(|owner| !Path::new("/proc").join(owner.to_string()).exists());
         let network = Network { nodes: 0 };
@@ -42,8 +43,8 @@ impl Network {
         ip(&["-n", &node, "link", "set", "eth0", "up"])?;
         ip(&["-n", &node, "link", "set", "lo", "up"])?;
         if limited {
-            // The bucket holds the largest segment that the kernel forwards as a whole (GSO). The queue holds 50 ms, as
-            // in a switch.
+            // The token bucket holds the largest segment that the kernel forwards as a whole (GSO). The queue holds the
+            // bytes of 50 ms, as in a switch.
             let rate = format!("{}bit", RATE * 8);
             let bucket = ["root", "tbf", "rate", &rate, "burst", "128kb", "latency", "50ms"];
             tc(&[&["-n", &switch, "qdisc", "add", "dev", &port], &bucket[..]].concat())?;
@@ -65,7 +66,7 @@ pub fn sweep_own() {
     sweep(|owner| owner == std::process::id());
 }
 
-/// Removes the namespaces of all processes for which `whose` returns true. Prints failures, because nothing can handle
+/// Removes the namespaces of all processes for which `whose` returns true. Prints errors, because no caller can handle
 /// them.
 fn sweep(whose: impl Fn(u32) -> bool) {
     let Ok(output) = Command::new("ip").args(["netns", "list"]).output() else { return };

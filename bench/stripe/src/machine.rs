@@ -1,10 +1,10 @@
-//! Facts about the machine on which the benchmark runs.
+//! Machine facts for the report of the benchmark: processors, memory, kernel and disk.
 
 use record::file_system;
 use std::fs;
 use std::path::Path;
 
-/// Returns names and values of the facts, in the order of the report; `dir` is the directory of the stores.
+/// Returns the names and values of the machine facts, in the order of the report; `dir` is the directory of the stores.
 pub fn facts(dir: &Path) -> Vec<(String, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let after = |text: &str, key: &str| {

@@ -25,20 +25,20 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What striping costs and brings
+/// Measure the costs and gains of striping
 ///
-/// Everything is a comparison within one run, its sides taking turns. Nothing fails when a target is missed: the tables
-/// say so.
+/// Every part compares several sides within one run; the measurements of the sides alternate. A missed target is no
+/// failure: the tables report it.
 #[derive(Parser)]
 #[command(name = "stripe", max_term_width = 100)]
 struct Cli {
-    /// Which parts; all without it
+    /// The parts to run [default: all parts]
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// Rounds of each part
+    /// Number of rounds of each part
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Small amounts: shows that everything works, the numbers mean little
+    /// Use small amounts, to test the benchmark; the numbers are not meaningful
     #[arg(long)]
     quick: bool,
     /// Print one JSON object instead of tables
@@ -47,10 +47,10 @@ struct Cli {
     /// Also write the results to bench/results/
     #[arg(long)]
     record: bool,
-    /// Where stores and files are made [default: beside this program]
+    /// Directory for stores and files [default: the directory of this program]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Be a part of an experiment that needs a process of its own
+    /// Run as a child process of an experiment, in this role
     #[arg(long, hide = true)]
     role: Option<String>,
 }
@@ -58,11 +58,11 @@ struct Cli {
 /// The parts of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// CPU seconds per GB of a stream over four iods, against a bare socket
+    /// CPU seconds per GB of a stream over four iods, compared with a bare socket
     A,
     /// The rate over 1, 2, 4 and 8 iods behind slow links (needs root)
     B,
-    /// 4 KiB reads from one iod against a minimal server
+    /// 4 KiB reads from one iod, compared with a minimal server
     C,
     /// Creates, stats and unlinks per second
     D,
@@ -71,7 +71,7 @@ enum Part {
 /// The roles in which this program starts itself: a server or a client of an experiment in its own process.
 #[derive(Serialize, Deserialize)]
 enum Role {
-    /// Serves a new object store in `dir`.
+    /// An iod that serves a new object store in `dir`.
     Iod {
         dir: PathBuf,
     },
@@ -85,22 +85,23 @@ enum Role {
         address: String,
         file: PathBuf,
     },
-    /// Sends a stream to the minimal server, or receives one: address of the server, local file, length.
+    /// A client that sends a stream to the minimal server, or receives a stream: address of the server, local file,
+    /// length.
     BarePut(String, Option<PathBuf>, u64),
     BareGet(String, Option<PathBuf>, u64),
-    /// Writes a file to Weir, or reads one.
+    /// A client that writes a file to Weir, or reads a file from Weir.
     Put(mover::Errand),
     Get(mover::Errand),
-    /// Removes a file in Weir.
+    /// A client that removes a file in Weir.
     Remove(String),
-    /// Creates files in Weir, looks them up, and removes them.
+    /// A client that creates files in Weir, looks the files up, and removes the files.
     Names(parts::names::Errand),
 }
 
-/// The result of a stream.
+/// The result of one stream of bytes.
 #[derive(Serialize, Deserialize)]
 struct Moved {
-    /// Time from before the first byte until the last byte is in the target, and durable if it was written.
+    /// Time until the last byte is in the target; for a write, until all bytes are durable.
     seconds: f64,
 }
 
@@ -110,7 +111,7 @@ impl Moved {
     }
 }
 
-/// The settings that all parts share.
+/// The settings that all parts of the benchmark share.
 struct Setup {
     rounds: u32,
     quick: bool,
@@ -119,9 +120,9 @@ struct Setup {
     weir: OnceCell<PathBuf>,
 }
 
-/// The error of a function.
+/// Any error of the `stripe` benchmark.
 type Failure = Box<dyn Error + Send + Sync>;
-/// The result of a function that may fail.
+/// The result of functions of the `stripe` benchmark.
 type Outcome<T> = Result<T, Failure>;
 
 impl Setup {
@@ -135,7 +136,7 @@ impl Setup {
         if self.quick { bytes / 16 } else { bytes }
     }
 
-    /// Returns the path of the binary under test, which the first call builds.
+    /// Returns the path of the `weir` binary. The first call builds the binary.
     fn weir(&self) -> Outcome<PathBuf> {
         match self.weir.get() {
             Some(weir) => Ok(weir.clone()),
@@ -233,7 +234,8 @@ fn keep(part: Part, draft: &Draft, table: &Table) -> Outcome<()> {
     }
 }
 
-/// On SIGINT and SIGTERM, deletes the namespaces and the directory of this process. The kernel kills its children.
+/// On SIGINT and SIGTERM, deletes the namespaces and the directory of this process. The kernel kills the child
+/// processes.
 fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (mut interrupt, mut terminate) = {
@@ -248,7 +250,7 @@ fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
             }
         });
         links::sweep_own();
-        // Daemons may still write to the directory. What they add now may remain.
+        // Daemons may still write to the directory, so some of their files may remain.
         let _ = std::fs::remove_dir_all(dir);
         std::process::exit(130);
     });

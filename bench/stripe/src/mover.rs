@@ -1,4 +1,4 @@
-//! A Weir client in its own process that writes or reads one file.
+//! Weir client that writes or reads one file, in its own process.
 
 use crate::bulk::PIECE;
 use crate::{Moved, Outcome};
@@ -13,18 +13,18 @@ use std::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-/// Maximum number of full buffers that wait to be written.
+/// Maximum number of full buffers that wait for the writing thread.
 const AHEAD: usize = 4;
-/// Bytes per read, and number of reads in flight.
+/// Length of each read in bytes, and number of reads in flight.
 const READ: u64 = 4 * PIECE as u64;
 const READS: usize = 4;
 
-/// The file to move.
+/// The file that the client writes or reads.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub struct Errand {
     /// The URL of the file in Weir.
     pub url: String,
-    /// The local file; `None`: constant bytes are written, and read bytes are discarded.
+    /// The local file. `None`: the client writes constant bytes, and discards read bytes.
     pub local: Option<PathBuf>,
     /// The length of the file in bytes.
     pub len: u64,
@@ -32,7 +32,7 @@ pub struct Errand {
     pub checksums: bool,
 }
 
-/// Pool of buffers for reuse.
+/// A pool of buffers that the client reuses.
 #[derive(Clone, Default)]
 struct Pool(Arc<Mutex<Vec<Box<[u8]>>>>);
 
@@ -69,7 +69,7 @@ pub async fn mount(url: &str, checksums: bool) -> Outcome<(Mount, Target)> {
     Ok((Mount::connect(&target, Options { checksums, ..Options::default() }).await?, target))
 }
 
-/// Writes the local file to Weir, durably.
+/// Writes the local file to Weir, and makes the bytes durable.
 pub fn put(errand: &Errand) -> Outcome<Moved> {
     Runtime::new()?.block_on(async {
         let (mount, target) = mount(&errand.url, errand.checksums).await?;
@@ -99,7 +99,7 @@ fn read_all(source: Option<&File>, len: u64, send: &mpsc::Sender<(u64, Bytes)>) 
             source.read_exact_at(&mut buffer.memory[..buffer.len], at)?;
         }
         if send.blocking_send((at, Bytes::from_owner(buffer))).is_err() {
-            // The writer has failed, and returns the error.
+            // The writing task has ended early, and returns the error to the caller.
             return Ok(());
         }
     }

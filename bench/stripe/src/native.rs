@@ -1,4 +1,4 @@
-//! A blocking client of the native protocol of iods, with one request in flight and minimal CPU time.
+//! Client of the native protocol of iods, with blocking calls, one request in flight and minimal CPU time.
 
 use crate::Outcome;
 use crate::parts::small::Reads;
@@ -22,16 +22,16 @@ pub const FSID: Fsid = Fsid(*b"bench of stripes");
 /// The only object of the store.
 pub const OBJECT: ObjectId = ObjectId::stream_0(FileId(7));
 const SESSION: u64 = 1;
-/// The owner and the incarnation of the connections.
+/// The owner and the incarnation that the connections use in PROVE.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 const MARK: usize = 4;
 /// Lifetime of tickets and capabilities in seconds.
 const VALID: u64 = 86_400;
 
-/// Length of the extent, which is the end of the record of a READ with one extent.
+/// Length in bytes of the encoded extent at the end of a READ record with one extent.
 const EXTENT: usize = 12;
 
-/// The identity of the iod.
+/// The id of the iod.
 pub const IOD: IodId = IodId(*b"iod of the bench");
 
 /// Returns the secret of the cluster, which has one iod.
@@ -48,14 +48,14 @@ pub struct Client {
     stream: Box<dyn Stream>,
     checksums: bool,
     cap: Capability,
-    /// The record of a READ with one extent. Each read replaces only its transaction id and its extent.
+    /// The encoded record of a READ with one extent. Each read replaces only the transaction id and the extent.
     request: Vec<u8>,
     reply: Vec<u8>,
     xid: u32,
 }
 
 impl Client {
-    /// Connects and creates a session (HELLO and PROVE).
+    /// Connects to the iod and creates a session (HELLO and PROVE).
     pub fn new(address: &str, checksums: bool) -> Outcome<Client> {
         let expires = expires();
         let rights = Rights::READ | Rights::WRITE;
@@ -76,7 +76,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Writes `data` at `offset`.
+    /// Writes `data` at `offset` of the object (WRITE).
     pub fn write(&mut self, offset: u64, data: Bytes) -> Outcome<()> {
         let crc32c = if self.checksums { crc32c(&data) } else { 0 };
         let extents = vec![WriteExtent { offset, len: data.len() as u32, crc32c }];
@@ -85,7 +85,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes earlier writes durable (COMMIT).
+    /// Makes earlier writes of the object durable (COMMIT).
     pub fn commit(&mut self) -> Outcome<()> {
         let args = ObjectArgs { cap: self.cap.clone() };
         self.call::<CommitReply>(Procedure::Commit, &args).map(drop)
@@ -98,7 +98,7 @@ impl Client {
         self.decode(len)
     }
 
-    /// Receives a whole record; returns its length without the record mark.
+    /// Receives a whole RPC record; returns the length of the record without the record mark.
     fn receive(&mut self) -> Outcome<usize> {
         let (mut have, mut need) = (0, MARK);
         while have < need {
@@ -125,7 +125,8 @@ impl Client {
 
     /// Returns the position of the data in the reply to a READ; `None` if the reply is not one piece of valid data.
     fn simple(&self, len: usize) -> Option<usize> {
-        // RPC header, status, size, number of pieces, the piece, length of the data: 24 + 4 + 8 + 4 + 12 + 4 bytes.
+        // Before the data, the reply has the RPC header, status, size, number of pieces, the piece and the length of
+        // the data: 24 + 4 + 8 + 4 + 12 + 4 bytes.
         const HEAD: usize = 56;
         let body = self.reply.get(MARK..MARK + len)?;
         let word = |at: usize| Some(u32::from_be_bytes(body.get(at..at + 4)?.try_into().ok()?));

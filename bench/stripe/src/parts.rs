@@ -1,4 +1,4 @@
-//! The experiments.
+//! Parts of the `stripe` benchmark, one file for each part.
 
 pub mod names;
 pub mod scaling;

@@ -8,14 +8,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// A server in its own process. Dropping it kills the process; if this process ends without dropping it, the kernel
-/// does.
+/// A server in its own process. Dropping the value kills the server process. If this process ends without the drop, the
+/// kernel kills the server process.
 pub struct Daemon {
     child: Child,
 }
 
 impl Daemon {
-    /// Starts the server.
+    /// Starts the server process.
     pub fn start(command: &mut Command) -> Outcome<Daemon> {
         tied(command);
         let name = command.get_program().to_owned();
@@ -23,7 +23,7 @@ impl Daemon {
         Ok(Daemon { child })
     }
 
-    /// Starts the server and waits for its first line of output, which contains its address.
+    /// Starts the server process and waits for its first line of output, which contains the address of the server.
     pub fn announced(mut command: Command) -> Outcome<(Daemon, String)> {
         let name = command.get_program().to_owned();
         let mut daemon = Daemon::start(command.stdout(Stdio::piped()))?;
@@ -37,12 +37,13 @@ impl Daemon {
         }
     }
 
-    /// As [`Daemon::announced`], with this program in one of its roles.
+    /// Starts this program as a server process in one of its roles, and waits for the address as [`Daemon::announced`]
+    /// does.
     pub fn in_role(prefix: &[OsString], role: &impl Serialize) -> Outcome<(Daemon, String)> {
         Daemon::announced(this(prefix, role)?)
     }
 
-    /// Returns the process id.
+    /// Returns the process id of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -50,13 +51,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Errors mean that the process has ended by itself, and its exit status is not needed.
+        // Ignore errors: an error means that the server process has already ended, and nobody needs the exit status.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Returns a command that starts this program in one of its roles, run by `prefix`.
+/// Returns a command that starts this program in one of its roles, with `prefix` before the command line.
 fn this(prefix: &[OsString], role: &impl Serialize) -> Outcome<Command> {
     let own = std::env::current_exe()?.into_os_string();
     let mut words = prefix.iter().cloned().chain([own, "--role".into(), serde_json::to_string(role)?.into()]);
@@ -68,11 +69,11 @@ fn this(prefix: &[OsString], role: &impl Serialize) -> Outcome<Command> {
 /// Makes the kernel kill the command's process when this thread ends.
 fn tied(command: &mut Command) {
     let tie = || {
-        // SAFETY: a plain system call, allowed between fork and exec.
+        // SAFETY: prctl is a plain system call, which is async-signal-safe, so it may run between fork and exec.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         Ok(())
     };
-    // SAFETY: `tie` allocates nothing and takes no lock.
+    // SAFETY: `tie` runs between fork and exec; it allocates no memory and takes no lock.
     unsafe { command.pre_exec(tie) };
 }
 
@@ -87,12 +88,12 @@ pub fn run(mut command: Command) -> Outcome<(String, f64)> {
         pipe.read_to_string(&mut output)?;
     }
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: the call waits for a child for which no other code waits, and writes to two values of this frame.
+    // SAFETY: no other code waits for this child process, and wait4 writes only to two live local variables.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) };
     if waited < 0 {
         return Err(std::io::Error::last_os_error().into());
     }
-    // SAFETY: a zeroed `rusage` is valid, and the call has filled it in.
+    // SAFETY: wait4 has filled in the `rusage`; a zeroed `rusage` is also a valid value.
     let usage = unsafe { usage.assume_init() };
     if status != 0 {
         return Err(format!("{command:?} failed (wait status {status})").into());
@@ -109,15 +110,15 @@ pub fn run_role<T: DeserializeOwned>(prefix: &[OsString], role: &impl Serialize)
 
 /// Returns the CPU seconds (user and system) of a process so far, with nanosecond resolution, including ended threads.
 pub fn cpu_of(pid: u32) -> Outcome<f64> {
-    // The CPU clock of the process counts all its threads.
+    // The CPU clock of a process includes all threads of the process.
     let mut clock = 0;
-    // SAFETY: the call writes a clock id into a value of this frame.
+    // SAFETY: clock_getcpuclockid writes a clock id into a live local variable.
     let failed = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock) };
     if failed != 0 {
         return Err(std::io::Error::from_raw_os_error(failed).into());
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes a time into a value of this frame.
+    // SAFETY: clock_gettime writes a time into a live local variable.
     if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
         return Err(std::io::Error::last_os_error().into());
     }

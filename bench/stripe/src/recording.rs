@@ -1,30 +1,30 @@
-//! Conversion of tables to the records in `bench/results/`.
+//! Conversion of the benchmark's tables to records in `bench/results/`.
 
 use crate::report::{Bound, Number, Table};
 use record::{Better, Cell, Draft, Failure, Kind, Record};
 
 /// The properties of a record that its table does not contain.
 pub struct Shape<'a> {
-    /// The part of the benchmark.
+    /// The part of the `stripe` benchmark.
     pub part: &'a str,
-    /// The unit of the cells.
+    /// The unit of the numbers in the record.
     pub unit: &'a str,
-    /// Whether lower or higher numbers are better.
+    /// Whether lower or higher numbers of the record are better.
     pub better: Better,
-    /// The record gets the targets whose names contain this text.
+    /// The record includes the targets whose names contain this text.
     pub targets: &'a str,
 }
 
-/// A row of a table that is the floor of other rows.
+/// A row of a table that is the floor (baseline) of other rows.
 pub struct FloorRow<'a> {
-    /// The beginning of its name.
+    /// The prefix of the floor row's name.
     pub begins: &'a str,
-    /// The beginning of the names of rows to which this floor does not apply; empty if it applies to all rows.
+    /// The prefix of the names of rows to which this floor does not apply; empty if the floor applies to all rows.
     pub not_for: &'a str,
 }
 
 /// Returns the record of some columns of a table. The cell of the floor row in the first of these columns becomes a
-/// column of its own. All rows whose names begin with `floor` are left out.
+/// separate column. The record omits all rows whose names begin with `floor`.
 pub fn columns(
     draft: &Draft,
     table: &Table,
@@ -54,7 +54,7 @@ pub fn columns(
 }
 
 /// Returns the record of one column of a table. The name of each row is an operation, `separator`, and a side. Each
-/// side becomes a column. `floor` is the side that is the floor; the sides in `extra` are not drawn.
+/// side becomes a column of the record. `floor` names the side that is the floor; the plot omits the sides in `extra`.
 pub fn sides(
     draft: &Draft,
     table: &Table,

@@ -1,9 +1,9 @@
-//! The report of a benchmark: tables of medians with their spread, as text and as JSON.
+//! Report of the `stripe` benchmark: tables of medians with their spread, as text and as JSON.
 
 use serde::Serialize;
 use std::fmt;
 
-/// The report of one run.
+/// The report of one benchmark run.
 #[derive(Serialize, Default)]
 pub struct Report {
     /// Facts about the machine, as name and value.
@@ -15,39 +15,39 @@ pub struct Report {
 /// The results of one part of the benchmark.
 #[derive(Serialize)]
 pub struct Table {
-    /// The title.
+    /// The title of the table.
     pub title: String,
-    /// The names of the columns.
+    /// The names of the table's columns.
     pub columns: Vec<String>,
-    /// The rows, each with a name and its numbers.
+    /// The rows of the table, each with a name and its numbers.
     pub rows: Vec<Row>,
-    /// The targets, with the numbers found.
+    /// The targets of the part, with the measured numbers.
     pub targets: Vec<Target>,
-    /// Remarks below the table for its readers.
+    /// Remarks for readers, printed below the table.
     pub notes: Vec<String>,
 }
 
-/// A row of a table.
+/// A row of a result table.
 #[derive(Serialize)]
 pub struct Row {
     /// The name of the measured case.
     pub name: String,
-    /// A number for each column; `None` where a column does not apply.
+    /// The number of this row in each column; `None` where the column does not apply.
     pub cells: Vec<Option<Number>>,
 }
 
-/// The median of the values of all rounds, with the lowest and the highest.
+/// The median of the values of all rounds, with the lowest and the highest value.
 #[derive(Serialize, Clone, Copy, PartialEq, Debug)]
 pub struct Number {
-    /// The median.
+    /// The median over all rounds.
     pub median: f64,
-    /// The lowest value.
+    /// The lowest value of all rounds.
     pub low: f64,
-    /// The highest value.
+    /// The highest value of all rounds.
     pub high: f64,
 }
 
-/// The bound of a target.
+/// The bound that a target sets.
 #[derive(Serialize, Clone, Copy, PartialEq, Debug)]
 pub enum Bound {
     /// The median must be at least this.
@@ -56,21 +56,21 @@ pub enum Bound {
     AtMost(f64),
 }
 
-/// A target, and whether this run met it.
+/// A target of the benchmark, and whether this run met the target.
 #[derive(Serialize)]
 pub struct Target {
-    /// The name of the quantity.
+    /// The name of the measured quantity.
     pub what: String,
-    /// The bound for the median.
+    /// The bound for the median of the measured number.
     pub bound: Bound,
-    /// The number found; its median decides.
+    /// The measured number, whose median decides whether the target is met.
     pub found: Number,
     /// Whether the median meets the bound.
     pub met: bool,
 }
 
 impl Number {
-    /// Returns the number for the values of all rounds; `None` without values.
+    /// Returns the median, the lowest and the highest of the values of all rounds; `None` without values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -84,7 +84,7 @@ impl Number {
     }
 }
 
-/// Returns the quotients of two measurements for each round.
+/// Returns the quotient of two measurements in each round.
 pub fn ratios(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(a, b)| a / b).collect()
 }
@@ -96,12 +96,12 @@ impl Table {
         Table { title: title.into(), columns, rows: Vec::new(), targets: Vec::new(), notes: Vec::new() }
     }
 
-    /// Adds a row; `rounds` has the values of all rounds for each column.
+    /// Adds a row to the table; `rounds` has the values of all rounds for each column.
     pub fn row(&mut self, name: impl Into<String>, rounds: &[Vec<f64>]) {
         self.rows.push(Row { name: name.into(), cells: rounds.iter().map(|values| Number::of(values)).collect() });
     }
 
-    /// Adds a target; `rounds` has the value of each round. Without values, adds nothing.
+    /// Adds a target to the table; `rounds` has the measured value of each round. Without values, adds nothing.
     pub fn target(&mut self, what: impl Into<String>, bound: Bound, rounds: &[f64]) {
         let Some(found) = Number::of(rounds) else { return };
         let met = match bound {
@@ -111,7 +111,7 @@ impl Table {
         self.targets.push(Target { what: what.into(), bound, found, met });
     }
 
-    /// Adds a remark.
+    /// Adds a remark below the table.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }

@@ -7,14 +7,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
 
-/// A connection of either kind.
+/// A connection over a TCP or Unix socket.
 pub trait Stream: Read + Write + Send {}
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
 fn tcp(stream: TcpStream) -> Outcome<Box<dyn Stream>> {
     stream.set_nodelay(true)?;
-    // Not every kernel has this algorithm. An iod, too, continues without it.
+    // Ignore an error: not every kernel has this congestion control algorithm, and an iod also continues without it.
     let _ = rustix::net::sockopt::set_tcp_congestion(&stream, "cubic");
     Ok(Box::new(stream))
 }
@@ -27,8 +27,8 @@ pub fn connect(address: &str) -> Outcome<Box<dyn Stream>> {
     }
 }
 
-/// Listens at `address`, prints the actual address, and runs `answer` in a thread for each connection. Never returns
-/// unless it fails.
+/// Listens at `address`, prints the bound address, and runs `answer` in a thread for each connection. Returns only with
+/// an error.
 pub fn serve(address: &str, answer: impl Fn(Box<dyn Stream>) -> Outcome<()> + Copy + Send + 'static) -> Outcome<()> {
     let spawn = |stream: Box<dyn Stream>| {
         thread::spawn(move || {

@@ -1,8 +1,8 @@
 //! Slow disks: file systems on loop devices over files with simulated latency ([`spindle`]).
 //!
-//! No program would wait for bytes that the kernel writes back later. So the file systems write everything at once (`-o
-//! sync`, no journal), like O_DSYNC on disks without a cache. A write that extends a file costs two disk writes: the
-//! bytes and the inode. All files are in memory.
+//! With write-back, no program would wait for the simulated latency. So the file systems write all data synchronously
+//! (`-o sync`, no journal), like O_DSYNC on disks without a cache. A write that extends a file costs two disk writes:
+//! the bytes and the inode. The disk images are in memory.
 
 use crate::{Outcome, spindle};
 use std::fs;
@@ -12,14 +12,14 @@ use std::process::Command;
 const PREFIX: &str = "weir-disks-";
 const MEMORY: &str = "/dev/shm";
 
-/// A set of disks; deleted when dropped.
+/// A set of simulated disks; dropping the set deletes the disks.
 pub struct Disks {
     room: PathBuf,
     made: usize,
 }
 
 impl Disks {
-    /// Returns an empty set. Needs root. Deletes disks of processes that have ended.
+    /// Returns an empty set of disks; needs root. Deletes disks of earlier processes that have ended.
     pub fn new() -> Outcome<Disks> {
         sweep(|owner| !Path::new("/proc").join(owner.to_string()).exists());
         let room = Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id()));
@@ -34,7 +34,8 @@ impl Disks {
         Ok(dir)
     }
 
-    /// Adds a disk of `size` bytes, which writes everything `at_once` or at a sync. Returns its mount point.
+    /// Adds a disk of `size` bytes. With `at_once` its file system writes synchronously, otherwise at a sync. Returns
+    /// the mount point of the disk.
     pub fn add(&mut self, size: u64, at_once: bool) -> Outcome<PathBuf> {
         let name = self.made.to_string();
         self.made += 1;
@@ -62,7 +63,7 @@ pub fn sweep_own() {
     sweep(|owner| owner == std::process::id());
 }
 
-/// Deletes the disks of the processes for which `whose` returns true. Failures are only printed.
+/// Deletes the disks of the processes for which `whose` returns true. Prints errors, because no caller can handle them.
 fn sweep(whose: impl Fn(u32) -> bool) {
     let Ok(entries) = fs::read_dir(MEMORY) else { return };
     for room in entries.flatten().map(|entry| entry.path()) {
@@ -82,11 +83,11 @@ fn take_away(room: &Path) -> Outcome<()> {
         if !image.exists() {
             break;
         }
-        // A disk whose creation failed may have no mount or no device.
+        // Skip missing parts: a disk whose creation failed may have no mount or no loop device.
         if dir.exists() {
             let _ = run(Command::new("umount").arg(dir));
         }
-        // Do not look the device up by its file, because the process that serves the file may have ended.
+        // Do not look the loop device up by its backing file, because the process that serves this file may have ended.
         let devices = run(Command::new("losetup").args(["--list", "--noheadings", "--output", "NAME,BACK-FILE"]))?;
         let file = slow.to_string_lossy();
         for device in devices.lines().filter_map(|line| line.split_once(' ').filter(|(_, of)| of.trim() == file)) {
@@ -97,7 +98,7 @@ fn take_away(room: &Path) -> Outcome<()> {
     Ok(fs::remove_dir_all(room)?)
 }
 
-/// Runs a program to its end; returns its output.
+/// Runs a program until it exits; returns the output of the program.
 pub fn run(command: &mut Command) -> Outcome<String> {
     let output = command.output().map_err(|e| format!("{}: {e}", command.get_program().display()))?;
     if !output.status.success() {

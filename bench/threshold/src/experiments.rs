@@ -1,4 +1,4 @@
-//! The experiments, one file for each kind.
+//! Experiments of the `threshold` benchmark, one file for each kind.
 
 mod gathering;
 mod load;

@@ -36,20 +36,20 @@ use std::process::ExitCode;
 use std::time::Instant;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Small and large writes through the mgr and straight to the iods, on slow disks and links
+/// Measure small and large writes on the mgr path and on the direct path, on slow disks and links
 ///
-/// All thresholds take turns. Needs root: the disks are loop devices over files with simulated latency, the links are
-/// namespaces with token buckets. A missed bound is only reported in the tables.
+/// The measurements of all thresholds alternate. Needs root: the disks are loop devices over files with simulated
+/// latency, the links are namespaces with token buckets. A missed bound is no failure: the tables report it.
 #[derive(Parser)]
 #[command(name = "threshold", max_term_width = 100)]
 struct Cli {
-    /// Which experiments; all without it
+    /// The experiments to run [default: all experiments]
     #[arg(value_enum, ignore_case = true)]
     experiments: Vec<Experiment>,
-    /// Rounds [default: 3; quick: 1]
+    /// Number of rounds [default: 3; with --quick: 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// Small amounts: three to four minutes for all of it, and numbers that scatter
+    /// Use small amounts: all experiments take three to four minutes, and the numbers vary more
     #[arg(long)]
     quick: bool,
     /// Print one JSON object instead of tables
@@ -58,53 +58,54 @@ struct Cli {
     /// Also write the results to bench/results/
     #[arg(long)]
     record: bool,
-    /// Where all numbers (CSV) and the drawings (SVG) go [default: target/threshold]
+    /// Directory for all numbers (CSV) and charts (SVG) [default: target/threshold]
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
-/// The experiments.
+/// The experiments of the `threshold` benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Experiment {
     /// Sequential writes of one client, by size
     E1,
-    /// Small files that come and go, and Debian's postmark
+    /// Creation and removal of small files, and Debian's postmark
     E2,
-    /// As E1 with ten clients on parts of their own
+    /// Sequential writes of ten clients to disjoint regions of a file, by size
     E3,
-    /// As E1 at random places in 32 MiB
+    /// Random writes of one client within 32 MiB, by size
     E4,
-    /// Where the curves cross while the mgr is idle and busy, and whether auto follows
+    /// The size at which both paths are equally fast, with an idle and a busy mgr, and the threshold that auto chooses
     E5,
-    /// Eight clients that write the records of a file in turns, gathered at the mgr or not
+    /// Eight clients that alternately write the records of a file, with and without gathering at the mgr
     E6,
     /// The digitisation trace under several thresholds, without its fsyncs
     E7,
-    /// The same with them
+    /// The digitisation trace under several thresholds, with its fsyncs
     E7Fsync,
-    /// Ten times as many events without fsyncs, one round
+    /// The digitisation trace with ten times as many events, without its fsyncs, one round
     E7Long,
-    /// Clients and ways of access: page cache, O_DIRECT, past the kernel, and all through the mgr
+    /// Writes by number of clients and access method: page cache, O_DIRECT, without a mount, and all data through the
+    /// mgr
     E23,
-    /// Length of requests to the page cache
+    /// Writes through the page cache, by length of requests
     E24,
 }
 
-/// The settings that all experiments share.
+/// The settings that all experiments of the benchmark share.
 pub struct Setup {
     rounds: u32,
     quick: bool,
-    /// The binary under test.
+    /// The path of the `weir` binary to measure.
     weir: PathBuf,
     /// The directory for stores and traces.
     room: PathBuf,
-    /// The directory for results.
+    /// The directory for results (CSV and SVG files).
     out: PathBuf,
 }
 
-/// The error of a function.
+/// Any error of the `threshold` benchmark.
 type Failure = Box<dyn Error + Send + Sync>;
-/// The result of a function that may fail.
+/// The result of functions of the `threshold` benchmark.
 type Outcome<T> = Result<T, Failure>;
 
 fn run(cli: Cli) -> Outcome<()> {
@@ -141,7 +142,7 @@ fn run(cli: Cli) -> Outcome<()> {
         if let Some(draft) = &draft {
             report.tables[before..].iter().try_for_each(|table| keep(*experiment, draft, table))?;
         }
-        // Print now, so that these tables are not lost if the user stops the rest.
+        // Print the tables of this experiment now, so that they are not lost if the user stops a later experiment.
         if !cli.json {
             report.tables[before..].iter().for_each(|table| print!("{table}"));
         }
@@ -174,7 +175,8 @@ fn keep(experiment: Experiment, draft: &Draft, table: &Table) -> Outcome<()> {
     draft.write(recording::columns(draft, table, &shape, &columns, None)?)
 }
 
-/// On SIGINT and SIGTERM, deletes the namespaces and the directory of this process. The kernel kills its children.
+/// On SIGINT and SIGTERM, deletes the namespaces and the directory of this process. The kernel kills the child
+/// processes.
 fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (mut interrupt, mut terminate) = {
@@ -188,7 +190,7 @@ fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
                 _ = terminate.recv() => {}
             }
         });
-        // The daemons still use the disks; the next run deletes them.
+        // Do not delete the disks: the daemons still use them. The next run of the benchmark deletes the disks.
         links::sweep_own();
         let _ = fs::remove_dir_all(dir);
         std::process::exit(130);

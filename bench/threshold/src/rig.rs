@@ -1,4 +1,5 @@
-//! The cluster of the experiments: an mgr and eight iods behind slow links, the iods on slow disks, and clients.
+//! Cluster of the `threshold` experiments: an mgr and eight iods behind slow links, the iods on slow disks, and
+//! clients.
 
 use crate::cluster::{Cluster, Place};
 use crate::disks::Disks;
@@ -20,26 +21,26 @@ const DISK: u64 = 400 << 20;
 const STRIPE_UNIT: &str = "64K";
 const CPU: &str = "/sys/fs/cgroup/cpu";
 
-/// All parts of the cluster. They are dropped in the order of the fields: the process that was started first is dropped
-/// last.
+/// All parts of the cluster. Rust drops fields in the order of their declaration, so the process that was started first
+/// is the last field.
 pub struct Rig {
     weir: PathBuf,
     gathering: Cluster,
     plain: Cluster,
-    /// The command that runs the measured clients in their namespace.
+    /// The command prefix that runs the measured clients in their network namespace.
     client: Vec<OsString>,
-    /// The command that runs the clients which only load the mgr, in another namespace.
+    /// The command prefix that runs the clients which only load the mgr, in another network namespace.
     other: Vec<OsString>,
-    /// A slow disk without an iod, for comparison; it writes at a sync.
+    /// A slow disk without an iod, for comparison, whose file system writes at a sync.
     pub local: PathBuf,
     mgr_cpu: Group,
-    /// The directory for traces.
+    /// The directory for the traces that the clients replay.
     pub room: PathBuf,
     _disks: Disks,
     _network: Network,
 }
 
-/// The results of a replay.
+/// The results of one replay of a trace.
 #[derive(Deserialize)]
 pub struct Run {
     pub seconds: f64,
@@ -52,10 +53,10 @@ pub struct Run {
     pub write_thresholds: Vec<u64>,
     clients: u64,
     latencies: Vec<Latency>,
-    /// WRITE requests that the iods executed.
+    /// Number of WRITE requests that the iods executed.
     #[serde(skip)]
     pub iod_writes: u64,
-    /// CPU seconds of the daemons, as a share of all CPU seconds of the machine in this time.
+    /// CPU time of the daemons during the replay, as a share of the CPU time of all processors of the machine.
     #[serde(skip)]
     pub busy: f64,
 }
@@ -76,12 +77,13 @@ pub struct Counters {
 }
 
 impl Run {
-    /// Returns the bytes per second.
+    /// Returns the throughput of the replay in bytes per second.
     pub fn rate(&self) -> f64 {
         (self.written_bytes + self.read_bytes) as f64 / self.seconds
     }
 
-    /// Returns the bytes per second of the timed writes of `size` bytes, over the time of writes and fsyncs.
+    /// Returns the throughput of the timed writes of `size` bytes, in bytes per second over the time of the writes and
+    /// fsyncs.
     pub fn write_rate(&self, size: u64) -> f64 {
         let writes = |latency: &&Latency| latency.operation == "write" && latency.up_to == size.next_power_of_two();
         let count: u64 = self.latencies.iter().filter(writes).map(|latency| latency.count).sum();
@@ -90,13 +92,13 @@ impl Run {
         (count * size) as f64 / (micros / 1e6 / self.clients as f64)
     }
 
-    /// Returns the number of all RPCs.
+    /// Returns the number of all RPCs of the replay.
     pub fn rpcs(&self) -> u64 {
         self.counters.rpcs.values().sum()
     }
 }
 
-/// The file system on which a client works.
+/// The file system that a client uses in a replay.
 #[derive(Clone, Copy)]
 pub enum On<'a> {
     /// The file system whose mgr gathers, through the client core.
@@ -107,11 +109,11 @@ pub enum On<'a> {
     Dir(&'a Path),
 }
 
-/// A cgroup that limits CPU time; deleted when dropped.
+/// A cgroup that limits CPU time; dropping the value deletes the cgroup.
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes a cgroup for this process. Deletes cgroups of processes that have ended.
+    /// Makes a cgroup for this process. Deletes cgroups of earlier processes that have ended.
     fn make() -> Outcome<Group> {
         const PREFIX: &str = "weir-cpu-";
         for entry in fs::read_dir(CPU)?.flatten() {
@@ -126,7 +128,7 @@ impl Group {
     }
 }
 
-/// Returns a command that joins the cgroup and then executes a program.
+/// Returns a command prefix that joins the cgroup and then executes a program.
 fn inside(group: &Path) -> Vec<OsString> {
     let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
     vec!["sh".into(), "-c".into(), script.into(), group.into()]
@@ -158,14 +160,14 @@ impl Rig {
             iods.iter().map(on).collect()
         };
         let weir = setup.weir.clone();
-        // The mgr's store is in memory: these experiments do not measure the mgr's disk, and other programs may use the
-        // disks of this machine.
+        // Put the mgr's store into memory: the experiments do not measure the mgr's disk, and other programs may use
+        // the disks of this machine.
         mgr.store = Some(disks.memory("mgr-a")?);
         let gathering = Cluster::start(&weir, &setup.room.join("a"), &mgr, &stores("a"), false)?;
         mgr.store = Some(disks.memory("mgr-b")?);
         mgr.options = ["--gather-delay-ms", "0"].map(OsString::from).to_vec();
         let plain = Cluster::start(&weir, &setup.room.join("b"), &mgr, &stores("b"), false)?;
-        // Do not use "ip netns exec": it makes a mount namespace, so other processes would not see the mounts.
+        // Do not use "ip netns exec": it creates a mount namespace, so other processes would not see the mounts.
         let enter = |place: Place| -> Vec<OsString> {
             let name = place.prefix.last().cloned().unwrap_or_default();
             let mut net = OsString::from("--net=/run/netns/");
@@ -198,7 +200,7 @@ impl Rig {
         command
     }
 
-    /// As [`Rig::replay`], and counts the WRITE requests of the iods.
+    /// Replays a trace as [`Rig::replay`] does, and also counts the WRITE requests of the iods.
     pub fn counted(&self, on: On<'_>, words: &[&str]) -> Outcome<Run> {
         let before = self.iod_writes(on)?;
         let mut run = self.replay(on, words)?;
@@ -242,7 +244,7 @@ impl Rig {
     }
 
     /// Returns the number of WRITE requests of the iods so far. The mgr polls the iods for their counters, so this
-    /// waits until each iod has reported new ones.
+    /// function waits until each iod has reported new counters.
     fn iod_writes(&self, on: On<'_>) -> Outcome<u64> {
         let counts = |name: &str| -> Outcome<Vec<u64>> {
             let status = self.status(on)?;
@@ -276,13 +278,14 @@ impl Rig {
         Err("the iods do not come to rest".into())
     }
 
-    /// Limits the mgr to this share of one processor; `None` removes the limit.
+    /// Limits the CPU time of the mgr to this share of one processor; `None` removes the limit.
     pub fn hold_mgr_to(&self, share: Option<f64>) -> Outcome<()> {
         let quota = share.map_or(-1, |share| (share * 100_000.0) as i64);
         Ok(fs::write(self.mgr_cpu.0.join("cpu.cfs_quota_us"), quota.to_string())?)
     }
 
-    /// Starts clients that read through the mgr until dropped. They load its link and its processor, but not the disks.
+    /// Starts clients that read through the mgr until the result is dropped. These clients load the link and the
+    /// processor of the mgr, but not the disks.
     pub fn storm(&self) -> Outcome<Daemon> {
         let before = self.proxied()?;
         let words = ["replay", "--generate", "random", "--read", "--fill", "--size", "4M", "--request", "256K"];
@@ -299,7 +302,7 @@ impl Rig {
         Ok(storm)
     }
 
-    /// Returns the number of reads on the mgr path so far.
+    /// Returns the number of reads on the mgr path since the start of the mgr.
     fn proxied(&self) -> Outcome<u64> {
         let status = self.status(On::Weir)?;
         let counters = status.as_array().into_iter().flatten().find(|group| group["group"] == "counters");
@@ -317,7 +320,7 @@ impl Rig {
     }
 }
 
-/// A mount; unmounted when dropped.
+/// A Weir mount; dropping the value unmounts it.
 pub struct Mounted {
     pub dir: PathBuf,
     _daemon: Daemon,
@@ -325,7 +328,7 @@ pub struct Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The unmount also ends the process that serves the mount.
+        // Do not kill the mount's process: the unmount also ends it.
         if let Err(error) = crate::disks::run(Command::new("umount").arg(&self.dir)) {
             eprintln!("threshold: {error}");
         }

@@ -1,4 +1,4 @@
-//! All results as comma-separated values (CSV).
+//! CSV table with the results of all runs of the `threshold` benchmark.
 
 use crate::rig::Run;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// Adds a run: experiment, threshold or access method, length of the requests, round, and results.
+    /// Adds the line of one run: experiment, threshold or access method, length of the requests, round, and results.
     pub fn add(&mut self, experiment: &str, way: &str, bytes: u64, round: u32, run: &Run) {
         let _ = writeln!(
             self.lines,
@@ -27,7 +27,7 @@ impl Sheet {
         );
     }
 
-    /// Returns the CSV text with its header line.
+    /// Returns the CSV text, including the header line.
     pub fn text(&self) -> String {
         let head = "experiment,way,request_bytes,round,seconds,operations,bytes,bytes_straight,bytes_via_mgr,client_rpcs,iod_writes,daemons_cpu,threshold_at_end";
         format!("{head}\n{}", self.lines)

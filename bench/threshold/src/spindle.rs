@@ -1,8 +1,8 @@
-//! A disk with simulated latency: this process serves a file in memory through FUSE, one request at a time, and delays
-//! each write by the time for positioning the head and for transferring the bytes.
+//! Disk with simulated latency: a process serves a file in memory through FUSE, one request at a time, and delays each
+//! write by the time to position the head and to transfer the bytes.
 //!
-//! The token buckets of cgroups limit only the rate. A client that uses several disks in turn, one request at a time,
-//! would see no latency from them.
+//! The I/O limits of cgroups are token buckets, which limit only the rate. A client that sends one request at a time to
+//! alternating disks would see no latency from such limits.
 
 use crate::Outcome;
 use std::ffi::CString;
@@ -14,9 +14,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time to position the head before a write.
+/// Simulated time to position the head before a write.
 pub const POSITIONING: Duration = Duration::from_micros(2000);
-/// Transfer rate in bytes per second.
+/// Simulated transfer rate in bytes per second.
 pub const RATE: u64 = 20_000_000;
 
 /// Maximum length of one write request, in bytes and in pages.
@@ -32,7 +32,7 @@ const RELEASE: u32 = 18;
 const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
 const BATCH_FORGET: u32 = 42;
-/// Length of the header of a request, and of the additional header of a WRITE.
+/// Length in bytes of the header of a FUSE request, and of the additional header of a WRITE.
 const HEAD: usize = 40;
 const WRITE_HEAD: usize = 40;
 /// Flags of INIT: FUSE_BIG_WRITES (writes longer than a page) and FUSE_MAX_PAGES (requests longer than 32 pages).
@@ -56,9 +56,9 @@ pub fn mount(image: &Path, at: &Path) -> Outcome<()> {
         return Err(format!("mounting {}: {}", at.display(), io::Error::last_os_error()).into());
     }
     std::thread::spawn(move || {
-        // A real disk does not wait for a processor.
+        // Run with real-time priority, because a real disk does not wait for a processor.
         let urgent = libc::sched_param { sched_priority: 1 };
-        // SAFETY: the parameters live until the call returns; process 0 is this thread.
+        // SAFETY: the parameters live until the call returns; the process id 0 means this thread.
         if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &urgent) } != 0 {
             eprintln!("threshold: disks compete with programs: {}", io::Error::last_os_error());
         }
@@ -109,7 +109,7 @@ fn answer(mut device: &File, unique: u64, error: i32, body: &[u8]) -> io::Result
     let len = (16 + body.len()) as u32;
     let head = [&len.to_ne_bytes()[..], &error.to_ne_bytes(), &unique.to_ne_bytes()].concat();
     match device.write_vectored(&[IoSlice::new(&head), IoSlice::new(body)]) {
-        // The process that sent the request was killed.
+        // ENOENT from the device: the process that sent the request was killed.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         sent => sent.map(drop),
     }
@@ -125,10 +125,10 @@ fn hello() -> Vec<u8> {
 
 /// Returns the reply to GETATTR of the only file (`fuse_attr_out`).
 fn attributes(size: u64) -> Vec<u8> {
-    // Valid for an hour; inode number, size and blocks; no times.
+    // Attributes that are valid for an hour: inode number, size and blocks; all times are 0.
     let words = [3600, 0, 1, size, size / 512, 0, 0, 0];
     let mut out = words.map(u64::to_ne_bytes).concat();
-    // Nanoseconds of the times, mode, links, owner, no device, block size.
+    // Nanoseconds of the times, mode, number of links, owner, device number 0, block size.
     out.extend([0, 0, 0, libc::S_IFREG | 0o600, 1, 0, 0, 0, 4096, 0].map(u32::to_ne_bytes).concat());
     out
 }

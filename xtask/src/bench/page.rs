@@ -7,16 +7,16 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// The path of the page.
+/// The path of the generated page.
 const PAGE: &str = "docs/benchmarks.md";
-/// The folder of the plots.
+/// The folder of the generated plots.
 const PLOTS: &str = "docs/benchmarks";
-/// The folder of the records.
+/// The folder of the benchmark records.
 const RECORDS: &str = "bench/results";
-/// Maximum number of columns of a line of prose.
+/// Maximum width of a line of prose in characters.
 const WIDTH: usize = 130;
 
-/// The part of the page that does not come from records.
+/// The text at the beginning of the page, which does not come from records.
 const INTRODUCTION: &str = "\
 # Benchmarks
 
@@ -39,7 +39,7 @@ and counts mean something.
 this page and its plots. `bench/README.md` describes the format.
 ";
 
-/// Writes the page and its plots, and removes plots without a record.
+/// Writes the page and its plots, and removes plots that have no record.
 pub fn write(root: &Path) -> Result<(), Box<dyn Error>> {
     let records = record::read_all(&root.join(RECORDS)).map_err(|error| error.to_string())?;
     let folder = root.join(PLOTS);
@@ -57,7 +57,7 @@ pub fn write(root: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the page of these records, which are sorted by name.
+/// Returns the text of the page for these records, which must be sorted by name.
 fn page(records: &[Record]) -> String {
     let mut out = INTRODUCTION.to_owned();
     for of_bench in records.chunk_by(|a, b| a.bench == b.bench) {
@@ -75,7 +75,7 @@ fn page(records: &[Record]) -> String {
     out
 }
 
-/// Writes the section of one record.
+/// Appends the section of one record to the page.
 fn section(out: &mut String, record: &Record) {
     let _ = write!(out, "\n### {}\n\n", record.title);
     for (what, text) in [("Question", &record.question), ("Method", &record.method), ("Verdict", &record.verdict)] {
@@ -90,7 +90,7 @@ fn section(out: &mut String, record: &Record) {
     }
 }
 
-/// Writes the text of a record that has only targets.
+/// Appends the text of a record that has targets and no table.
 fn item(out: &mut String, record: &Record) {
     let Record { title, question, method, verdict, .. } = record;
     let _ = write!(
@@ -122,8 +122,7 @@ fn table(out: &mut String, record: &Record) {
     }
 }
 
-/// Writes the table of the targets of these records. If there are several records, each target is preceded by the name
-/// of its part.
+/// Appends the table of the targets of these records. With several records, the name of the part precedes each target.
 fn targets(out: &mut String, records: &[&Record]) {
     out.push_str("\n| target | wanted | found | |\n| --- | --- | --- | --- |\n");
     for record in records {
@@ -150,7 +149,7 @@ fn shown(cell: &Cell) -> String {
     out
 }
 
-/// Writes the table of the commands, commits and machines.
+/// Appends the table of the commands, commits and machines of the records.
 fn recordings(out: &mut String, records: &[Record]) {
     out.push_str("\n## Recordings\n\n| part | command | rounds | date | commit | load | machine |\n");
     out.push_str("| --- | --- | --- | --- | --- | --- | --- |\n");
@@ -183,7 +182,7 @@ fn wrapped(text: &str) -> String {
         let len = word.chars().count();
         if column > 0 && column + 1 + len > WIDTH {
             out.push('\n');
-            // Lines of a list item are indented.
+            // Indent all lines of a list item except the first line.
             let indent = if text.starts_with("- ") { 2 } else { 0 };
             out.push_str(&" ".repeat(indent));
             column = indent;

@@ -3,11 +3,11 @@
 use record::{Better, Cell, Kind, Record};
 use std::fmt::Write as _;
 
-/// Width of the plot.
+/// Width of the plot in pixels.
 const WIDTH: f64 = 840.0;
-/// Right end of the axis.
+/// Horizontal position of the right end of the axis.
 const RIGHT: f64 = 780.0;
-/// Maximum width of the names of the rows, and the width of a letter.
+/// Maximum width of the row names, and the width of one letter.
 const NAMES_MAX: f64 = 380.0;
 const LETTER: f64 = 6.6;
 /// Maximum width of the number at the end of a bar.
@@ -17,7 +17,7 @@ const BAR: f64 = 11.0;
 const GAP: f64 = 9.0;
 /// The axis is logarithmic if its largest ratio is more than this many times its smallest one.
 const LOG_FROM: f64 = 12.0;
-/// Minimum number of bars of a plot.
+/// Minimum number of bars in a plot; a record with fewer ratios gets no plot.
 const BARS_MIN: usize = 3;
 /// Colours that people with any colour vision can distinguish (Okabe and Ito), on a light and on a dark background.
 const COLOURS: [(&str, &str); 7] = [
@@ -30,19 +30,19 @@ const COLOURS: [(&str, &str); 7] = [
     ("#56b4e9", "#2f88c0"),
 ];
 
-/// The ratios of a row, each with the number of its series.
+/// The ratios of a row, each with the index of its series.
 type Bars<'a> = (&'a str, Vec<(usize, f64)>);
 
-/// The axis of the ratios.
+/// The horizontal axis of the ratios.
 struct Axis {
-    /// Left end of the axis.
+    /// Horizontal position of the left end of the axis.
     left: f64,
     log: bool,
     low: f64,
     high: f64,
 }
 
-/// Returns the plot of a record; `None` if it has no ratios, or so few that the table is enough.
+/// Returns the plot of a record as SVG; `None` if the record has no ratios, or so few ratios that the table is enough.
 pub fn svg(record: &Record) -> Option<String> {
     let series = series(record);
     let rows: Vec<Bars> = record.rows.iter().map(|row| (&row.name[..], bars(record, &series, &row.cells))).collect();
@@ -67,13 +67,13 @@ pub fn svg(record: &Record) -> Option<String> {
         }
         y += GAP;
     }
-    // Draw the line over the bars, so that it stays visible.
+    // Draw the line of the floor after the bars, so that the line stays visible.
     let one = axis.x(1.0);
     let _ = writeln!(body, r#"<path class="one" d="M{one:.1} {top:.1}V{:.1}"/>"#, top + height);
     Some(document(record, &body, top + height + 24.0))
 }
 
-/// Returns the columns to draw: ratios if there are any, or else results.
+/// Returns the columns to draw: the ratio columns if the record has any, otherwise the result columns.
 fn series(record: &Record) -> Vec<usize> {
     let of_kind = |kind: Kind| -> Vec<usize> {
         record.columns.iter().enumerate().filter(|(_, column)| column.kind == kind).map(|(at, _)| at).collect()
@@ -93,7 +93,7 @@ fn bars(record: &Record, series: &[usize], cells: &[Option<Cell>]) -> Vec<(usize
 }
 
 impl Axis {
-    /// Returns an axis that includes all ratios and 1.
+    /// Returns an axis whose range includes all ratios and 1.
     fn of(ratios: &[f64], left: f64) -> Axis {
         let low = ratios.iter().copied().fold(1.0, f64::min);
         let high = ratios.iter().copied().fold(1.0, f64::max);
@@ -143,14 +143,14 @@ impl Axis {
             BAR - 1.0
         );
         let (end, one) = (left + width, self.x(1.0));
-        // Do not draw the number across the line of the floor.
+        // Move the number, so that it does not cross the line of the floor.
         let end = if (end..end + VALUE_WIDTH).contains(&one) { one } else { end };
         let (x, y) = (end + 4.0, y + BAR - 2.5);
         let _ = writeln!(out, r#"<text class="value" x="{x:.1}" y="{y:.1}">{}</text>"#, short(ratio));
     }
 }
 
-/// Draws title, axis and legend, and returns where the bars begin.
+/// Draws the title, the axis and the legend. Returns the vertical position where the bars begin.
 fn legend(out: &mut String, record: &Record, series: &[usize]) -> f64 {
     let _ = writeln!(out, r#"<text class="title" x="8" y="20">{}</text>"#, escaped(&record.title));
     let better = match record.better {
@@ -219,7 +219,7 @@ mod tests {
     use record::{Column, Row};
     use std::path::Path;
 
-    /// A record with these columns and rows, made of one of the real ones.
+    /// Returns a real record whose columns and rows are replaced by these columns and rows.
     fn record<const N: usize>(columns: &[(&str, Kind)], rows: &[[f64; N]]) -> Record {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/results");
         let mut record = record::read_all(&folder).unwrap().remove(0);

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A token.
+/// A token of an XDR description.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Token {
     /// A name or keyword.
     Name(String),
-    /// A number: decimal, hexadecimal or octal, perhaps negative.
+    /// A decimal, hexadecimal or octal number, which may be negative.
     Number(i128),
     /// A punctuation character.
     Mark(char),
@@ -23,10 +23,10 @@ impl fmt::Display for Token {
     }
 }
 
-/// Splits `text` into tokens. Drops comments, and `%` lines, which are meant for other compilers.
+/// Splits `text` into tokens. Drops comments, and lines that begin with `%`, which only other XDR compilers use.
 ///
 /// # Errors
-/// A character that XDR does not have, or an invalid number, with its line.
+/// The text has a character that XDR does not allow, or an invalid number; the error has the line number.
 pub fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
     let mut out = Vec::new();
     let mut in_comment = false;

@@ -1,100 +1,100 @@
-//! Model of XDR descriptions: the definitions in order, with the queries that the emitter needs.
+//! Model of XDR descriptions: all definitions in order, with the queries that the emitter needs.
 
 use std::collections::HashMap;
 
-/// A number: a literal, or the name of a constant.
+/// A number in a description: a literal, or the name of a constant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// A literal.
+    /// A literal number.
     Number(i128),
     /// The name of a constant or enum value.
     Name(String),
 }
 
-/// The type of a declaration before its shape is applied.
+/// The base type of a declaration, without its multiplicity (array, optional).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Base {
-    /// `int`
+    /// The XDR type `int`.
     Int,
-    /// `unsigned int`
+    /// The XDR type `unsigned int`.
     Unsigned,
-    /// `hyper`
+    /// The XDR type `hyper`.
     Hyper,
-    /// `unsigned hyper`
+    /// The XDR type `unsigned hyper`.
     UnsignedHyper,
-    /// `bool`
+    /// The XDR type `bool`.
     Bool,
-    /// `opaque`
+    /// The XDR type `opaque`.
     Opaque,
-    /// `string`
+    /// The XDR type `string`.
     String,
-    /// A type defined in a description.
+    /// A type that a description defines.
     Named(String),
 }
 
-/// How often the base type occurs.
+/// The multiplicity of a declaration: how often the base type occurs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// Once.
+    /// The base type occurs once.
     Plain,
-    /// `[n]`
+    /// A fixed-length array, written `[n]`.
     Fixed(Value),
-    /// `<n>` or `<>`
+    /// A variable-length array, written `<n>` or `<>`.
     Variable(Option<Value>),
-    /// `*`
+    /// Optional data, written `*`.
     Optional,
 }
 
-/// A field, a body of a union arm or a typedef.
+/// A declaration: a field of a struct, the body of a union arm, or a typedef.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Declaration {
-    /// Its name.
+    /// The name that the declaration declares.
     pub name: String,
-    /// Its type.
+    /// The base type of the declaration.
     pub base: Base,
-    /// How often the type occurs.
+    /// The multiplicity: how often the base type occurs.
     pub shape: Shape,
 }
 
-/// One `case` with its body; several cases over one body become several arms.
+/// An arm of a union: one `case` with its body. Several cases with one body become several arms.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Arm {
     /// The value of the discriminant that selects the arm.
     pub case: Value,
-    /// The body; `None` is `void`.
+    /// The body of the arm; `None` means `void`.
     pub body: Option<Declaration>,
 }
 
 /// A discriminated union.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Union {
-    /// Its name.
+    /// The name of the union.
     pub name: String,
-    /// The type of the discriminant.
+    /// The type of the union's discriminant.
     pub switch: Base,
-    /// Arms in order.
+    /// The arms of the union in the order of the description.
     pub arms: Vec<Arm>,
-    /// The `default` arm, if there is one, and its body.
+    /// The `default` arm; `None` if the union has no `default`. The inner `None` means a `void` body.
     pub default: Option<Option<Declaration>>,
 }
 
-/// One definition.
+/// One definition of an XDR description.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Definition {
-    /// `const`
+    /// A constant (`const`).
     Const(String, Value),
-    /// `typedef`
+    /// A type alias (`typedef`).
     Typedef(Declaration),
-    /// `enum`
+    /// An enumeration (`enum`).
     Enum(String, Vec<(String, Value)>),
-    /// `struct`
+    /// A structure (`struct`).
     Struct(String, Vec<Declaration>),
-    /// `union`
+    /// A discriminated union (`union`).
     Union(Union),
 }
 
 impl Definition {
-    /// Returns the name that the definition defines.
+    /// Returns the name that this definition defines.
     pub fn name(&self) -> &str {
         match self {
             Definition::Const(name, _) | Definition::Enum(name, _) | Definition::Struct(name, _) => name,
@@ -134,7 +134,7 @@ impl Model {
     /// Adds values to an enum, as a later RFC does.
     ///
     /// # Errors
-    /// There is no such enum, or a value is already defined.
+    /// The model has no enum with this name, or a value is already defined.
     pub fn extend_enum(&mut self, name: &str, more: Vec<(String, Value)>) -> Result<(), String> {
         more.iter().try_for_each(|(value_name, value)| self.number(value_name, value))?;
         match self.get_mut(name) {
@@ -147,7 +147,7 @@ impl Model {
     /// Adds arms to a union, as a later RFC does.
     ///
     /// # Errors
-    /// There is no such union.
+    /// The model has no union with this name.
     pub fn extend_union(&mut self, name: &str, more: Vec<Arm>) -> Result<(), String> {
         match self.get_mut(name) {
             Some(Definition::Union(union)) => union.arms.extend(more),
@@ -168,7 +168,7 @@ impl Model {
         self.index.get(name).map(|&at| &mut self.definitions[at])
     }
 
-    /// Returns all definitions in order.
+    /// Returns all definitions in the order in which they were added.
     pub fn definitions(&self) -> &[Definition] {
         &self.definitions
     }
@@ -178,10 +178,10 @@ impl Model {
         self.index.get(name).map(|&at| &self.definitions[at])
     }
 
-    /// Returns the number that a value stands for.
+    /// Returns the numeric value of a literal or of a named constant.
     ///
     /// # Errors
-    /// A name that has no number.
+    /// The name is not the name of a constant.
     pub fn value(&self, value: &Value) -> Result<i128, String> {
         match value {
             Value::Number(number) => Ok(*number),

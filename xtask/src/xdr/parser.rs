@@ -3,10 +3,10 @@
 use super::lexer::{Token, tokens};
 use super::model::{Arm, Base, Declaration, Definition, Model, Shape, Union, Value};
 
-/// Reads one description into `model`.
+/// Parses one XDR description and adds its definitions to `model`.
 ///
 /// # Errors
-/// The first text that is not XDR, with its line.
+/// The description has text that is not valid XDR; the error has the line number of the first such text.
 pub fn parse(text: &str, model: &mut Model) -> Result<(), String> {
     let (text, amendments) = split_amendments(text);
     let mut parser = Parser { tokens: tokens(&text)?, at: 0 };
@@ -28,8 +28,9 @@ pub fn parse(text: &str, model: &mut Model) -> Result<(), String> {
     Ok(())
 }
 
-/// Extracts the additions of RFC 8276 to older enums and unions. They are in two comments: "Following lines are to be
-/// added to NAME", and the lines. The lines contain comments themselves, so only a line `*/` ends the second comment.
+/// Extracts the additions of RFC 8276 to older enums and unions. Each addition is in two comments: the comment
+/// "Following lines are to be added to NAME", and a comment with the lines to add. These lines contain comments
+/// themselves, so only a line `*/` ends the second comment.
 fn split_amendments(text: &str) -> (String, Vec<(String, String)>) {
     let (mut plain, mut amendments) = (String::new(), Vec::new());
     let mut lines = text.lines();
@@ -133,7 +134,8 @@ impl Parser {
         Ok(vec![definition])
     }
 
-    /// Parses `NAME = value` items up to `end`, or to the end of the input. The comma after the last item is optional.
+    /// Parses a list of `NAME = value` items up to the token `end`, or to the end of the input. The comma after the
+    /// last item is optional.
     fn enum_values(&mut self, end: Option<char>) -> Result<Vec<(String, Value)>, String> {
         let mut values = Vec::new();
         while !self.at_end(end) {
@@ -147,7 +149,7 @@ impl Parser {
         Ok(values)
     }
 
-    /// Returns whether the list ends here, and consumes its closing token.
+    /// Returns whether the list ends at the current token, and consumes the closing token of the list.
     fn at_end(&mut self, end: Option<char>) -> bool {
         match end {
             Some(mark) => self.eat(mark),
@@ -200,7 +202,7 @@ impl Parser {
         Ok((arms, default))
     }
 
-    /// Parses a declaration without its semicolon; `None` for `void`.
+    /// Parses a declaration without the semicolon after it; returns `None` for `void`.
     fn declaration(&mut self) -> Result<Option<Declaration>, String> {
         if self.eat_word("void") {
             return Ok(None);
@@ -242,8 +244,8 @@ impl Parser {
         })
     }
 
-    /// Parses a program block (RFC 5531 section 12) into constants for its numbers. The types of its procedures are not
-    /// needed.
+    /// Parses a program block (RFC 5531 section 12) into constants for its numbers. The generator does not need the
+    /// types of the program's procedures.
     fn program(&mut self) -> Result<Vec<Definition>, String> {
         let mut numbers = Vec::new();
         let program = self.name()?;

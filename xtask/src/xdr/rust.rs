@@ -1,18 +1,18 @@
-//! Mapping from XDR types to Rust: the type of a declaration, and the code that reads it, writes it, and makes test
-//! values.
+//! Mapping from XDR types to Rust: the Rust type of a declaration, and the code that reads values, writes values, and
+//! makes test values.
 
 use super::bounds;
 use super::model::{Base, Declaration, Definition, Model, Shape};
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// Enums with a range for private use. Their values are emitted as plain numbers.
+/// Enums with a range for private use. The generator emits these enums as plain numbers.
 ///
 /// Layout types have such a range (RFC 8881 section 3.3.13). For an unknown type, a server must return an NFS error
 /// instead of refusing the message.
 const OPEN_ENUMS: &[&str] = &["layouttype4"];
 
-/// A type with all typedefs resolved.
+/// An XDR type after resolution of all typedefs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resolved {
     /// A number or boolean, by the name of its Rust type, which is also the name of its reader and writer.
@@ -23,26 +23,26 @@ pub enum Resolved {
     Fixed(i128),
     /// Opaque data of variable length, with its bound.
     Opaque(String),
-    /// An array, with its bound.
+    /// An array of variable length, with its bound.
     Array(Box<Resolved>, String),
     /// Optional data.
     Optional(Box<Resolved>),
-    /// A linked list of a struct, with its bound.
+    /// A linked list of structs, with its bound.
     List(String, String),
 }
 
-/// Resolves types of one model.
+/// Resolver of the types of one model.
 pub struct Types<'a> {
     model: &'a Model,
     asked: RefCell<HashSet<String>>,
 }
 
-/// Returns whether the enum is emitted as plain numbers.
+/// Returns whether the generator emits this enum as plain numbers.
 pub fn is_open(name: &str) -> bool {
     OPEN_ENUMS.contains(&name)
 }
 
-/// Returns the name as a Rust identifier.
+/// Returns an XDR name as a Rust identifier; keywords become raw identifiers.
 pub fn ident(name: &str) -> String {
     const KEYWORDS: &[&str] = &["as", "fn", "in", "loop", "match", "mod", "move", "ref", "type", "use", "where"];
     if KEYWORDS.contains(&name) { format!("r#{name}") } else { name.to_string() }
@@ -59,10 +59,10 @@ impl<'a> Types<'a> {
         bounds::unused(&self.asked.borrow())
     }
 
-    /// Resolves the type of a declaration in `owner`, a struct or union. `owner` is empty for a typedef.
+    /// Resolves the type of a declaration in the struct or union with the name `owner`. `owner` is empty for a typedef.
     ///
     /// # Errors
-    /// The type is not defined, or a variable length has no bound.
+    /// The type is not defined, or an item of variable length has no bound.
     pub fn resolve(&self, declaration: &Declaration, owner: &str) -> Result<Resolved, String> {
         let own = if owner.is_empty() { declaration.name.clone() } else { format!("{owner}.{}", declaration.name) };
         self.shaped(declaration, vec![own])
@@ -118,7 +118,7 @@ impl<'a> Types<'a> {
         }))
     }
 
-    /// Returns the Rust type of a declaration, under the name that the RFC gives it.
+    /// Returns the Rust type of a declaration; the type keeps its name in the RFC.
     pub fn text(&self, declaration: &Declaration, resolved: &Resolved) -> String {
         let base = match &declaration.base {
             Base::Named(name) => name.clone(),
@@ -147,7 +147,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Returns whether the type may derive `Copy`, and whether it may derive `Default`.
+    /// Returns whether a type may derive `Copy`, and whether it may derive `Default`.
     pub fn traits(&self, resolved: &Resolved) -> (bool, bool) {
         match resolved {
             Resolved::Scalar(_) => (true, true),
@@ -173,7 +173,7 @@ impl<'a> Types<'a> {
     }
 }
 
-/// Returns an expression that reads a value from `input`.
+/// Returns the source of an expression that reads a value from `input`.
 pub fn read(resolved: &Resolved) -> String {
     match resolved {
         Resolved::Scalar(name) => format!("input.{name}()?"),
@@ -186,7 +186,7 @@ pub fn read(resolved: &Resolved) -> String {
     }
 }
 
-/// Returns a function that reads a value from its argument.
+/// Returns the source of a function that reads a value from its argument.
 fn reader(resolved: &Resolved) -> String {
     match resolved {
         Resolved::Scalar(name) => format!("Reader::{name}"),
@@ -199,7 +199,8 @@ fn reader(resolved: &Resolved) -> String {
     }
 }
 
-/// Returns a statement that writes `value` to `out`. `by_ref`: `value` is the name of a reference.
+/// Returns the source of a statement that writes `value` to `out`. If `by_ref` is set, `value` is the name of a
+/// reference.
 pub fn write(resolved: &Resolved, value: &str, by_ref: bool) -> String {
     let (star, amp) = if by_ref { ("*", "") } else { ("", "&") };
     match resolved {
@@ -220,7 +221,7 @@ fn writer(resolved: &Resolved) -> String {
     }
 }
 
-/// Returns an expression that makes a test value from `seed`.
+/// Returns the source of an expression that makes a test value from `seed`.
 pub fn arbitrary(resolved: &Resolved) -> String {
     match resolved {
         Resolved::Scalar(name) => format!("seed.{name}()"),

@@ -1,5 +1,5 @@
-//! The RFC texts that contain the XDR descriptions, from a directory or from a Debian package that is unpacked, not
-//! installed.
+//! RFC texts that contain the XDR descriptions, from a directory or from a Debian package that this code unpacks
+//! without installing it.
 
 use std::error::Error;
 use std::fs;
@@ -10,7 +10,7 @@ const PACKAGE: &str = "doc-rfc-std-proposed";
 const MIRROR: &str = "http://deb.debian.org/debian";
 const SUITE: &str = "bookworm";
 
-/// Returns the XDR description in one RFC: its lines that begin with `///`, without this mark.
+/// Returns the XDR description in one RFC: the lines of the RFC that begin with `///`, without this mark.
 pub fn description(dir: &Path, rfc: u32) -> Result<String, Box<dyn Error>> {
     Ok(marked_lines(&read(dir, rfc)?))
 }
@@ -39,8 +39,8 @@ fn read(dir: &Path, rfc: u32) -> Result<String, Box<dyn Error>> {
 
 /// Downloads Debian's package of proposed standards into `scratch` and unpacks it there.
 ///
-/// The package is in the non-free component, which few machines have enabled. So apt runs with its own configuration in
-/// `scratch`. It installs nothing and does not change the machine's package lists.
+/// The package is in the non-free component, which few machines have enabled. So apt runs with a separate configuration
+/// in `scratch`. This apt run installs nothing and does not change the machine's package lists.
 pub fn download(scratch: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let sources = scratch.join("sources.list");
     fs::write(&sources, format!("deb {MIRROR} {SUITE} non-free\n"))?;

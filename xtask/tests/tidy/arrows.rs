@@ -7,13 +7,13 @@ use std::fs;
 /// Crates that may depend on tokio.
 const ASYNC: [&str; 7] = ["client", "ds", "fuse", "mgr", "net", "sim", "weir"];
 
-/// Returns the names between backticks.
+/// Returns the names between backticks in a table cell.
 fn quoted(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_string).collect()
 }
 
-/// Returns the crates and their allowed dependencies, from a Markdown table with the columns crate, what it is, may
-/// depend on.
+/// Returns the crates and their allowed dependencies, from a Markdown table with the columns "crate", "what it is" and
+/// "may depend on".
 fn arrows(markdown: &str) -> BTreeMap<String, BTreeSet<String>> {
     let rows = markdown.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
     let mut table = rows.skip_while(|cells| cells[..] != ["", "crate", "what it is", "may depend on", ""]).skip(2);
@@ -21,7 +21,7 @@ fn arrows(markdown: &str) -> BTreeMap<String, BTreeSet<String>> {
     rows.map(|cells| (cells[1].trim_matches('`').to_string(), quoted(cells[3]))).collect()
 }
 
-/// Returns the manifests of the crates in `crates/` and of xtask, by name.
+/// Returns the texts of `Cargo.toml` of the crates in `crates/` and of xtask, by crate name.
 fn manifests() -> BTreeMap<String, toml::Table> {
     let read = |path: std::path::PathBuf| {
         let text = fs::read_to_string(path.join("Cargo.toml")).ok()?;

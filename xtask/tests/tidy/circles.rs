@@ -1,11 +1,12 @@
 //! Import cycles: the largest set of files of a crate that import each other, directly or through other files.
 //!
-//! Imports between a module and the modules below it do not count: `a.rs` has types, and `a/*.rs` their operations.
+//! Imports between a module and its submodules do not count: `a.rs` typically has types, and `a/*.rs` has the
+//! operations on these types.
 
 use crate::tree::{Source, code, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A module: the names on the path from the root of its crate.
+/// A module, as the list of names on the path from the root of its crate.
 type Module = Vec<String>;
 type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
@@ -21,8 +22,8 @@ fn module(path: &str) -> Option<(String, Module)> {
     (!is_test).then(|| (krate.to_owned(), if is_root { Module::new() } else { names }))
 }
 
-/// The paths that begin with `crate`, `super` or `self` in `text`. The paths of a group, `crate::{a, b::c}`, are
-/// returned one by one.
+/// Returns the Rust paths in `text` that begin with `crate`, `super` or `self`. Splits a group such as
+/// `crate::{a, b::c}` into single paths.
 fn paths(text: &str) -> Vec<String> {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let mut found = Vec::new();
@@ -41,7 +42,8 @@ fn paths(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the module to which a path in `from` leads: the longest part of the path that names a module.
+/// Returns the module to which a Rust path in the module `from` leads: the longest prefix of the path that names a
+/// module.
 fn target(path: &str, from: &Module, modules: &BTreeSet<Module>) -> Module {
     let mut at = if path.starts_with("crate") { Module::new() } else { from.clone() };
     for name in path.split("::") {
@@ -71,7 +73,7 @@ fn imports(files: &[(Module, String)]) -> Imports {
     files.iter().map(of_one).collect()
 }
 
-/// Returns everything that a module imports, directly or through other modules.
+/// Returns all modules that a module imports, directly or through other modules.
 fn reached(from: &Module, imports: &Imports) -> BTreeSet<Module> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from.clone()]);
     while let Some(module) = open.pop() {
@@ -84,7 +86,7 @@ fn reached(from: &Module, imports: &Imports) -> BTreeSet<Module> {
     found
 }
 
-/// Returns the import cycles of a crate.
+/// Returns the import cycles of a crate, each as a set of modules.
 fn circles(imports: &Imports) -> BTreeSet<BTreeSet<Module>> {
     let reached: BTreeMap<&Module, BTreeSet<Module>> =
         imports.keys().map(|module| (module, reached(module, imports))).collect();

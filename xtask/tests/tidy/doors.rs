@@ -1,9 +1,9 @@
-//! I/O boundaries: pure crates name no source of I/O, time or randomness, and some libraries are named in one folder
-//! only.
+//! I/O boundaries: pure crates name no source of I/O, time or randomness, and only one folder may name certain
+//! libraries.
 
 use crate::tree::{code, report, rust_files};
 
-/// Crates without sockets, disks, clocks and random numbers.
+/// Pure crates, which use no sockets, disks, clocks and random numbers.
 const CORES: [&str; 8] = ["types", "xdr", "wire", "layout", "meta", "nfs", "trace", "chart"];
 
 /// Names that a pure crate may not use: it receives files, times and random numbers as arguments.

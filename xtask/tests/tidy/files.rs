@@ -1,4 +1,5 @@
-//! Module documentation, lengths of files and functions, and paths that exist on one machine only.
+//! Checks of source files: module documentation, lengths of files and functions, and absolute paths that exist on one
+//! machine only.
 
 use crate::tree::{Source, files_with, report, rust_files};
 
@@ -6,7 +7,7 @@ use crate::tree::{Source, files_with, report, rust_files};
 const FILE_MAX: usize = 800;
 /// Maximum number of lines of a function.
 const FUNCTION_MAX: usize = 70;
-/// Prefixes of paths that exist on one machine only.
+/// Prefixes of absolute paths that exist on one machine only.
 const MACHINE_PATHS: [&str; 3] = ["/work/", "/home/", "/root/"];
 
 #[test]
@@ -35,9 +36,10 @@ fn functions_are_short() {
     report(problems);
 }
 
-/// Returns line, name and length of every function with a body.
+/// Returns the line number, the name and the length in lines of every function with a body.
 ///
-/// The files are formatted: a function ends at the first brace that is indented as far as the function is.
+/// All files are formatted by rustfmt, so a function ends at the first closing brace with the indentation of the
+/// function.
 fn functions(text: &str) -> Vec<(usize, String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
@@ -72,7 +74,7 @@ fn folders_have_no_mod_file() {
 fn no_path_of_one_machine() {
     let mut problems = Vec::new();
     for source in files_with(&["rs", "md", "toml", "sh", "py", "hex", "x", "yml"]) {
-        // This file contains the prefixes that it searches for.
+        // Skip this file, because it contains the prefixes for which the check searches.
         if source.path.ends_with("tests/tidy/files.rs") {
             continue;
         }
@@ -86,7 +88,7 @@ fn no_path_of_one_machine() {
     report(problems);
 }
 
-/// Returns whether a path that follows `before` is the rest of a longer path.
+/// Returns whether a path that follows the text `before` is only the end of a longer path.
 fn ends_in_word(before: &str) -> bool {
     before.ends_with(|c: char| c.is_alphanumeric() || "._-~$}".contains(c))
 }

@@ -33,8 +33,7 @@ fn targets_are_registered_and_tested() {
     report(problems);
 }
 
-/// Returns the name after `head` and the text up to the end of the block, for every block of the file that begins with
-/// `head`.
+/// Returns, for every block of the file that begins with `head`, the name after `head` and the text of the block.
 fn blocks<'a>(text: &'a str, head: &str) -> Vec<(&'a str, &'a str)> {
     let starts = text.match_indices(head).filter(|(at, _)| *at == 0 || text[..*at].ends_with('\n'));
     let block = |at: usize| {
@@ -49,8 +48,8 @@ fn words(text: &str) -> BTreeSet<&str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect()
 }
 
-/// Returns the decoders, and the code that may call them: the names that each block of code mentions, by the block's
-/// name.
+/// Returns the decoders, and a map from the name of each code block to the names that the block mentions (possible
+/// calls).
 fn mentions(sources: &[Source]) -> (BTreeMap<&str, &str>, BTreeMap<&str, BTreeSet<&str>>) {
     let mut decoders = BTreeMap::new();
     let mut mentioned: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Links in Markdown files: each relative link leads to a file of the project and, with `#`, to a heading in it.
+//! Links in Markdown files: each relative link leads to a file of the project and, with `#`, to a heading in that file.
 
 use crate::tree::{Source, files_with, report, root};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ fn links(text: &str) -> Vec<String> {
         if in_code {
             continue;
         }
-        // Every second part is between backquotes, so it is code.
+        // Skip every second part: it is between backquotes, so it is code.
         let plain: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         for part in plain.split("](").skip(1) {
             if let Some((target, _)) = part.split_once(')') {
@@ -26,7 +26,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the anchors of the headings in `text`, as GitHub makes them.
+/// Returns the anchors of the headings in `text`, formed by the rules of GitHub.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |heading: &str| {

@@ -2,10 +2,10 @@
 
 use crate::tree::{files_with, report, root};
 
-/// Folders whose paths are checked.
+/// Folders below which this test checks that a path exists.
 const FOLDERS: [&str; 7] = ["crates/", "tests/mount/", "tests/kernel-client/", "bench/", "xtask/", "fuzz/", "docs/"];
 
-/// Returns the checked paths in `text`, with groups such as `{a,b}` expanded.
+/// Returns the paths in `text` to check, with groups such as `{a,b}` expanded.
 fn paths(text: &str) -> Vec<String> {
     let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let paths = quoted.filter(|quoted| FOLDERS.iter().any(|folder| quoted.starts_with(folder)));

@@ -1,13 +1,13 @@
-//! Shelves: folders with a plural name, such as `ops`. The parent module registers their files, which never name one
-//! another.
+//! Plural folders ("shelves"), such as `ops`: the parent module registers the files of the folder, and these files
+//! never name one another.
 
 use crate::tree::{Source, code, report, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
 
 const SHELVES: [&str; 8] = ["ops", "kinds", "drivers", "engines", "attrs", "commands", "disks", "transports"];
 
-/// Returns the place of a file on a shelf: the folder of the shelf, the shelf's name, and the item that the file
-/// belongs to.
+/// Returns the place of a file in a plural folder: the parent folder, the name of the plural folder, and the item to
+/// which the file belongs.
 fn place(path: &str) -> Option<(&str, &str, &str)> {
     let parts: Vec<&str> = path.split('/').collect();
     let at = parts[..parts.len() - 1].iter().position(|part| SHELVES.contains(part))?;
@@ -15,7 +15,7 @@ fn place(path: &str) -> Option<(&str, &str, &str)> {
     Some((&path[..folder + 1 + parts[at].len()], parts[at], parts[at + 1].trim_end_matches(".rs")))
 }
 
-/// Returns the modules of the same shelf that `text` names: after `super::` or the name of the shelf, alone or in
+/// Returns the modules of the same plural folder that `text` names, after `super::` or the folder's name, alone or in
 /// braces.
 fn named(text: &str, shelf: &str, deep: bool) -> BTreeSet<String> {
     let text = code(text);

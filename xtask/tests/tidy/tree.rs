@@ -1,9 +1,9 @@
-//! The source files of the project, and their code without comments and strings.
+//! Source files of the project, and their code without comments and strings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A source file.
+/// A source file of the project.
 pub struct Source {
     /// The path of the file, relative to the root of the project.
     pub path: String,
@@ -23,7 +23,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent folder").to_path_buf()
 }
 
-/// Returns every Rust file of the project, in order of path.
+/// Returns every Rust file of the project, sorted by path.
 pub fn rust_files() -> Vec<Source> {
     let mut found = files_with(&["rs"]);
     found.retain(|source| !source.path.starts_with("target/"));
@@ -31,7 +31,7 @@ pub fn rust_files() -> Vec<Source> {
     found
 }
 
-/// Returns every file with one of the extensions, in order of path.
+/// Returns every file of the project with one of these extensions, sorted by path.
 pub fn files_with(extensions: &[&str]) -> Vec<Source> {
     let mut found = Vec::new();
     walk(&root(), extensions, &mut found);
@@ -56,14 +56,15 @@ fn walk(folder: &Path, extensions: &[&str], found: &mut Vec<Source>) {
     }
 }
 
-/// Fails with one line per problem, if there are any.
+/// Panics with one line per problem, unless the list of problems is empty.
 pub fn report(problems: Vec<String>) {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
 /// Returns `text` without line comments and string literals. Line numbers stay the same.
 ///
-/// This is enough to search for names, although it handles neither strings over several lines nor raw strings.
+/// The result is good enough to search for names, although this function handles neither multi-line strings nor raw
+/// strings.
 pub fn code(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {

@@ -19,9 +19,10 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 const IN_FLIGHT: [usize; 3] = [1, 4, 16];
-/// Duration of the create phase of a round, and of its stat phase.
+/// Duration of the create phase of a round, and duration of the stat phase of a round.
 const LONG: Duration = Duration::from_secs(3);
-/// Maximum number of files in one round. Without it, faster creates would make a larger directory for the stats.
+/// Maximum number of files in one round. Without this limit, faster creates would give the stat phase a larger
+/// directory.
 const FILES_MAX: u64 = 5000;
 const KINDS: [&str; 3] = ["create and close", "stat", "unlink"];
 
@@ -44,7 +45,7 @@ pub struct Phase {
     flushes: f64,
 }
 
-/// The values of all rounds, for each column.
+/// The values of all rounds, by column of the table.
 #[derive(Default, Clone)]
 struct Found([Vec<f64>; 4]);
 
@@ -90,7 +91,7 @@ pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Measures a floor: durable 4 KiB overwrites per second.
+/// Measures the floor of creates: durable 4 KiB overwrites of a file per second.
 fn syncs(path: &Path, long: Duration) -> Outcome<f64> {
     let file = File::create(path)?;
     let block = [0x5a; 4096];
@@ -105,14 +106,14 @@ fn syncs(path: &Path, long: Duration) -> Outcome<f64> {
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Measures a floor: durable redb commits per second.
+/// Measures the floor of a database: durable redb commits per second.
 fn commits(path: &Path, long: Duration) -> Outcome<f64> {
     const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("floor");
     let database = Database::create(path)?;
     let (start, mut done) = (Instant::now(), 0u64);
     while start.elapsed() < long {
         let mut writing = database.begin_write()?;
-        // The mgr's store uses this option, too.
+        // Use the same redb option as the mgr's metadata store.
         writing.set_quick_repair(true);
         writing.open_table(TABLE)?.insert(&done.to_be_bytes()[..], &[0x5a; 200][..])?;
         writing.commit()?;
@@ -129,7 +130,7 @@ pub fn work(errand: &Errand) -> Outcome<[Phase; 3]> {
         let round = Round { mount: mount.clone(), dir, in_flight: errand.in_flight };
         let (create, made) = round.phase(Kind::Create, FILES_MAX, errand.long).await?;
         let (stat, _) = round.phase(Kind::Stat { made }, u64::MAX, errand.long).await?;
-        // Remove all files, whatever time this takes.
+        // Remove all files without a time limit.
         let (unlink, _) = round.phase(Kind::Unlink, made, Duration::MAX).await?;
         mount.remove(&mount.root(), errand.dir.as_bytes()).await?;
         mount.disconnect().await?;
@@ -152,7 +153,7 @@ impl Kind {
                 let options = CreateOptions { exclusive: true, ..CreateOptions::default() };
                 mount.create(dir, &name(number), options).await?.close().await?;
             }
-            // The large step makes consecutive lookups ask for distant names.
+            // Use a large step, so that consecutive lookups request names that are far apart in the directory.
             Kind::Stat { made } => drop(mount.lookup(dir, &name(number.wrapping_mul(7919) % made)).await?),
             Kind::Unlink => mount.remove(dir, &name(number)).await?,
         }
@@ -167,8 +168,8 @@ struct Round {
 }
 
 impl Round {
-    /// Runs operations of this kind until `most` have begun or `long` has passed. Returns their results and their
-    /// number.
+    /// Runs operations of this kind until `most` operations have begun or the time `long` has passed. Returns the
+    /// results and the number of operations.
     async fn phase(&self, kind: Kind, most: u64, long: Duration) -> Outcome<(Phase, u64)> {
         let flushes = flushes(&self.mount).await?;
         let (start, next) = (Instant::now(), Arc::new(AtomicU64::new(0)));

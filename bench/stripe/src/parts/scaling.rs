@@ -10,10 +10,10 @@ use crate::{Moved, Outcome, Role, Setup};
 use std::fs;
 
 const COUNTS: [usize; 4] = [1, 2, 4, 8];
-/// Duration of a stream at the full rate of the links: so long that the bytes in buffers hardly matter.
+/// Duration of a stream at the full rate of the links, long enough that the bytes in socket buffers are negligible.
 const SECONDS: u64 = 7;
 
-/// A cluster with this number of iods, and the MB/s of each round.
+/// A measured cluster: its number of iods, and the MB/s of each round.
 struct Width {
     iods: usize,
     cluster: Cluster,
@@ -65,7 +65,7 @@ impl Width {
         let errand = || Errand { url: url.clone(), local: None, len, checksums: true };
         self.write.push(rate(client, len, &Role::Put(errand()))?);
         self.read.push(rate(client, len, &Role::Get(errand()))?);
-        // The next round needs the disk space. The reads of this round came from the page cache of the iods.
+        // Remove the file, because the next round needs the disk space.
         run_role::<()>(&client.prefix, &Role::Remove(url)).map(drop)
     }
 }

@@ -12,25 +12,26 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes per read.
+/// Length of each read in bytes.
 const LEN: u32 = 4096;
-/// Length of the file that is read: more than the processor's caches hold, little enough for the page cache.
+/// Length in bytes of the file that clients read: larger than the processor's caches, and small enough for the page
+/// cache.
 const SPREAD: u64 = 256 << 20;
 const CONNECTIONS: [usize; 2] = [1, 4];
-/// Number of turns of each server in a round, and the duration of a turn. Turns are short, so that other load on the
-/// machine affects all servers alike.
+/// Number of measurements (turns) of each server in a round, and the duration of a turn. Turns are short, so that other
+/// load on the machine affects all servers equally.
 const TURNS: u32 = 40;
 const TURN: Duration = Duration::from_millis(50);
-/// Reads of each client before the measurement begins.
+/// Number of warm-up reads of each client before the measurement begins.
 const WARM: u64 = 2000;
 
 /// A client with one read in flight at a time.
 pub trait Reads: Send {
-    /// Reads `len` bytes at `offset`.
+    /// Reads `len` bytes of the file at `offset`.
     fn read(&mut self, offset: u64, len: u32) -> Outcome<&[u8]>;
 }
 
-/// A server under test with its clients and the results so far.
+/// A measured server with its clients and its results so far.
 struct Side {
     name: String,
     pid: u32,
@@ -38,7 +39,7 @@ struct Side {
     found: Found,
 }
 
-/// Results of all rounds.
+/// Results of all rounds for this server.
 #[derive(Default)]
 struct Found {
     rate: Vec<f64>,
@@ -47,10 +48,10 @@ struct Found {
     cpu: Vec<f64>,
 }
 
-/// The measurements of one round.
+/// The measurements of one server in one round.
 struct Round {
     reads: u64,
-    /// Reads per second in each turn.
+    /// Reads per second of all clients in each turn.
     rates: Vec<f64>,
     cpu: f64,
     times: Histogram<u64>,
@@ -116,7 +117,7 @@ fn add(table: &mut Table, kind: &str, connections: usize, sides: &[Side; 3]) {
     }
 }
 
-/// Gives both servers the same bytes, which are in the page cache afterwards.
+/// Writes the same bytes for both servers. The bytes are then in the page cache.
 fn fill(path: &Path, iod: &str) -> Outcome<()> {
     let (mut client, file) = (Client::new(iod, true)?, File::create(path)?);
     let mut piece = vec![0; 1 << 20];
@@ -132,12 +133,12 @@ fn fill(path: &Path, iod: &str) -> Outcome<()> {
             return Err(format!("the iod answers something else than was written at {at}").into());
         }
     }
-    // Later write-back would disturb the measurement.
+    // Sync now, because write-back during the measurement would disturb the results.
     file.sync_all()?;
     client.commit()
 }
 
-/// Measures the floor: the same reads without a server.
+/// Measures the floor: the same reads from the local file, without a server.
 fn local(setup: &Setup, path: &Path, table: &mut Table) -> Outcome<()> {
     struct Local(File, Vec<u8>);
     impl Reads for Local {
@@ -164,7 +165,7 @@ impl Side {
         Ok(Side { name: name.to_owned(), pid, clients, found: Found::default() })
     }
 
-    /// Runs one turn: all clients read concurrently for about `duration`.
+    /// Runs one turn of a server: all clients read concurrently for about `duration`.
     fn turn(&mut self, duration: Duration, round: &mut Round) -> Outcome<()> {
         let (cpu, start) = (cpu_of(self.pid)?, Instant::now());
         let mut seed = [0; 8];
@@ -188,12 +189,12 @@ impl Side {
     }
 }
 
-/// Runs one round: the servers take turns, [`TURNS`] turns each.
+/// Runs one round: measures the servers alternately, each in [`TURNS`] turns.
 fn round(sides: &mut [Side], turn: Duration) -> Outcome<()> {
     let new = |_: &Side| Ok(Round { reads: 0, rates: Vec::new(), cpu: 0.0, times: Histogram::new(3)? });
     let mut rounds = sides.iter().map(new).collect::<Outcome<Vec<_>>>()?;
     for first in 0..TURNS as usize {
-        // Each server is the first one equally often.
+        // Rotate the order, so that each server is measured first equally often.
         for i in 0..sides.len() {
             let i = (first + i) % sides.len();
             sides[i].turn(turn, &mut rounds[i])?;

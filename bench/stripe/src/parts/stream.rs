@@ -13,10 +13,10 @@ use std::process::Command;
 use std::time::Instant;
 
 const IODS: usize = 4;
-/// Bytes of the stream in each direction.
+/// Length of the stream in bytes, in each direction.
 const LEN: u64 = 1 << 30;
 
-/// A way to move the file, and its results.
+/// A side of the comparison: a way to transfer the file, and the results.
 struct Way {
     name: &'static str,
     by: By,
@@ -31,14 +31,14 @@ enum By {
     Command,
 }
 
-/// Results of all rounds.
+/// Results of all rounds for one side and direction.
 #[derive(Default)]
 struct Found {
     /// CPU seconds per GB of client and servers.
     cpu: Vec<f64>,
     /// CPU seconds per GB of the client alone.
     client: Vec<f64>,
-    /// GB per second.
+    /// Throughput in GB per second.
     rate: Vec<f64>,
 }
 
@@ -104,7 +104,7 @@ fn add(table: &mut Table, kind: &str, ways: &[Way; 4]) {
     }
 }
 
-/// Makes a file of random bytes, which is in the page cache afterwards.
+/// Makes a file of random bytes. The bytes are then in the page cache.
 fn make(path: &Path, len: u64) -> Outcome<()> {
     let (mut file, mut piece) = (File::create(path)?, vec![0; PIECE]);
     for _ in (0..len).step_by(PIECE) {
@@ -144,7 +144,7 @@ impl Found {
 }
 
 impl Scene<'_> {
-    /// Runs one round: writes the file, reads it back, compares, and removes it.
+    /// Runs one round: writes the file, reads the file back, compares the bytes, and removes the file.
     fn round(&self, way: &mut Way, round: u32) -> Outcome<()> {
         let url = format!("{}{}-{round}", self.cluster.url, way.name.replace([' ', ','], "-"));
         self.measure(&mut way.write, || self.write(way.by, &url))?;

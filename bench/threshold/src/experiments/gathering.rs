@@ -1,4 +1,5 @@
-//! E6: eight clients write the records of one file in turns, with an mgr that gathers and with one that does not.
+//! Experiment E6: eight clients alternately write the records of one file, with an mgr that gathers writes and with an
+//! mgr that does not.
 
 use crate::report::{Bound, Table, ratios};
 use crate::rig::{On, Rig};

@@ -1,5 +1,5 @@
-//! E23, E24: writes through the page cache, with O_DIRECT, and by the client core without a mount, by number of clients
-//! and length of requests.
+//! Experiments E23 and E24: writes through the page cache, with O_DIRECT, and by the client core without a mount, by
+//! number of clients and length of requests.
 
 use super::sweep::{keep, median};
 
@@ -12,8 +12,8 @@ use chart::{Chart, Curve, bytes};
 use std::fs;
 use trace::Generator;
 
-/// A way to write: its name, the options of the mount (`None`: the client core without a mount), the options of the
-/// replay, and the length of a request.
+/// An access method for writes: its name, the options of the mount (`None`: the client core without a mount), the
+/// options of the replay, and the length of a request.
 type Way = (&'static str, Option<&'static str>, &'static [&'static str], u32);
 
 const WAYS: [Way; 5] = [

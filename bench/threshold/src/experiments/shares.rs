@@ -1,4 +1,5 @@
-//! E7: the digitisation trace, in which few large requests contain nearly all bytes, under several thresholds.
+//! Experiment E7: the digitisation trace, in which few large requests contain nearly all bytes, under several
+//! thresholds.
 
 use super::sweep::median;
 use crate::report::{Bound, Table, ratios};
@@ -8,7 +9,8 @@ use crate::{Outcome, Setup};
 use chart::{Chart, Curve};
 use std::fs;
 
-/// The thresholds: name, options of the replay, and horizontal position in the chart (0: not drawn).
+/// The write thresholds of the experiment: name, options of the replay, and horizontal position in the chart (0: not
+/// drawn).
 const WAYS: [(&str, &[&str], f64); 7] = [
     ("direct", &["--each", "--write-threshold", "0"], 256.0),
     ("T=1K", &["--write-threshold", "1K"], 1024.0),
@@ -19,7 +21,7 @@ const WAYS: [(&str, &[&str], f64); 7] = [
     ("direct, gathered", &["--write-threshold", "0"], 0.0),
 ];
 
-/// Variants of the trace.
+/// Variants of the digitisation trace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Short,
@@ -44,7 +46,8 @@ impl Kind {
         }
     }
 
-    /// Returns the number of rounds. The long trace has half a gigabyte, so it gets only one round.
+    /// Returns the number of rounds for this variant. The long trace has half a gigabyte, so the experiment replays it
+    /// only once.
     fn rounds(self, setup: &Setup) -> u32 {
         if self == Kind::Long { 1 } else { setup.rounds }
     }
@@ -61,7 +64,7 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<T
     for round in 0..kind.rounds(setup) {
         for (way, (called, options, _)) in WAYS.iter().enumerate() {
             let words = [&words, *options].concat();
-            // Counting takes seconds, so only the first round counts.
+            // Counting the WRITE requests of the iods takes seconds, so count them only in the first round.
             let counting = round == 0 && !setup.quick;
             let run = if counting { rig.counted(On::Weir, &words) } else { rig.replay(On::Weir, &words) }?;
             rates[way].push(run.rate() / 1e6);
@@ -85,8 +88,8 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<T
     Ok(table)
 }
 
-/// Adds the targets. With its fsyncs, the trace waits for the disks after every two or three requests, whatever the
-/// threshold. So there the target is only that T=32K is not much slower than another threshold.
+/// Adds the targets to the table. The trace with fsyncs waits for the disks after every two or three requests, whatever
+/// the threshold. So for this variant the target is only that T=32K is not much slower than any other threshold.
 fn targets(kind: Kind, rates: &[Vec<f64>], table: &mut Table) {
     let over = |of: usize, to: usize| ratios(&rates[of], &rates[to]);
     if kind == Kind::Fsync {

@@ -1,4 +1,5 @@
-//! E2: creation and removal of small files, replayed through the client core, and Debian's postmark on a mount.
+//! Experiment E2: creation and removal of small files, replayed through the client core, and Debian's postmark on a
+//! mount.
 
 use super::sweep::WAYS;
 use crate::report::{Bound, Table, ratios};
@@ -38,7 +39,7 @@ pub fn replayed(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
     Ok(table)
 }
 
-/// The mounts and, last, the local file system.
+/// The directories for postmark: the mounts and, last, the local file system.
 const MOUNTS: [(&str, &str); 4] = [
     ("direct, gathered", "write_threshold=0"),
     ("indirect", "write_threshold=max"),

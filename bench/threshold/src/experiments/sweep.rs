@@ -1,4 +1,4 @@
-//! E1, E3, E4: writes of all sizes under every threshold.
+//! Experiments E1, E3 and E4: writes of all sizes under every write threshold.
 
 use crate::report::{Bound, Table};
 use crate::rig::{IODS, On, Rig, Run};
@@ -18,7 +18,7 @@ pub enum Kind {
     Random,
 }
 
-/// The thresholds that take turns: name, and options of the replay.
+/// The write thresholds that the experiment compares alternately: name, and options of the replay.
 pub const WAYS: [(&str, &[&str]); 6] = [
     ("direct", &["--each", "--write-threshold", "0"]),
     ("indirect", &["--write-threshold", "max"]),
@@ -50,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// Returns the number of clients.
+    /// Returns the number of clients in the experiment.
     fn clients(self) -> u64 {
         if self == Kind::Ten { 10 } else { 1 }
     }
@@ -62,7 +62,8 @@ impl Kind {
         (bytes / size).min(most).max(self.clients()) / self.clients()
     }
 
-    /// Returns how often to repeat the writes and their fsync so that a run takes long enough at `rate` bytes a second.
+    /// Returns how often a trace repeats the writes and their fsync, so that a run takes long enough at `rate` bytes
+    /// per second.
     fn times(self, setup: &Setup, size: u64, rate: f64) -> u64 {
         let group = (self.count(setup, size) * self.clients() * size) as f64;
         let seconds = if setup.quick { 0.3 } else { 1.2 };
@@ -83,8 +84,8 @@ impl Kind {
             groups.extend_from_slice(group);
             groups.push(Op::of(Action::Fsync, 0));
         }
-        // The parts of the clients begin on different iods, whatever the size. The bytes before them are for the
-        // untimed writes, which create objects and connections.
+        // The file regions of the clients begin on different iods, whatever the size of the writes. The untimed writes
+        // go to the bytes before these regions, and create objects and connections.
         let part = |client: u64| {
             let warm = (0..IODS as u64).map(|iod| Op::write(0, iod * UNIT + client, 1));
             let shift = FILE + client * ((count * size).next_multiple_of(1 << 20) + UNIT);
@@ -101,20 +102,21 @@ impl Kind {
 const WARM: &str = "10";
 const FILE: u64 = 32 << 20;
 const UNIT: u64 = 64 << 10;
-/// Number of groups in the first run. Its rate determines the number of groups of the timed runs.
+/// Number of write groups in the first run. The rate of the first run determines the number of groups of the timed
+/// runs.
 const FIRST: u64 = 3;
 
-/// Writes a trace to a file; returns its path.
+/// Writes a trace to a file; returns the path of the file.
 pub fn keep(rig: &Rig, name: &str, trace: &Trace) -> Outcome<PathBuf> {
     let path = rig.room.join(name);
     fs::write(&path, trace::print(trace))?;
     Ok(path)
 }
 
-/// The results of an experiment.
+/// The results of one sweep over thresholds and sizes.
 struct Found {
     sizes: Vec<u64>,
-    /// MB/s, indexed by threshold, size and round.
+    /// Throughput in MB/s, indexed by threshold, size and round.
     rates: Vec<Vec<Vec<f64>>>,
 }
 
@@ -136,7 +138,7 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<T
     Ok(found.table(kind, setup))
 }
 
-/// Makes a trace for each threshold, long enough to measure. Thresholds that are about equally fast get equal traces.
+/// Makes a trace for each threshold, long enough to measure. Thresholds with about the same speed get the same trace.
 fn traces(kind: Kind, setup: &Setup, rig: &Rig, size: u64) -> Outcome<Vec<PathBuf>> {
     let mut rates = Vec::new();
     for (way, (_, options)) in WAYS.iter().enumerate() {
@@ -156,7 +158,7 @@ fn replay(rig: &Rig, trace: &Path, options: &[&str]) -> Outcome<Run> {
 }
 
 impl Found {
-    /// Returns the ratio of the rates of two thresholds at a size, for each round.
+    /// Returns the ratio of the throughputs of two thresholds at one size, for each round.
     fn ratio(&self, of: usize, to: usize, size: usize) -> Vec<f64> {
         self.rates[of][size].iter().zip(&self.rates[to][size]).map(|(a, b)| a / b).collect()
     }
@@ -176,8 +178,8 @@ impl Found {
         (0..rounds).map(|round| of_round(round).unwrap_or(0.0)).collect()
     }
 
-    /// Compares a threshold with the faster of direct and indirect. Returns the size at which the median ratio is
-    /// smallest, and the ratio of each round at this size.
+    /// Compares a threshold with the faster of the direct path and the mgr path. Returns the size at which the median
+    /// ratio is smallest, and the ratio of each round at this size.
     fn least(&self, way: usize) -> (u64, Vec<f64>) {
         let share = |size: usize, round: usize| {
             let better = self.rates[DIRECT][size][round].max(self.rates[INDIRECT][size][round]);
@@ -236,11 +238,12 @@ impl Found {
     }
 }
 
-/// Compares the crossing with that of E1, if E1 was measured into the same directory.
+/// Compares the crossing size of this experiment with the crossing size of E1, if the results directory has results of
+/// E1.
 fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     let path = setup.out.join(if setup.quick { "crossing-quick" } else { "crossing" });
     match kind {
-        // If the file cannot be written, only the comparison is left out.
+        // Ignore a write error: without this file only a later comparison is missing.
         Kind::One => drop(fs::write(&path, median(crossing).to_string())),
         _ => {
             let Some(of_one) = fs::read_to_string(&path).ok().and_then(|text| text.parse::<f64>().ok()) else { return };
@@ -251,7 +254,7 @@ fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     }
 }
 
-/// Returns the middle value; of an even number of values the upper one.
+/// Returns the median; for an even number of values, the upper of the two middle values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
