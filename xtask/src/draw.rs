@@ -93,11 +93,14 @@ fn sentences_of(text: &str) -> Vec<(usize, String)> {
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         in_code ^= line.starts_with("```");
-        let begins = line.is_empty() || line.starts_with(['#', '|', '-', '*', '`']);
-        if begins {
+        let item = line.split_once(". ").filter(|(number, _)| number.parse::<u32>().is_ok());
+        let begins = line.is_empty() || line.starts_with(['#', '|', '-', '*']) || line.starts_with("```");
+        if begins || item.is_some() {
             end(&mut paragraph, &mut found);
         }
-        if !in_code && !line.is_empty() && !line.starts_with(['#', '`']) && !line.starts_with("| ---") {
+        let is_prose = !line.is_empty() && !["#", "```", "| ---"].iter().any(|mark| line.starts_with(mark));
+        let line = item.map_or(line, |(_, text)| text);
+        if !in_code && is_prose {
             paragraph.0 = if paragraph.1.is_empty() { number } else { paragraph.0 };
             paragraph.1 += &format!("{line} ");
         }
@@ -136,9 +139,15 @@ mod tests {
     fn comments_and_sentences_are_found() {
         let rust = "//! Head,\n//! second line.\n\nfn f() {} // not this\n    /// Doc.\n";
         assert_eq!(comments_of(rust), [(1, "Head, second line.".to_owned()), (5, "Doc.".to_owned())]);
-        let page = "# Title\n\nThe first one is\nlong. The second one is short.\n```\nno code. here is none\n```\n* an item with words\n";
-        let found = ["The first one is long.", "The second one is short.", "* an item with words"];
-        assert_eq!(sentences_of(page), [(3, found[0].to_owned()), (3, found[1].to_owned()), (8, found[2].to_owned())]);
+        let page = "# Title\n\nThe first one is\nlong. The second one is short.\n```\nno code. here is none\n```\n* an item with words\n1. Make it `so` with\n`weir mkfs`.\n2. Start the daemons.\n";
+        let found = [
+            (3, "The first one is long."),
+            (3, "The second one is short."),
+            (8, "* an item with words"),
+            (9, "Make it `so` with `weir mkfs`."),
+            (11, "Start the daemons."),
+        ];
+        assert_eq!(sentences_of(page), found.map(|(line, text)| (line, text.to_owned())));
     }
 
     #[test]
