@@ -109,8 +109,7 @@ fn apply(client: &mut Client, model: &mut Vec<u8>, object: u64, op: &Op, seed: u
                 assert_eq!((data, hole), (None, None));
                 return;
             }
-            // SEEK may report a zeroed range as data or as a hole, because the local file system decides. But all bytes
-            // that SEEK skips or reports as a hole must be zeros in the model.
+            // A zeroed range may be data or a hole. Bytes that SEEK skips or reports as a hole are zeros in the model.
             let first = data.unwrap_or(size);
             assert!(from <= first && first <= size);
             assert!(model[*offset as usize..first as usize].iter().all(|b| *b == 0));
