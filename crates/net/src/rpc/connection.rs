@@ -7,7 +7,7 @@ use super::pending::{Call, Pending};
 use super::receive::{Begun, ReceiveError, Receiver};
 use super::{Limits, Refusal};
 use crate::transports::{Stream, connection_id};
-use crate::{Address, Counters, Error, User, local, seldom, task};
+use crate::{Address, Counters, Error, User, local, may_log, task};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::future::Future;
@@ -630,7 +630,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             Ok(None) => break Error::broken("closed by the peer"),
             Err(e) => {
                 if let ReceiveError::Malformed(_) = e {
-                    if let Some(left_out) = seldom("no record", link.machine()) {
+                    if let Some(left_out) = may_log("no record", link.machine()) {
                         tracing::warn!(peer = %link.peer, left_out, error = %e, "disconnected a peer: bad record");
                     }
                     link.counters.malformed();
@@ -648,7 +648,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             Ok(Message::Call(header)) => (header.xid, Some(header)),
             Ok(Message::WrongVersion { xid }) => (xid, None),
             Err(e) => {
-                if let Some(left_out) = seldom("no message", link.machine()) {
+                if let Some(left_out) = may_log("no message", link.machine()) {
                     tracing::warn!(peer = %link.peer, left_out, error = %e, "disconnected a peer: not an RPC message");
                 }
                 link.counters.malformed();

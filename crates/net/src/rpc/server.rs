@@ -4,7 +4,7 @@ use super::Limits;
 use super::connection::{Connection, Service, machine};
 use super::inside::Door;
 use super::memory::Memory;
-use crate::{Address, Counters, Listener, seldom, task};
+use crate::{Address, Counters, Listener, may_log, task};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -134,7 +134,7 @@ impl Shared {
         let machine = machine(peer, user);
         let why = self.connections().full(machine, &self.limits);
         why.inspect(|why| {
-            if let Some(left_out) = seldom(why, machine) {
+            if let Some(left_out) = may_log(why, machine) {
                 tracing::warn!(%peer, left_out, "refused a connection: {why}");
             }
             self.counters.refused();
