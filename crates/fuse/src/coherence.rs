@@ -112,7 +112,7 @@ impl Coherence {
             own: own.clone(),
             transport: OnceLock::new(),
         });
-        coherence.mount.keep_with(Arc::new(Recalled(coherence.own.clone())))?;
+        coherence.mount.set_upper_cache(Arc::new(Recalled(coherence.own.clone())))?;
         Ok(coherence)
     }
 

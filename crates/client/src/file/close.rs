@@ -5,7 +5,7 @@ use super::Open;
 use crate::compound::{Compound, Failed, Results};
 use crate::inode::{StatusOnly, append_return};
 use crate::mount::names::{append_rename, take_rename};
-use crate::mount::{Left, Node};
+use crate::mount::{DeferredClose, Node};
 use crate::{Error, Result};
 use bytes::Bytes;
 use types::{Attrs, Renaming, SetAttrs, Status};
@@ -41,7 +41,7 @@ impl Open {
         };
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
         let (handle, caller) = (self.inode.node.handle.clone(), self.origin.caller.clone());
-        mount.leave(Left { handle, stateid, delegation, caller });
+        mount.defer_close(DeferredClose { handle, stateid, delegation, caller });
         drop(self);
         mount.forget(id);
         Ok(())
@@ -121,12 +121,13 @@ impl Open {
         let mut compound = Compound::new("closing a file").by(&self.origin.caller).cached();
         compound.putfh(&inode.node.handle);
         let last = (rest.give_back, rest.changes.is_empty() && rest.rename.is_none());
-        let mut goodbye = inode.append_goodbye(&mut compound, rest.report.then_some(rest.durable), last).await;
+        let mut layout_close =
+            inode.append_layout_close(&mut compound, rest.report.then_some(rest.durable), last).await;
         if !rest.changes.is_empty() {
             let obj_attributes = nfs::attrs::encode_set(&rest.changes);
             compound.op(OP_SETATTR, &SETATTR4args { stateid: stateid4 { seqid: 0, other: [0; 12] }, obj_attributes });
         }
-        if let Some(args) = &goodbye.returned {
+        if let Some(args) = &layout_close.returned {
             compound.op(OP_LAYOUTRETURN, args);
         }
         let delegation = if rest.give_back { inode.leave() } else { None };
@@ -149,7 +150,7 @@ impl Open {
         let removal = removal.and_then(|from| inode.mount.removes(&from.dir, &from.name));
         let making = rest.rename.as_ref().map(|(dir, name)| inode.mount.makes(dir, name));
         let sent = inode.mount.session.call(compound).await;
-        goodbye.said(inode);
+        layout_close.ended(inode);
         if let (Some(making), Ok(_)) = (making, &sent) {
             making.answered();
         }
@@ -159,7 +160,7 @@ impl Open {
         }
         let mut results = sent?;
         results.done(&[OP_PUTFH])?;
-        if let Some(end) = goodbye.committed {
+        if let Some(end) = layout_close.committed {
             match results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT) {
                 Ok(_) => inode.reported(end),
                 Err(Failed::Nfs(NFS4ERR_STALE)) => {
@@ -173,7 +174,7 @@ impl Open {
         }
         rest.report = false;
         let renames = rest.rename.is_some();
-        let booked = self.book(rest, (goodbye.returned.is_some(), delegation), &mut results, attrs).await;
+        let booked = self.book(rest, (layout_close.returned.is_some(), delegation), &mut results, attrs).await;
         if renames && rest.rename.is_none() {
             inode.mount.removed(removal);
         }

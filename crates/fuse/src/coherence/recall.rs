@@ -4,7 +4,7 @@
 use crate::coherence::Coherence;
 use crate::coherence::pages::SHARED_KEPT;
 use crate::{Errno, caller_syscall};
-use client::Keeper;
+use client::UpperCache;
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// client wants.
 pub(super) struct Recalled(pub(super) Weak<Coherence>);
 
-impl Keeper for Recalled {
-    fn hand_on(&self, file: FileId) -> BoxFuture<'static, ()> {
+impl UpperCache for Recalled {
+    fn flush_and_invalidate(&self, file: FileId) -> BoxFuture<'static, ()> {
         let coherence = self.0.upgrade();
         Box::pin(async move {
             let Some(coherence) = coherence else { return };
@@ -53,7 +53,7 @@ impl Keeper for Recalled {
 
     /// Makes the kernel discard the attributes in replies to its pending requests. These attributes may be older than
     /// the new delegation, but have a lifetime.
-    fn gained(&self, file: FileId) {
+    fn delegation_gained(&self, file: FileId) {
         if let Some(coherence) = self.0.upgrade() {
             coherence.recent_attrs.changed();
             coherence.invalidate_attributes(file.0);
@@ -69,14 +69,14 @@ impl Keeper for Recalled {
         })
     }
 
-    fn give_up(&self, file: FileId) -> BoxFuture<'static, ()> {
+    fn discard(&self, file: FileId) -> BoxFuture<'static, ()> {
         let coherence = self.0.upgrade();
         coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, true));
-        let handing_on = self.hand_on(file);
+        let flushed = self.flush_and_invalidate(file);
         Box::pin(async move {
             // The kernel tries to write back its dirty pages. The mount refuses them, so the kernel reports an error to
             // the program that wrote them.
-            handing_on.await;
+            flushed.await;
             coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, false));
         })
     }
