@@ -230,8 +230,8 @@ impl Shared {
     async fn dial(&self, link: &mut Link) -> Result<Connection> {
         let (net, limits) = (self.net.clone(), Limits { reserved_port: true, ..Limits::default() });
         let (callbacks, timeout) = (self.callbacks.clone(), self.options.connect_timeout);
-        let connected = match &self.options.door {
-            Some(door) => door.enter(callbacks, limits, net),
+        let connected = match &self.options.connector {
+            Some(connector) => connector.connect(callbacks, limits, net),
             None => Connection::connect(&self.address, callbacks, limits, net, timeout).await,
         };
         let connection = connected.map_err(|e| {
