@@ -12,7 +12,7 @@ use crate::mount::Due;
 use crate::{Error, Result};
 use bytes::Bytes;
 use layout::policy::{Access, FULL, NEVER, Policy};
-use layout::threshold::{self, ALWAYS_MGR, ALWAYS_STRAIGHT, Path, Rule, Verdict};
+use layout::threshold::{self, ALWAYS_DIRECT, ALWAYS_MGR, Path, Rule, ThresholdChoice};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::RwLockReadGuard;
@@ -250,20 +250,20 @@ impl Inode {
         }
         let long_enough = self.has_layout();
         let shared = self.writes_through();
-        let (verdict, straight) = {
+        let (choice, straight) = {
             let state = self.state();
             let ranges = state.dirty.pending().ranges();
-            let verdict = if shared && policy.write_threshold != Rule::Fixed(ALWAYS_MGR) {
+            let choice = if shared && policy.write_threshold != Rule::Fixed(ALWAYS_MGR) {
                 // A write to a shared file waits for its reply, so take the direct path: the mgr path has a higher
                 // latency.
-                ALWAYS_STRAIGHT.into()
+                ALWAYS_DIRECT.into()
             } else {
                 self.mount.threshold(policy.write_threshold, longest(&ranges))
             };
             let may = long_enough || state.size.get() >= least_size(&policy);
-            let verdict = if may { verdict } else { ALWAYS_MGR.into() };
+            let choice = if may { choice } else { ALWAYS_MGR.into() };
             // Without a layout, the number of requests is unknown. Assume one to decide whether to request a layout.
-            (verdict, !threshold::divide_by(&ranges, verdict, state.sending.streamed, |_| 1).0.is_empty())
+            (choice, !threshold::divide_by(&ranges, choice, state.sending.streamed, |_| 1).0.is_empty())
         };
         let layout = match self.end_strays().await {
             Ok(()) if straight => self.layout(true, None).await,
@@ -279,7 +279,7 @@ impl Inode {
                 return;
             }
         };
-        let rule = layout.as_deref().map(|layout| (verdict, layout));
+        let rule = layout.as_deref().map(|layout| (choice, layout));
         let (batch, extents, split) = self.begin_batch(rule).await;
         let (mut requests, whole) = write_requests(batch, &extents, &split, layout.as_deref());
         if last {
@@ -314,7 +314,7 @@ impl Inode {
     ///
     /// Waits until no request in flight overlaps the batch. Commits overlapping uncommitted bytes that took the other
     /// path, because the client could send them again later and overwrite the new bytes.
-    async fn begin_batch(self: &Arc<Self>, rule: Option<(Verdict, &dyn Layout)>) -> (u64, Extents, PathSplit) {
+    async fn begin_batch(self: &Arc<Self>, rule: Option<(ThresholdChoice, &dyn Layout)>) -> (u64, Extents, PathSplit) {
         let mut settled = self.settled.subscribe();
         loop {
             let off_path = self.state().lanes_off_path(rule);
@@ -330,8 +330,8 @@ impl Inode {
                 if let Some((number, extents)) = state.dirty.begin_batch() {
                     // Only a long last range makes later ranges part of a stream. After a short one, such as a
                     // measurement, later ranges follow the threshold again.
-                    if let (Some(last), Some((verdict, _))) = (split.direct.last(), rule) {
-                        let long = threshold::path(last.len, verdict.t) == Path::Direct;
+                    if let (Some(last), Some((choice, _))) = (split.direct.last(), rule) {
+                        let long = threshold::path(last.len, choice.t) == Path::Direct;
                         state.sending.streamed = long.then(|| last.end());
                     }
                     return (number, extents, split);
@@ -510,12 +510,12 @@ impl Inode {
 
 impl State {
     /// Chooses a path for each gathered range by the write threshold; without `rule` all ranges take the mgr path.
-    fn split_by_path(&self, rule: Option<(Verdict, &dyn Layout)>) -> PathSplit {
+    fn split_by_path(&self, rule: Option<(ThresholdChoice, &dyn Layout)>) -> PathSplit {
         let ranges = self.dirty.pending().ranges();
         let (straight, through) = match rule {
-            Some((verdict, layout)) => {
+            Some((choice, layout)) => {
                 let requests = |ranges: &[ByteRange]| layout.shares(ranges).len() as u64;
-                threshold::divide_by(&ranges, verdict, self.sending.streamed, requests)
+                threshold::divide_by(&ranges, choice, self.sending.streamed, requests)
             }
             None => (Vec::new(), ranges),
         };
@@ -523,7 +523,7 @@ impl State {
     }
 
     /// Returns the servers whose uncommitted bytes the gathered bytes overwrite on another path.
-    fn lanes_off_path(&self, rule: Option<(Verdict, &dyn Layout)>) -> Vec<Lane> {
+    fn lanes_off_path(&self, rule: Option<(ThresholdChoice, &dyn Layout)>) -> Vec<Lane> {
         let split = self.split_by_path(rule);
         self.dirty.lanes_off_path(&split.direct, &split.via_mgr)
     }

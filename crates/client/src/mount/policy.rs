@@ -5,7 +5,7 @@ use super::{Inner, Mount, Node};
 use crate::effective_policy::{OpenSettings, parse_settings};
 use crate::{Error, Result};
 use layout::policy::{Effective, Origin, Policy, Settings};
-use layout::threshold::{Auto, Path, Rule, Verdict};
+use layout::threshold::{Auto, Path, Rule, ThresholdChoice};
 use nfs::client::fattr;
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -126,7 +126,7 @@ impl Inner {
 
     /// Returns the write threshold under `rule` for a write whose longest range has `longest` bytes. The result may ask
     /// the client to send the write on a certain path as a probe, to measure the service time of the path.
-    pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> Verdict {
+    pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> ThresholdChoice {
         let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
         let mut timing = self.timing();
