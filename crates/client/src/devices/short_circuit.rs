@@ -1,7 +1,7 @@
 //! The connection on which a local iod lends files for short-circuit reads. It is separate from the connection for
 //! other requests because the iod passes file descriptors along with its replies.
 
-use super::{Iod, Line};
+use super::{Iod, IodConnection};
 use crate::short_circuit::{Loan, LoanReply};
 use bytes::Bytes;
 use rustix::net::{
@@ -101,7 +101,7 @@ impl Iod {
     /// Requests the loan of the object that a capability names.
     pub(crate) async fn borrow(&self, cap: &Capability) -> LoanReply<Loan> {
         let line = self.link.lock().await.line.clone().filter(|line| !line.connection.is_closed());
-        let Some(Line { connection, lender, .. }) = line else { return LoanReply::NotNow };
+        let Some(IodConnection { connection, lender, .. }) = line else { return LoanReply::NotNow };
         let Some(lender) = lender else { return LoanReply::Never };
         let socket = tokio::time::timeout(lender.patience, lender.socket.clone().lock_owned()).await;
         // Another request holds the lock while it waits for a stopped iod (SIGSTOP), so request no loan now.

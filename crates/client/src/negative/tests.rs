@@ -21,8 +21,8 @@ fn stateid(number: u8) -> stateid4 {
     stateid4 { seqid: 1, other: [number; 12] }
 }
 
-fn gone(number: u8) -> Gone {
-    Gone { handle: handle(), stateid: stateid(number) }
+fn gone(number: u8) -> DelegationToReturn {
+    DelegationToReturn { handle: handle(), stateid: stateid(number) }
 }
 
 /// Records failed lookups until the cache starts a task to read all names; returns the number of the task.
@@ -229,7 +229,7 @@ impl Model {
         self.sent.swap_remove(which);
     }
 
-    fn given_back(&mut self, gone: &Gone) {
+    fn given_back(&mut self, gone: &DelegationToReturn) {
         if self.granted.is_some_and(|id| stateid(id) == gone.stateid) {
             self.granted = None;
         }
