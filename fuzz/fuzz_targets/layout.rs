@@ -6,7 +6,7 @@ use bytes::Bytes;
 use layout::kinds::native::{Body, Device, Record, Update};
 use layout::kinds::{files, flexfiles};
 use layout::policy::Part;
-use layout::{Later, NetAddress, Origin, Settings};
+use layout::{NetAddress, Origin, Settings, Unassigned};
 use std::fmt::Debug;
 use types::ByteRange;
 use xdr::Xdr;
@@ -15,7 +15,7 @@ use xdr::Xdr;
 pub fn run(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     value::<Device>(&bytes);
-    value::<Later>(&bytes);
+    value::<Unassigned>(&bytes);
     value::<Update>(&bytes);
     value::<NetAddress>(&bytes);
     value::<files::Body>(&bytes);

@@ -2,9 +2,9 @@
 //! the other mount.
 
 use crate::cluster::Cluster;
-use crate::dice::{Dice, seed};
 use crate::histories::{History, Slot};
 use crate::place::{Place, can_mount, full};
+use crate::seeded_random::{SeededRandom, seed};
 use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_OMIT};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -338,7 +338,7 @@ struct Turns<'a> {
     files: Vec<(usize, File)>,
     names: [&'static str; 2],
     model: Vec<u8>,
-    dice: Dice,
+    random: SeededRandom,
 }
 
 impl Turns<'_> {
@@ -347,13 +347,13 @@ impl Turns<'_> {
     }
 
     fn step(&mut self) -> String {
-        let (number, at) = (self.dice.below(self.files.len()), self.dice.below(60_000));
-        let len = [1, 9, 4_096, 5_000, 30_000][self.dice.below(5)];
+        let (number, at) = (self.random.below(self.files.len()), self.random.below(60_000));
+        let len = [1, 9, 4_096, 5_000, 30_000][self.random.below(5)];
         let (who, file) = &self.files[number];
         let who = *who;
-        match self.dice.below(24) {
+        match self.random.below(24) {
             0..=4 => {
-                let byte = 1 + self.dice.below(255) as u8;
+                let byte = 1 + self.random.below(255) as u8;
                 file.write_all_at(&vec![byte; len], at as u64).unwrap();
                 self.model.resize(self.model.len().max(at + len), 0);
                 self.model[at..at + len].fill(byte);
@@ -421,7 +421,7 @@ impl Turns<'_> {
         let (file, size) = (&self.files[number].1, self.model.len());
         assert_eq!(file.metadata().unwrap().len(), size as u64);
         let end = size.min(at + len);
-        match self.dice.below(4) {
+        match self.random.below(4) {
             0 => {
                 let (mut source, mut target, to) = (0, size as u64 / 2, size / 2);
                 let asked = len.min(to);
@@ -461,7 +461,7 @@ fn calls_in_turns_on_two_mounts_behave_as_on_one_machine() {
     let seed = seed();
     with_pairs(|pair| {
         let files = (0..6).map(|number| (number % 2, pair.open(number % 2, "f"))).collect();
-        let mut turns = Turns { pair, files, names: ["f", "g"], model: Vec::new(), dice: Dice(seed) };
+        let mut turns = Turns { pair, files, names: ["f", "g"], model: Vec::new(), random: SeededRandom(seed) };
         let mut last: Vec<String> = Vec::new();
         for step in 0..rounds(400, 100_000) {
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| turns.step()));
@@ -491,11 +491,11 @@ fn calls_at_the_same_time_have_an_order() {
             std::thread::scope(|scope| {
                 for rank in 0..4usize {
                     let (history, name) = (&history, &name);
-                    let mut dice = Dice(seed.wrapping_add((round * 4 + rank) as u64));
+                    let mut random = SeededRandom(seed.wrapping_add((round * 4 + rank) as u64));
                     scope.spawn(move || {
                         let file = pair.open(rank % 2, name);
                         for _ in 0..calls {
-                            call(&file, (history, rank), &mut dice);
+                            call(&file, (history, rank), &mut random);
                         }
                     });
                 }
@@ -509,10 +509,10 @@ fn calls_at_the_same_time_have_an_order() {
 }
 
 /// Writes or reads a random one of six ranges of the file, and records the call in `history`.
-fn call(file: &File, (history, rank): (&History, usize), dice: &mut Dice) {
-    let slot = Slot(dice.below(6));
+fn call(file: &File, (history, rank): (&History, usize), random: &mut SeededRandom) {
+    let slot = Slot(random.below(6));
     let place = slot.0 as u64 * 1_000;
-    if dice.below(3) == 0 {
+    if random.below(3) == 0 {
         let write = history.begin_write(slot, rank);
         file.write_all_at(&write.value().to_be_bytes(), place).unwrap();
         history.end_write(write);

@@ -10,8 +10,6 @@ mod cluster;
 mod coherence;
 mod deaths;
 mod descriptors;
-#[path = "../../crates/client/tests/support/dice.rs"]
-mod dice;
 mod files;
 #[path = "../../crates/client/tests/support/histories.rs"]
 mod histories;
@@ -28,6 +26,8 @@ mod policy;
 #[allow(dead_code)]
 mod proxy;
 mod rings;
+#[path = "../../crates/client/tests/support/seeded_random.rs"]
+mod seeded_random;
 mod sharing;
 mod together;
 mod users;

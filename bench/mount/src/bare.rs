@@ -134,12 +134,12 @@ fn init(mut request: Fields, answer: &mut Answer) -> Found<()> {
 /// Executes READDIR and READDIRPLUS.
 fn read_dir(inodes: &mut Inodes, node: u64, request: &mut Fields, plus: bool, answer: &mut Answer) -> Found<()> {
     request.u64()?;
-    let (offset, room) = (request.u64()?, request.u32()? as usize);
+    let (offset, work_dir) = (request.u64()?, request.u32()? as usize);
     let begun = answer.0.len();
     for (number, name, after) in inodes.entries(node, offset)? {
         let len = (if plus { 128 } else { 0 } + 24 + name.len()).next_multiple_of(8);
         let end = answer.0.len() + len;
-        if end - begun > room {
+        if end - begun > work_dir {
             break;
         }
         // The kernel counts no lookup for the entries `.` and `..`.

@@ -2,7 +2,7 @@
 //! changes durable.
 
 use crate::Outcome;
-use crate::work::{Done, Room, Watch};
+use crate::work::{Done, LatencySampler, WorkDir};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -89,12 +89,12 @@ fn ask(stream: &mut UnixStream, kind: u64, len: usize, at: u64) -> io::Result<()
 }
 
 /// Writes the stream with one request in flight at a time, and makes the stream durable at the end.
-pub fn write_stream(server: &Server, room: &Room) -> Outcome<Done> {
+pub fn write_stream(server: &Server, work_dir: &WorkDir) -> Outcome<Done> {
     server.with(|stream| {
         let (piece, mut said) = (vec![0x5a; LARGEST], [0]);
-        let mut watch = Watch::start(1)?;
-        for at in (0..room.stream()).step_by(LARGEST) {
-            watch.time(|| {
+        let mut sampler = LatencySampler::start(1)?;
+        for at in (0..work_dir.stream()).step_by(LARGEST) {
+            sampler.time(|| {
                 ask(stream, WRITE, LARGEST, at as u64)?;
                 stream.write_all(&piece)?;
                 stream.read_exact(&mut said)
@@ -102,7 +102,7 @@ pub fn write_stream(server: &Server, room: &Room) -> Outcome<Done> {
         }
         ask(stream, SYNC, 0, 0)?;
         stream.read_exact(&mut said)?;
-        Ok(watch.stop(room.stream(), 1))
+        Ok(sampler.stop(work_dir.stream(), 1))
     })
 }
 
@@ -112,33 +112,33 @@ fn read(stream: &mut UnixStream, piece: &mut [u8], at: u64) -> io::Result<()> {
 }
 
 /// Reads the stream with one request in flight at a time.
-pub fn read_stream(server: &Server, room: &Room) -> Outcome<Done> {
+pub fn read_stream(server: &Server, work_dir: &WorkDir) -> Outcome<Done> {
     server.with(|stream| {
         let mut piece = vec![0; LARGEST];
-        let mut watch = Watch::start(1)?;
-        for at in (0..room.stream()).step_by(LARGEST) {
-            watch.time(|| read(stream, &mut piece, at as u64))?;
+        let mut sampler = LatencySampler::start(1)?;
+        for at in (0..work_dir.stream()).step_by(LARGEST) {
+            sampler.time(|| read(stream, &mut piece, at as u64))?;
         }
-        Ok(watch.stop(room.stream(), 0))
+        Ok(sampler.stop(work_dir.stream(), 0))
     })
 }
 
 /// Reads pages in random order with one request in flight at a time.
-pub fn read_randomly(server: &Server, room: &Room) -> Outcome<Done> {
+pub fn read_randomly(server: &Server, work_dir: &WorkDir) -> Outcome<Done> {
     server.with(|stream| {
         let mut page = [0; 4096];
-        let mut watch = Watch::start(8)?;
+        let mut sampler = LatencySampler::start(8)?;
         let mut bytes = 0;
-        for at in room.offsets() {
-            watch.time(|| read(stream, &mut page, at))?;
+        for at in work_dir.offsets() {
+            sampler.time(|| read(stream, &mut page, at))?;
             bytes += page.len();
         }
-        Ok(watch.stop(bytes, 0))
+        Ok(sampler.stop(bytes, 0))
     })
 }
 
 /// Makes one metadata change for each file; the server answers each change when the change is durable.
-pub fn change(server: &Server, room: &Room) -> Outcome<Done> {
+pub fn change(server: &Server, work_dir: &WorkDir) -> Outcome<Done> {
     server.with(|stream| {
         let (rest, mut said) = ([0x41; MESSAGE - REQUEST], [0; MESSAGE]);
         ask(stream, WRITE, LOG, 0)?;
@@ -146,14 +146,14 @@ pub fn change(server: &Server, room: &Room) -> Outcome<Done> {
         stream.read_exact(&mut said[..1])?;
         ask(stream, SYNC, 0, 0)?;
         stream.read_exact(&mut said[..1])?;
-        let mut watch = Watch::start(1)?;
-        for _ in 0..room.files() {
-            watch.time(|| {
+        let mut sampler = LatencySampler::start(1)?;
+        for _ in 0..work_dir.files() {
+            sampler.time(|| {
                 ask(stream, CHANGE, 0, 0)?;
                 stream.write_all(&rest)?;
                 stream.read_exact(&mut said)
             })?;
         }
-        Ok(watch.stop(0, room.files() as u64))
+        Ok(sampler.stop(0, work_dir.files() as u64))
     })
 }

@@ -22,7 +22,7 @@ mod tables;
 mod work;
 
 use clap::Parser;
-use mounts::{Other, Side, Weir, What};
+use mounts::{Other, Side, SideKind, Weir};
 use record::{Better, Draft, Kind};
 use recording::Shape;
 use report::Report;
@@ -175,7 +175,7 @@ fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
                 }
                 let found = findings.entry((number, index)).or_default();
                 found.push(row, measured);
-                if let (Some(counter), What::Weir | What::Fuse) = (&counter, side.what()) {
+                if let (Some(counter), SideKind::Weir | SideKind::Fuse) = (&counter, side.what()) {
                     found.requests.push(counter.of(side.dir())?);
                 }
                 if rows::was_stopped() {
@@ -194,24 +194,24 @@ fn run(cli: &Cli) -> Outcome<()> {
     rows::listen_for_stop()?;
     let own = std::env::current_exe()?;
     let beside = own.parent().ok_or("this program is in no folder")?;
-    let room = tempfile::Builder::new().prefix("mount-").tempdir_in(cli.dir.as_deref().unwrap_or(beside))?;
-    let room = &room.path().canonicalize()?;
+    let work_dir = tempfile::Builder::new().prefix("mount-").tempdir_in(cli.dir.as_deref().unwrap_or(beside))?;
+    let work_dir = &work_dir.path().canonicalize()?;
     let program = match &cli.weir {
         Some(weir) => weir.clone(),
         None => build(beside)?,
     };
-    let draft = cli.record.as_ref().map(|_| Draft::new("mount", cli.rounds, room));
-    let weir = Weir::start(&program, &room.join("weir"))?;
-    let mut sides = vec![Side::local(room)?, Side::socket(room)?, Side::durable(room)?];
+    let draft = cli.record.as_ref().map(|_| Draft::new("mount", cli.rounds, work_dir));
+    let weir = Weir::start(&program, &work_dir.join("weir"))?;
+    let mut sides = vec![Side::local(work_dir)?, Side::socket(work_dir)?, Side::durable(work_dir)?];
     match bare::is_allowed() {
-        true => sides.push(Side::fuse(room)?),
+        true => sides.push(Side::fuse(work_dir)?),
         false => eprintln!("mount: bare FUSE is left out: only root may mount it"),
     }
     for options in &cli.mounts {
-        sides.push(Side::weir(&weir, &room.join(format!("mnt-{}", sides.len())), options)?);
+        sides.push(Side::weir(&weir, &work_dir.join(format!("mnt-{}", sides.len())), options)?);
     }
     for options in &cli.up {
-        sides.push(Side::up(&program, room, sides.len(), options)?);
+        sides.push(Side::up(&program, work_dir, sides.len(), options)?);
     }
     sides.extend(cli.beside.iter().map(Side::other));
     let findings = measure(cli, &sides)?;
@@ -220,14 +220,14 @@ fn run(cli: &Cli) -> Outcome<()> {
         draft.write(tables::costs_record(draft, part, &tables[0])?)?;
     }
     if cli.wants(slow::NAME) {
-        let table = slow::measure(&weir, room, cli.rounds, cli.scale())?;
+        let table = slow::measure(&weir, work_dir, cli.rounds, cli.scale())?;
         if let Some(draft) = &draft {
             let shape = Shape { part: "slow", unit: "writes/s", better: Better::Higher, targets: "" };
             draft.write(recording::columns(draft, &table, &shape, &[(0, Kind::Result)], None)?)?;
         }
         tables.push(table);
     }
-    let report = Report { machine: machine::facts(room), tables };
+    let report = Report { machine: machine::facts(work_dir), tables };
     if cli.json {
         println!("{}", serde_json::to_string(&report)?);
         return Ok(());

@@ -4,7 +4,7 @@ use crate::bare;
 use crate::floor::Server;
 use crate::process::{Daemon, cpu_of, cpu_of_all};
 use crate::rows::Row;
-use crate::work::{Done, Room};
+use crate::work::{Done, WorkDir};
 use crate::{Outcome, Role, process};
 use serde_json::Value;
 use std::fs;
@@ -80,7 +80,7 @@ pub struct Side<'a> {
 
 /// The kind of a side of the comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum SideKind {
     /// A directory of the local file system.
     Local,
     /// Reads and writes of bytes over a bare socket.
@@ -136,25 +136,25 @@ enum Kind<'a> {
 
 impl<'a> Side<'a> {
     /// Returns the side that measures a local directory, on the same file system as the stores.
-    pub fn local(room: &Path) -> Outcome<Side<'a>> {
-        Ok(Side { name: "local".to_owned(), dir: room.join("local"), kind: Kind::Local })
+    pub fn local(work_dir: &Path) -> Outcome<Side<'a>> {
+        Ok(Side { name: "local".to_owned(), dir: work_dir.join("local"), kind: Kind::Local })
     }
 
     /// Returns the side that measures a bare socket. The server's file is on the same file system as the stores.
-    pub fn socket(room: &Path) -> Outcome<Side<'a>> {
-        let server = Server::start(&room.join("socket-file"))?;
-        Ok(Side { name: "bare socket".to_owned(), dir: room.join("socket"), kind: Kind::Socket(server) })
+    pub fn socket(work_dir: &Path) -> Outcome<Side<'a>> {
+        let server = Server::start(&work_dir.join("socket-file"))?;
+        Ok(Side { name: "bare socket".to_owned(), dir: work_dir.join("socket"), kind: Kind::Socket(server) })
     }
 
     /// Returns the side that measures a bare socket whose server makes each change durable before the server answers.
-    pub fn durable(room: &Path) -> Outcome<Side<'a>> {
-        let server = Server::start(&room.join("durable-file"))?;
-        Ok(Side { name: "durable request".to_owned(), dir: room.join("durable"), kind: Kind::Durable(server) })
+    pub fn durable(work_dir: &Path) -> Outcome<Side<'a>> {
+        let server = Server::start(&work_dir.join("durable-file"))?;
+        Ok(Side { name: "durable request".to_owned(), dir: work_dir.join("durable"), kind: Kind::Durable(server) })
     }
 
     /// Mounts bare FUSE, the file system in memory.
-    pub fn fuse(room: &Path) -> Outcome<Side<'a>> {
-        let at = room.join("fuse");
+    pub fn fuse(work_dir: &Path) -> Outcome<Side<'a>> {
+        let at = work_dir.join("fuse");
         fs::create_dir(&at)?;
         let (daemon, _) = Daemon::in_role(&[], &Role::BareFuse(at.clone()))?;
         Ok(Side { name: "bare FUSE".to_owned(), dir: at.join("fuse"), kind: Kind::Fuse { daemon, at } })
@@ -177,8 +177,8 @@ impl<'a> Side<'a> {
     }
 
     /// Starts another cluster and its mount in one process (`weir up --mount`).
-    pub fn up(program: &Path, room: &Path, number: usize, options: &str) -> Outcome<Side<'a>> {
-        let (store, at) = (room.join(format!("up-{number}")), room.join(format!("mnt-{number}")));
+    pub fn up(program: &Path, work_dir: &Path, number: usize, options: &str) -> Outcome<Side<'a>> {
+        let (store, at) = (work_dir.join(format!("up-{number}")), work_dir.join(format!("mnt-{number}")));
         let weir = Weir::start_with(program, &store, |command| {
             command.arg("--mount").arg(&at);
             for option in options.split(',').filter(|option| *option != "defaults") {
@@ -205,14 +205,14 @@ impl<'a> Side<'a> {
         &self.name
     }
 
-    pub fn what(&self) -> What {
+    pub fn what(&self) -> SideKind {
         match self.kind {
-            Kind::Local => What::Local,
-            Kind::Socket(_) => What::Socket,
-            Kind::Durable(_) => What::Durable,
-            Kind::Fuse { .. } => What::Fuse,
-            Kind::Mount { .. } | Kind::Up { .. } => What::Weir,
-            Kind::Other(_) => What::Other,
+            Kind::Local => SideKind::Local,
+            Kind::Socket(_) => SideKind::Socket,
+            Kind::Durable(_) => SideKind::Durable,
+            Kind::Fuse { .. } => SideKind::Fuse,
+            Kind::Mount { .. } | Kind::Up { .. } => SideKind::Weir,
+            Kind::Other(_) => SideKind::Other,
         }
     }
 
@@ -241,7 +241,7 @@ impl<'a> Side<'a> {
     fn settled(&self) -> Outcome<f64> {
         const LOOK: Duration = Duration::from_millis(200);
         // Stop waiting after a time, because daemons of other file systems may never be fully idle.
-        let quiet = if self.what() == What::Other { 0.01 } else { 0.004 };
+        let quiet = if self.what() == SideKind::Other { 0.01 } else { 0.004 };
         let (pids, start) = (self.pids(), Instant::now());
         let mut before = cpu_of_all(&pids)?;
         while start.elapsed() < Duration::from_secs(60) {
@@ -259,7 +259,7 @@ impl<'a> Side<'a> {
     /// servers counts, because the measurement ends when the servers are idle. Returns `None` if the row has no
     /// counterpart on this side.
     pub fn measure(&self, row: &Row, scale: usize) -> Outcome<Option<(Done, Cpu, u64)>> {
-        let room = Room { dir: self.dir.clone(), scale };
+        let work_dir = WorkDir { dir: self.dir.clone(), scale };
         let syncs = || match &self.kind {
             Kind::Mount { weir, .. } => weir.syncs(),
             Kind::Up { weir, .. } => weir.syncs(),
@@ -273,13 +273,13 @@ impl<'a> Side<'a> {
             _ => None,
         };
         let mut done = match by_socket {
-            Some((server, Some(floor))) => floor(server, &room)?,
+            Some((server, Some(floor))) => floor(server, &work_dir)?,
             Some((_, None)) => return Ok(None),
-            None => (row.work)(&room)?,
+            None => (row.work)(&work_dir)?,
         };
         let own = cpu_of(std::process::id())? - ours;
         let all = own + self.settled()? - theirs;
-        if matches!(self.what(), What::Weir | What::Fuse | What::Other) {
+        if matches!(self.what(), SideKind::Weir | SideKind::Fuse | SideKind::Other) {
             // Do not count this program's fsync calls as disk syncs, because the servers count their disk syncs
             // themselves.
             done.syncs = 0;

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::floor::{self, Server};
-use crate::work::{self, Done, Room};
+use crate::work::{self, Done, WorkDir};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The unit in which a row reports CPU time.
@@ -32,11 +32,11 @@ pub struct Row {
     /// runs.
     pub behind: Option<&'static str>,
     /// Runs the row in a directory that contains the files of earlier rows.
-    pub work: fn(&Room) -> Outcome<Done>,
+    pub work: fn(&WorkDir) -> Outcome<Done>,
     /// Runs the work of the row over a bare socket; `None` if the row has no counterpart there.
-    pub floor: Option<fn(&Server, &Room) -> Outcome<Done>>,
+    pub floor: Option<fn(&Server, &WorkDir) -> Outcome<Done>>,
     /// Makes as many changes durable over a bare socket as the row makes; `None` if the row makes no durable changes.
-    pub durable: Option<fn(&Server, &Room) -> Outcome<Done>>,
+    pub durable: Option<fn(&Server, &WorkDir) -> Outcome<Done>>,
     /// The lowest CPU time that was measured with other mounted file systems, in the unit of the row.
     pub best: Option<f64>,
     /// Target: the largest ratio of the CPU time to the CPU time of bare sockets.
@@ -47,7 +47,7 @@ pub struct Row {
     pub rate_of_local: Option<f64>,
 }
 
-const fn row(name: &'static str, unit: Unit, best: Option<f64>, work: fn(&Room) -> Outcome<Done>) -> Row {
+const fn row(name: &'static str, unit: Unit, best: Option<f64>, work: fn(&WorkDir) -> Outcome<Done>) -> Row {
     Row {
         name,
         unit,

@@ -26,7 +26,7 @@ const WANTED: f64 = 3.0;
 
 /// Starts a proxy in front of `target`, which forwards requests at once, and answers after the delay [`WAY`]. Returns
 /// the address of the proxy.
-fn door(target: SocketAddr) -> Outcome<SocketAddr> {
+fn delaying_proxy(target: SocketAddr) -> Outcome<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
@@ -102,10 +102,10 @@ fn writers(path: &Path, count: usize, scale: usize) -> Outcome<f64> {
 
 /// Measures the writers in an additional mount that reaches the mgr through the delaying proxy and sends each write to
 /// the mgr at once.
-pub fn measure(weir: &Weir, room: &Path, rounds: u32, scale: usize) -> Outcome<Table> {
-    let at = door(weir.address()?)?;
+pub fn measure(weir: &Weir, work_dir: &Path, rounds: u32, scale: usize) -> Outcome<Table> {
+    let at = delaying_proxy(weir.address()?)?;
     let options = "access=unbuffered,write_threshold=max";
-    let side = Side::by(weir, &room.join("mnt-slow"), options, &format!("weir://{at}/"))?;
+    let side = Side::by(weir, &work_dir.join("mnt-slow"), options, &format!("weir://{at}/"))?;
     side.begin()?;
     let mut rates = WRITERS.map(|_| Vec::new());
     for round in 0..rounds {

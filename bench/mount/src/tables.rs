@@ -1,6 +1,6 @@
 //! Tables of the measurements of the `mount` benchmark.
 
-use crate::mounts::{Side, What};
+use crate::mounts::{Side, SideKind};
 use crate::recording::{self, Shape};
 use crate::report::{Bound, Table, ratios};
 use crate::requests::Requests;
@@ -17,13 +17,13 @@ struct OfRow<'a> {
 
 impl OfRow<'_> {
     /// Returns the measurements of the first side of the given kind.
-    fn of(&self, what: What) -> Option<&Found> {
+    fn of(&self, what: SideKind) -> Option<&Found> {
         self.found.iter().find(|(side, _)| side.what() == what).map(|(_, found)| *found)
     }
 
     /// Returns the measurements of the mounts of Weir.
     fn weir(&self) -> impl Iterator<Item = (&Side<'_>, &Found)> {
-        self.found.iter().filter(|(side, _)| side.what() == What::Weir).map(|(side, found)| (*side, *found))
+        self.found.iter().filter(|(side, _)| side.what() == SideKind::Weir).map(|(side, found)| (*side, *found))
     }
 }
 
@@ -83,21 +83,21 @@ fn targets(costs: &mut Table, of_row: &OfRow, side: &Side, found: &Found) {
     if let Some(bound) = row.best {
         costs.target(format!("{name}, CPU"), Bound::AtMost(bound), &found.cpu);
     }
-    let others: Vec<_> = of_row.found.iter().filter(|(side, _)| side.what() == What::Other).collect();
+    let others: Vec<_> = of_row.found.iter().filter(|(side, _)| side.what() == SideKind::Other).collect();
     if !others.is_empty() {
         let least = |round: usize| others.iter().map(|(_, other)| other.cpu[round]).fold(f64::INFINITY, f64::min);
         let over = ratios(&found.cpu, &(0..found.cpu.len()).map(least).collect::<Vec<_>>());
         costs.target(format!("{name}, CPU over the best of others, round by round"), Bound::AtMost(1.0), &over);
     }
-    if let (Some(bound), Some(socket)) = (row.cpu_over_floor, of_row.of(What::Socket)) {
+    if let (Some(bound), Some(socket)) = (row.cpu_over_floor, of_row.of(SideKind::Socket)) {
         let over = ratios(&found.cpu, &socket.cpu);
         costs.target(format!("{name}, CPU over bare socket"), Bound::AtMost(bound), &over);
     }
-    if let (Some(bound), Some(socket)) = (row.rate_of_floor, of_row.of(What::Socket)) {
+    if let (Some(bound), Some(socket)) = (row.rate_of_floor, of_row.of(SideKind::Socket)) {
         let over = ratios(&found.rate, &socket.rate);
         costs.target(format!("{name}, rate over bare socket"), Bound::AtLeast(bound), &over);
     }
-    if let (Some(bound), Some(local)) = (row.rate_of_local, of_row.of(What::Local)) {
+    if let (Some(bound), Some(local)) = (row.rate_of_local, of_row.of(SideKind::Local)) {
         let over = ratios(&found.rate, &local.rate);
         costs.target(format!("{name}, rate over local"), Bound::AtLeast(bound), &over);
     }
@@ -108,10 +108,10 @@ fn over_floors(rows: &[OfRow]) -> Table {
     let columns = ["CPU over bare FUSE", "CPU less bare FUSE", "CPU over bare FUSE and a durable request"];
     let mut table = Table::new("Beside what the kernel and the machine take for the same requests", &columns);
     for of_row in rows {
-        let Some(fuse) = of_row.of(What::Fuse) else { continue };
+        let Some(fuse) = of_row.of(SideKind::Fuse) else { continue };
         for (side, found) in of_row.weir() {
             let less = found.cpu.iter().zip(&fuse.cpu).map(|(weir, fuse)| weir - fuse).collect();
-            let both = of_row.of(What::Durable).map_or_else(Vec::new, |durable| {
+            let both = of_row.of(SideKind::Durable).map_or_else(Vec::new, |durable| {
                 let floors: Vec<_> = fuse.cpu.iter().zip(&durable.cpu).map(|(fuse, durable)| fuse + durable).collect();
                 ratios(&found.cpu, &floors)
             });
@@ -161,7 +161,7 @@ fn alike(these: &Requests, those: &Requests) -> bool {
 /// Returns, for each row, the mounts that in at least one round got other requests from the kernel than bare FUSE did.
 fn others(rows: &[OfRow]) -> Vec<String> {
     let of_row = |of_row: &OfRow| {
-        let Some(fuse) = of_row.of(What::Fuse) else { return Vec::new() };
+        let Some(fuse) = of_row.of(SideKind::Fuse) else { return Vec::new() };
         let unlike =
             |found: &Found| !found.requests.iter().zip(&fuse.requests).all(|(these, those)| alike(these, those));
         let others = of_row.weir().filter(|(_, found)| unlike(found));

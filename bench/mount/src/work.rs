@@ -29,7 +29,7 @@ const FILES: usize = 1000;
 const FORGOTTEN: Duration = Duration::from_millis(1200);
 
 /// The directory of the rows' files, and the amount of their work.
-pub struct Room {
+pub struct WorkDir {
     pub dir: PathBuf,
     /// The number by which all amounts of work are divided.
     pub scale: usize,
@@ -47,7 +47,7 @@ pub struct Done {
     pub syncs: u64,
 }
 
-impl Room {
+impl WorkDir {
     /// Returns the path of a file in the directory of the rows.
     pub fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)
@@ -81,17 +81,17 @@ impl Room {
 }
 
 /// A sampler of latencies, which measures one in `every` requests.
-pub struct Watch {
+pub struct LatencySampler {
     start: Instant,
     every: usize,
     seen: usize,
     times: Histogram<u64>,
 }
 
-impl Watch {
+impl LatencySampler {
     /// Starts the measurement of one request in `every`.
-    pub fn start(every: usize) -> Outcome<Watch> {
-        Ok(Watch { start: Instant::now(), every, seen: 0, times: Histogram::new(3)? })
+    pub fn start(every: usize) -> Outcome<LatencySampler> {
+        Ok(LatencySampler { start: Instant::now(), every, seen: 0, times: Histogram::new(3)? })
     }
 
     /// Executes a request, and measures its latency if it is the next one to sample.
@@ -117,97 +117,101 @@ impl Watch {
 fn in_order(path: &Path, options: &mut OpenOptions, piece: usize, count: usize, sync: bool) -> Outcome<Done> {
     let mut file = options.create(true).open(path)?;
     let piece = vec![0x5a; piece];
-    let mut watch = Watch::start(if piece.len() < MIB { 8 } else { 1 })?;
+    let mut sampler = LatencySampler::start(if piece.len() < MIB { 8 } else { 1 })?;
     for _ in 0..count {
-        watch.time(|| file.write_all(&piece))?;
+        sampler.time(|| file.write_all(&piece))?;
     }
     if sync {
         file.sync_all()?;
     }
-    Ok(watch.stop(piece.len() * count, u64::from(sync)))
+    Ok(sampler.stop(piece.len() * count, u64::from(sync)))
 }
 
 fn new() -> OpenOptions {
     File::options().write(true).truncate(true).clone()
 }
 
-pub fn write_stream(room: &Room) -> Outcome<Done> {
-    in_order(&room.at("stream"), &mut new(), MIB, room.stream() / MIB, true)
+pub fn write_stream(work_dir: &WorkDir) -> Outcome<Done> {
+    in_order(&work_dir.at("stream"), &mut new(), MIB, work_dir.stream() / MIB, true)
 }
 
-pub fn read_stream(room: &Room) -> Outcome<Done> {
-    let file = File::open(room.at("stream"))?;
+pub fn read_stream(work_dir: &WorkDir) -> Outcome<Done> {
+    let file = File::open(work_dir.at("stream"))?;
     let mut piece = vec![0; MIB];
-    let mut watch = Watch::start(1)?;
-    for at in (0..room.stream()).step_by(MIB) {
-        watch.time(|| file.read_exact_at(&mut piece, at as u64))?;
+    let mut sampler = LatencySampler::start(1)?;
+    for at in (0..work_dir.stream()).step_by(MIB) {
+        sampler.time(|| file.read_exact_at(&mut piece, at as u64))?;
     }
-    Ok(watch.stop(room.stream(), 0))
+    Ok(sampler.stop(work_dir.stream(), 0))
 }
 
-pub fn write_pages(room: &Room) -> Outcome<Done> {
-    in_order(&room.at("unsynced"), &mut new(), PAGE, room.some(PAGES), false)
+pub fn write_pages(work_dir: &WorkDir) -> Outcome<Done> {
+    in_order(&work_dir.at("unsynced"), &mut new(), PAGE, work_dir.some(PAGES), false)
 }
 
-pub fn write_pages_synced(room: &Room) -> Outcome<Done> {
-    in_order(&room.at("pages"), &mut new(), PAGE, room.some(PAGES), true)
+pub fn write_pages_synced(work_dir: &WorkDir) -> Outcome<Done> {
+    in_order(&work_dir.at("pages"), &mut new(), PAGE, work_dir.some(PAGES), true)
 }
 
-pub fn append_pages(room: &Room) -> Outcome<Done> {
-    in_order(&room.at("appended"), File::options().append(true), PAGE, room.some(RANDOM) / 4, true)
+pub fn append_pages(work_dir: &WorkDir) -> Outcome<Done> {
+    in_order(&work_dir.at("appended"), File::options().append(true), PAGE, work_dir.some(RANDOM) / 4, true)
 }
 
-pub fn write_lines(room: &Room) -> Outcome<Done> {
-    in_order(&room.at("lines"), &mut new(), LINE, room.some(LINES), true)
+pub fn write_lines(work_dir: &WorkDir) -> Outcome<Done> {
+    in_order(&work_dir.at("lines"), &mut new(), LINE, work_dir.some(LINES), true)
 }
 
 /// Opens the file of pages. Writes the file first if the row that writes it did not run.
-fn pages(room: &Room) -> Outcome<File> {
-    let path = room.at("pages");
+fn pages(work_dir: &WorkDir) -> Outcome<File> {
+    let path = work_dir.at("pages");
     if !path.exists() {
-        write_pages_synced(room)?;
+        write_pages_synced(work_dir)?;
     }
     Ok(File::options().read(true).write(true).open(path)?)
 }
 
-pub fn write_randomly(room: &Room) -> Outcome<Done> {
-    let (file, page) = (pages(room)?, [0x77; PAGE]);
-    let mut watch = Watch::start(8)?;
-    for at in room.offsets() {
-        watch.time(|| file.write_all_at(&page, at))?;
+pub fn write_randomly(work_dir: &WorkDir) -> Outcome<Done> {
+    let (file, page) = (pages(work_dir)?, [0x77; PAGE]);
+    let mut sampler = LatencySampler::start(8)?;
+    for at in work_dir.offsets() {
+        sampler.time(|| file.write_all_at(&page, at))?;
     }
     file.sync_all()?;
-    let bytes = watch.seen * PAGE;
-    Ok(watch.stop(bytes, 1))
+    let bytes = sampler.seen * PAGE;
+    Ok(sampler.stop(bytes, 1))
 }
 
-pub fn read_randomly(room: &Room) -> Outcome<Done> {
-    let (file, mut page) = (pages(room)?, [0; PAGE]);
-    let mut watch = Watch::start(8)?;
-    for at in room.offsets() {
-        watch.time(|| file.read_exact_at(&mut page, at))?;
+pub fn read_randomly(work_dir: &WorkDir) -> Outcome<Done> {
+    let (file, mut page) = (pages(work_dir)?, [0; PAGE]);
+    let mut sampler = LatencySampler::start(8)?;
+    for at in work_dir.offsets() {
+        sampler.time(|| file.read_exact_at(&mut page, at))?;
     }
-    let bytes = watch.seen * PAGE;
-    Ok(watch.stop(bytes, 0))
+    let bytes = sampler.seen * PAGE;
+    Ok(sampler.stop(bytes, 0))
 }
 
 /// Runs writers or readers, each in its own thread. Each thread calls `each` for every one of its records.
-fn records(room: &Room, each: impl Fn(&mut Watch, u64) -> Outcome<()> + Sync, syncs: u64) -> Outcome<Done> {
-    let count = room.some(RECORDS);
-    let mut whole = Watch::start(1)?;
+fn records(
+    work_dir: &WorkDir,
+    each: impl Fn(&mut LatencySampler, u64) -> Outcome<()> + Sync,
+    syncs: u64,
+) -> Outcome<Done> {
+    let count = work_dir.some(RECORDS);
+    let mut whole = LatencySampler::start(1)?;
     let one = |number| {
-        let mut watch = Watch::start(1)?;
-        (number..count).step_by(WRITERS).try_for_each(|record| each(&mut watch, (record * RECORD) as u64))?;
-        Ok(watch)
+        let mut sampler = LatencySampler::start(1)?;
+        (number..count).step_by(WRITERS).try_for_each(|record| each(&mut sampler, (record * RECORD) as u64))?;
+        Ok(sampler)
     };
     let one = &one;
     let watches = thread::scope(|scope| {
         let threads: Vec<_> = (0..WRITERS).map(|number| scope.spawn(move || one(number))).collect();
         threads.into_iter().map(|thread| thread.join().map_err(|_| "a thread died")?).collect::<Outcome<Vec<_>>>()
     })?;
-    for watch in watches {
-        whole.seen += watch.seen;
-        whole.times.add(watch.times)?;
+    for sampler in watches {
+        whole.seen += sampler.seen;
+        whole.times.add(sampler.times)?;
     }
     Ok(whole.stop(count * RECORD, syncs))
 }
@@ -217,16 +221,16 @@ fn opens(options: &OpenOptions, path: &Path) -> Outcome<Vec<File>> {
     Ok((0..WRITERS).map(|_| options.open(path)).collect::<Result<_, _>>()?)
 }
 
-pub fn write_records(room: &Room) -> Outcome<Done> {
-    let path = room.at("records");
+pub fn write_records(work_dir: &WorkDir) -> Outcome<Done> {
+    let path = work_dir.at("records");
     File::create(&path)?;
     let files = opens(File::options().write(true), &path)?;
     let record = vec![0x33; RECORD];
     let mut done = records(
-        room,
-        |watch, at| {
+        work_dir,
+        |sampler, at| {
             let file = &files[at as usize / RECORD % WRITERS];
-            watch.time(|| file.write_all_at(&record, at))
+            sampler.time(|| file.write_all_at(&record, at))
         },
         1,
     )?;
@@ -237,55 +241,55 @@ pub fn write_records(room: &Room) -> Outcome<Done> {
     Ok(done)
 }
 
-pub fn read_records(room: &Room) -> Outcome<Done> {
-    let files = opens(File::options().read(true), &room.at("records"))?;
+pub fn read_records(work_dir: &WorkDir) -> Outcome<Done> {
+    let files = opens(File::options().read(true), &work_dir.at("records"))?;
     records(
-        room,
-        |watch, at| {
+        work_dir,
+        |sampler, at| {
             let mut record = vec![0; RECORD];
             let file = &files[at as usize / RECORD % WRITERS];
-            watch.time(|| file.read_exact_at(&mut record, at))
+            sampler.time(|| file.read_exact_at(&mut record, at))
         },
         0,
     )
 }
 
-fn names(room: &Room) -> impl Iterator<Item = PathBuf> {
-    (0..room.files()).map(|number| room.dir.join("small").join(format!("file-{number:06}")))
+fn names(work_dir: &WorkDir) -> impl Iterator<Item = PathBuf> {
+    (0..work_dir.files()).map(|number| work_dir.dir.join("small").join(format!("file-{number:06}")))
 }
 
-pub fn create(room: &Room) -> Outcome<Done> {
-    fs::create_dir(room.at("small"))?;
+pub fn create(work_dir: &WorkDir) -> Outcome<Done> {
+    fs::create_dir(work_dir.at("small"))?;
     let content = [0x41; SMALL];
-    let mut watch = Watch::start(1)?;
-    for path in names(room) {
-        watch.time(|| File::create_new(path)?.write_all(&content))?;
+    let mut sampler = LatencySampler::start(1)?;
+    for path in names(work_dir) {
+        sampler.time(|| File::create_new(path)?.write_all(&content))?;
     }
-    Ok(watch.stop(0, 0))
+    Ok(sampler.stop(0, 0))
 }
 
-pub fn stat(room: &Room) -> Outcome<Done> {
+pub fn stat(work_dir: &WorkDir) -> Outcome<Done> {
     thread::sleep(FORGOTTEN);
-    let mut watch = Watch::start(1)?;
-    for path in names(room) {
-        watch.time(|| fs::metadata(path))?;
+    let mut sampler = LatencySampler::start(1)?;
+    for path in names(work_dir) {
+        sampler.time(|| fs::metadata(path))?;
     }
-    Ok(watch.stop(0, 0))
+    Ok(sampler.stop(0, 0))
 }
 
-pub fn read_small(room: &Room) -> Outcome<Done> {
-    let mut watch = Watch::start(1)?;
+pub fn read_small(work_dir: &WorkDir) -> Outcome<Done> {
+    let mut sampler = LatencySampler::start(1)?;
     let mut content = [0; SMALL];
-    for path in names(room) {
-        watch.time(|| File::open(path)?.read_exact_at(&mut content, 0))?;
+    for path in names(work_dir) {
+        sampler.time(|| File::open(path)?.read_exact_at(&mut content, 0))?;
     }
-    Ok(watch.stop(0, 0))
+    Ok(sampler.stop(0, 0))
 }
 
-pub fn unlink(room: &Room) -> Outcome<Done> {
-    let mut watch = Watch::start(1)?;
-    for path in names(room) {
-        watch.time(|| fs::remove_file(path))?;
+pub fn unlink(work_dir: &WorkDir) -> Outcome<Done> {
+    let mut sampler = LatencySampler::start(1)?;
+    for path in names(work_dir) {
+        sampler.time(|| fs::remove_file(path))?;
     }
-    Ok(watch.stop(0, 0))
+    Ok(sampler.stop(0, 0))
 }

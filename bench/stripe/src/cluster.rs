@@ -27,7 +27,7 @@ pub fn build() -> Outcome<PathBuf> {
 
 /// The place where a daemon runs: namespace, address and store directory.
 #[derive(Clone)]
-pub struct Place {
+pub struct DaemonHost {
     /// The words before the command line of the daemon, such as `ip netns exec NAME`.
     pub prefix: Vec<OsString>,
     /// The address on which the daemon listens, without a port.
@@ -38,15 +38,15 @@ pub struct Place {
     pub options: Vec<OsString>,
 }
 
-impl Place {
+impl DaemonHost {
     /// Returns a place for a daemon that listens on this address and runs under `prefix`.
     pub fn at(prefix: Vec<OsString>, host: &str) -> Self {
-        Place { prefix, host: host.to_owned(), store: None, options: Vec::new() }
+        DaemonHost { prefix, host: host.to_owned(), store: None, options: Vec::new() }
     }
 
     /// Returns a place on this machine, without a prefix before the daemon's command line.
     pub fn here() -> Self {
-        Place::at(Vec::new(), "127.0.0.1")
+        DaemonHost::at(Vec::new(), "127.0.0.1")
     }
 }
 
@@ -67,7 +67,7 @@ struct Ready {
 impl Cluster {
     /// Makes and starts a cluster in `dir`, which must not exist. With `unix`, clients on this machine may use the Unix
     /// sockets of the iods.
-    pub fn start(weir: &Path, dir: &Path, mgr: &Place, iods: &[Place], unix: bool) -> Outcome<Cluster> {
+    pub fn start(weir: &Path, dir: &Path, mgr: &DaemonHost, iods: &[DaemonHost], unix: bool) -> Outcome<Cluster> {
         fs::create_dir(dir)?;
         let maker = Maker { weir, cluster_file: dir.join("cluster.toml"), log: dir.join("daemons.log") };
         let made = maker.start(dir, mgr, iods, unix);
@@ -108,7 +108,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn start(&self, dir: &Path, mgr: &Place, iods: &[Place], unix: bool) -> Outcome<Cluster> {
+    fn start(&self, dir: &Path, mgr: &DaemonHost, iods: &[DaemonHost], unix: bool) -> Outcome<Cluster> {
         let store = mgr.store.clone().unwrap_or_else(|| dir.join("mgr"));
         self.mkfs("mgr", &store)?;
         let (mut daemons, mut line) = (Vec::new(), vec![OsString::from("mgr")]);
@@ -136,7 +136,7 @@ impl Maker<'_> {
         if command.status()?.success() { Ok(()) } else { Err(format!("weir mkfs {what} failed").into()) }
     }
 
-    fn daemon(&self, place: &Place, words: &[OsString], dir: &Path) -> Outcome<(Daemon, Ready)> {
+    fn daemon(&self, place: &DaemonHost, words: &[OsString], dir: &Path) -> Outcome<(Daemon, Ready)> {
         let mut line = place.prefix.iter().cloned().chain([self.weir.into()]);
         let mut command = Command::new(line.next().ok_or("no program")?);
         command.args(line).args(words).args(&place.options).args(["--json", "--listen", &format!("{}:0", place.host)]);

@@ -4,7 +4,7 @@
 //! namespaces.
 
 use crate::Outcome;
-use crate::cluster::Place;
+use crate::cluster::DaemonHost;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
@@ -31,7 +31,7 @@ impl Network {
     }
 
     /// Adds a node; with `limited`, its link has the rate [`RATE`].
-    pub fn add(&mut self, limited: bool) -> Outcome<Place> {
+    pub fn add(&mut self, limited: bool) -> Outcome<DaemonHost> {
         self.nodes += 1;
         let (switch, node, port) =
             (namespace("switch"), namespace(&self.nodes.to_string()), format!("p{}", self.nodes));
@@ -51,7 +51,7 @@ impl Network {
             tc(&[&["-n", &node, "qdisc", "add", "dev", "eth0"], &bucket[..]].concat())?;
         }
         let prefix = ["ip", "netns", "exec", &node].map(OsString::from).to_vec();
-        Ok(Place::at(prefix, &host))
+        Ok(DaemonHost::at(prefix, &host))
     }
 }
 

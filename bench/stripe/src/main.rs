@@ -90,12 +90,12 @@ enum Role {
     BarePut(String, Option<PathBuf>, u64),
     BareGet(String, Option<PathBuf>, u64),
     /// A client that writes a file to Weir, or reads a file from Weir.
-    Put(mover::Errand),
-    Get(mover::Errand),
+    Put(mover::TransferJob),
+    Get(mover::TransferJob),
     /// A client that removes a file in Weir.
     Remove(String),
     /// A client that creates files in Weir, looks the files up, and removes the files.
-    Names(parts::names::Errand),
+    Names(parts::names::ClientJob),
 }
 
 /// The result of one stream of bytes.

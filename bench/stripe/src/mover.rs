@@ -21,7 +21,7 @@ const READS: usize = 4;
 
 /// The file that the client writes or reads.
 #[derive(serde::Serialize, serde::Deserialize)]
-pub struct Errand {
+pub struct TransferJob {
     /// The URL of the file in Weir.
     pub url: String,
     /// The local file. `None`: the client writes constant bytes, and discards read bytes.
@@ -70,14 +70,14 @@ pub async fn mount(url: &str, checksums: bool) -> Outcome<(Mount, Target)> {
 }
 
 /// Writes the local file to Weir, and makes the bytes durable.
-pub fn put(errand: &Errand) -> Outcome<Moved> {
+pub fn put(job: &TransferJob) -> Outcome<Moved> {
     Runtime::new()?.block_on(async {
-        let (mount, target) = mount(&errand.url, errand.checksums).await?;
+        let (mount, target) = mount(&job.url, job.checksums).await?;
         let start = Instant::now();
         let name = target.name().ok_or("the root is no file")?;
         let file = mount.create(&mount.root(), name, CreateOptions::default()).await?;
         let (send, mut receive) = mpsc::channel(AHEAD);
-        let (source, len) = (errand.local.clone().map(File::open).transpose()?, errand.len);
+        let (source, len) = (job.local.clone().map(File::open).transpose()?, job.len);
         let reader = std::thread::spawn(move || read_all(source.as_ref(), len, &send));
         while let Some((at, data)) = receive.recv().await {
             file.write_at(at, data).await?;
@@ -107,14 +107,14 @@ fn read_all(source: Option<&File>, len: u64, send: &mpsc::Sender<(u64, Bytes)>) 
 }
 
 /// Reads the file from Weir.
-pub fn get(errand: &Errand) -> Outcome<Moved> {
+pub fn get(job: &TransferJob) -> Outcome<Moved> {
     Runtime::new()?.block_on(async {
-        let (mount, target) = mount(&errand.url, errand.checksums).await?;
+        let (mount, target) = mount(&job.url, job.checksums).await?;
         let start = Instant::now();
-        let sink = errand.local.as_ref().map(File::create).transpose()?;
+        let sink = job.local.as_ref().map(File::create).transpose()?;
         let (node, attrs) = mount.resolve(target.path(), true).await?;
-        if attrs.size != errand.len {
-            return Err(format!("{} has {} bytes instead of {}", errand.url, attrs.size, errand.len).into());
+        if attrs.size != job.len {
+            return Err(format!("{} has {} bytes instead of {}", job.url, attrs.size, job.len).into());
         }
         let file = mount.open(&node, OpenFlags::READ).await?;
         let starts = (0..attrs.size).step_by(READ as usize);
@@ -131,8 +131,8 @@ pub fn get(errand: &Errand) -> Outcome<Moved> {
         }
         drop(answers);
         file.close().await?;
-        if at != errand.len {
-            return Err(format!("{at} bytes came instead of {}", errand.len).into());
+        if at != job.len {
+            return Err(format!("{at} bytes came instead of {}", job.len).into());
         }
         let moved = Moved::since(start);
         mount.disconnect().await?;

@@ -4,6 +4,7 @@
 #[path = "../../stripe/src/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
+mod csv_table;
 mod disks;
 mod experiments;
 #[path = "../../stripe/src/links.rs"]
@@ -20,15 +21,14 @@ mod recording;
 #[path = "../../stripe/src/report.rs"]
 mod report;
 mod rig;
-mod sheet;
 mod spindle;
 
 use clap::{Parser, ValueEnum};
+use csv_table::CsvTable;
 use record::{Better, Draft, Kind};
 use recording::Shape;
 use report::{Report, Table};
 use rig::Rig;
-use sheet::Sheet;
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
@@ -119,7 +119,7 @@ fn run(cli: Cli) -> Outcome<()> {
     let setup = Setup { rounds, quick: cli.quick, weir, room: room.path().canonicalize()?, out };
     tidy_up_when_stopped(setup.room.clone())?;
     let mut report = Report { machine: machine::facts(&setup.room), tables: Vec::new() };
-    let mut sheet = Sheet::default();
+    let mut csv = CsvTable::default();
     if !cli.json {
         report.machine.iter().for_each(|(name, value)| println!("{name}: {value}"));
         println!(
@@ -136,9 +136,9 @@ fn run(cli: Cli) -> Outcome<()> {
             continue;
         }
         let (begun, before) = (Instant::now(), report.tables.len());
-        experiments::run(*experiment, &setup, &rig, &mut sheet, &mut report)?;
+        experiments::run(*experiment, &setup, &rig, &mut csv, &mut report)?;
         eprintln!("{experiment:?}: {:.0} s", begun.elapsed().as_secs_f64());
-        fs::write(setup.out.join("threshold.csv"), sheet.text())?;
+        fs::write(setup.out.join("threshold.csv"), csv.text())?;
         if let Some(draft) = &draft {
             report.tables[before..].iter().try_for_each(|table| keep(*experiment, draft, table))?;
         }

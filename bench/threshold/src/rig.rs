@@ -1,7 +1,7 @@
 //! Cluster of the `threshold` experiments: an mgr and eight iods behind slow links, the iods on slow disks, and
 //! clients.
 
-use crate::cluster::{Cluster, Place};
+use crate::cluster::{Cluster, DaemonHost};
 use crate::disks::Disks;
 use crate::links::Network;
 use crate::process::{self, Daemon, cpu_of_all};
@@ -155,8 +155,11 @@ impl Rig {
             place.store = Some(disks.add(DISK, true)?);
             iods.push(place);
         }
-        let stores = |name: &str| -> Vec<Place> {
-            let on = |place: &Place| Place { store: place.store.as_ref().map(|dir| dir.join(name)), ..place.clone() };
+        let stores = |name: &str| -> Vec<DaemonHost> {
+            let on = |place: &DaemonHost| DaemonHost {
+                store: place.store.as_ref().map(|dir| dir.join(name)),
+                ..place.clone()
+            };
             iods.iter().map(on).collect()
         };
         let weir = setup.weir.clone();
@@ -168,7 +171,7 @@ impl Rig {
         mgr.options = ["--gather-delay-ms", "0"].map(OsString::from).to_vec();
         let plain = Cluster::start(&weir, &setup.room.join("b"), &mgr, &stores("b"), false)?;
         // Do not use "ip netns exec": it creates a mount namespace, so other processes would not see the mounts.
-        let enter = |place: Place| -> Vec<OsString> {
+        let enter = |place: DaemonHost| -> Vec<OsString> {
             let name = place.prefix.last().cloned().unwrap_or_default();
             let mut net = OsString::from("--net=/run/netns/");
             net.push(name);

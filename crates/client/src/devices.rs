@@ -127,7 +127,7 @@ pub(crate) struct Iod {
 
 /// An established connection to an iod: HELLO has succeeded.
 #[derive(Clone)]
-struct Line {
+struct IodConnection {
     connection: Connection,
     /// Whether the payloads on this connection carry checksums.
     checksums: bool,
@@ -137,7 +137,7 @@ struct Line {
 
 #[derive(Default)]
 struct Link {
-    line: Option<Line>,
+    line: Option<IodConnection>,
     device: Option<native::Device>,
     ever: bool,
     /// Set after the iod was unreachable: until when the client does not try it again, and the error to return until
@@ -182,7 +182,7 @@ impl Iod {
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
-            let Line { connection, checksums, .. } = self.line().await.map_err(given_up)?;
+            let IodConnection { connection, checksums, .. } = self.line().await.map_err(given_up)?;
             self.shared.tally.native(procedure);
             let timeout = self.shared.options.attempt_timeout().min(patience);
             patience = patience.saturating_mul(2);
@@ -253,7 +253,7 @@ impl Iod {
     }
 
     /// Returns the connection to the iod, and connects if there is none.
-    async fn line(&self) -> Result<Line> {
+    async fn line(&self) -> Result<IodConnection> {
         let mut link = self.link.lock().await;
         if let Some(line) = link.line.as_ref().filter(|line| !line.connection.is_closed()) {
             return Ok(line.clone());
@@ -301,7 +301,7 @@ impl Iod {
         link.device.as_ref().ok_or_else(|| Error::protocol(format!("the mgr has sent no address of iod {}", self.id)))
     }
 
-    async fn connect(&self, link: &mut Link, fresh: bool) -> Result<Line> {
+    async fn connect(&self, link: &mut Link, fresh: bool) -> Result<IodConnection> {
         let device = self.device(link, fresh).await?.clone();
         let mut last = self.no_connection(&"it has no address");
         for address in addresses(&device, self.shared.boot_id) {
@@ -316,7 +316,7 @@ impl Iod {
                         tracing::info!(iod = %self.id, %address, "connected to an iod");
                         let lender = self.lender(address, origin);
                         self.lends.store(lender.is_some(), Relaxed);
-                        return Ok(Line { connection, checksums, lender });
+                        return Ok(IodConnection { connection, checksums, lender });
                     }
                     Err(error) => last = error,
                 },

@@ -11,7 +11,7 @@ pub(crate) mod native;
 mod whole;
 
 #[cfg(test)]
-pub(crate) use conformance::{Fixture, Trouble};
+pub(crate) use conformance::{Fixture, ServerFault};
 
 use crate::counters::Tally;
 use crate::devices::Devices;

@@ -35,7 +35,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The policy settings that belong to one open of a file, as they were when the open began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Words {
+pub(crate) struct OpenSettings {
     pub(crate) server: Settings,
     pub(crate) directory: Settings,
     /// The policy settings that the caller passed to open.
@@ -44,15 +44,15 @@ pub(crate) struct Words {
 
 /// The policy settings that apply to one open of a file, and the effective policy of the open.
 #[derive(Debug, Default)]
-pub(crate) struct Ruling {
-    words: Words,
+pub(crate) struct OpenPolicy {
+    settings: OpenSettings,
     /// The effective policy, and the value of `EffectivePolicy::generation` for which it was computed; 0 before the
     /// first computation.
     now: Mutex<(u64, Policy)>,
 }
 
 /// Parses the policy settings that the mgr reports: those of the server, and those of a directory or file.
-pub(crate) fn heard(told: &Told, origin: layout::Origin) -> (Settings, Settings) {
+pub(crate) fn parse_settings(told: &Told, origin: layout::Origin) -> (Settings, Settings) {
     (Settings::of_peer(layout::Origin::Server, &told.server), Settings::of_peer(origin, &told.own))
 }
 
@@ -91,45 +91,45 @@ impl EffectivePolicy {
     }
 
     /// Records the policy settings that the server has for all files.
-    pub(crate) fn heard_server(&self, settings: Settings) {
+    pub(crate) fn record_server_settings(&self, settings: Settings) {
         *lock(&self.server) = settings;
     }
 
     /// Records the policy settings of the server and of a directory.
-    pub(crate) fn heard_directory(&self, dir: FileId, words: (Settings, Settings)) {
+    pub(crate) fn record_directory_settings(&self, dir: FileId, settings: (Settings, Settings)) {
         let mut directories = lock(&self.directories);
         if directories.len() >= DIRECTORIES_MAX && !directories.contains_key(&dir) {
             directories.clear();
         }
-        directories.insert(dir, words);
+        directories.insert(dir, settings);
     }
 
     /// Predicts the policy settings of a file that is created in this directory.
-    pub(crate) fn guess(&self, dir: Option<FileId>, open: Settings) -> Words {
+    pub(crate) fn guess(&self, dir: Option<FileId>, open: Settings) -> OpenSettings {
         let known = dir.and_then(|dir| lock(&self.directories).get(&dir).copied());
         let (server, directory) = known.unwrap_or_else(|| (self.server(), Settings::default()));
-        Words { server, directory, open }
+        OpenSettings { server, directory, open }
     }
 
     /// Merges the policy settings of an open, of the file and of the mount into the effective policy.
-    pub(crate) fn effective(&self, words: &Words, file: Settings) -> Effective {
+    pub(crate) fn effective(&self, settings: &OpenSettings, file: Settings) -> Effective {
         let layers = Layers {
-            server: words.server,
-            directory: words.directory,
+            server: settings.server,
+            directory: settings.directory,
             mount: self.mount(),
             environment: self.environment,
             file,
-            open: words.open,
+            open: settings.open,
         };
         merge(&self.driver, &layers)
     }
 }
 
-impl Ruling {
+impl OpenPolicy {
     /// Creates the policy state of an open with these policy settings. The effective policy is computed at its first
     /// use.
-    pub(crate) fn new(words: Words) -> Self {
-        Ruling { words, ..Ruling::default() }
+    pub(crate) fn new(settings: OpenSettings) -> Self {
+        OpenPolicy { settings, ..OpenPolicy::default() }
     }
 
     /// Returns the current effective policy. If any policy setting may have changed, calls `file` for the settings of
@@ -138,7 +138,7 @@ impl Ruling {
         let generation = effective_policy.generation.load(Relaxed);
         let mut now = lock(&self.now);
         if now.0 != generation {
-            *now = (generation, effective_policy.effective(&self.words, file()).policy);
+            *now = (generation, effective_policy.effective(&self.settings, file()).policy);
         }
         now.1
     }
@@ -146,7 +146,7 @@ impl Ruling {
     /// Computes the current effective policy, and the origin of each policy setting: server, directory, mount and so
     /// on.
     pub(crate) fn effective(&self, effective_policy: &EffectivePolicy, file: Settings) -> Effective {
-        effective_policy.effective(&self.words, file)
+        effective_policy.effective(&self.settings, file)
     }
 }
 
@@ -169,34 +169,34 @@ mod tests {
     fn a_changed_mount_option_applies_at_once() {
         let mount = Settings { access: Some(Access::Page), ..Settings::default() };
         let effective_policy = EffectivePolicy::new(Policy::default(), mount, Settings::default());
-        let ruling = Ruling::new(Words::default());
-        let now = || ruling.policy(&effective_policy, Settings::default);
+        let open_policy = OpenPolicy::new(OpenSettings::default());
+        let now = || open_policy.policy(&effective_policy, Settings::default);
         assert_eq!((now().access, now().write_threshold), (Access::Page, Rule::Fixed(0)));
         effective_policy.set_mount(|mount| {
             mount.unset(Part::Access);
             mount.write_threshold = Some(Rule::Auto);
         });
         assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
-        // Only after `changed` does `ruling` compute the effective policy again and call the closure for the file's own
-        // settings.
+        // After `changed`, `open_policy` computes the effective policy again, and calls the closure for the settings of
+        // the file.
         let own = Settings { access: Some(Access::Unbuffered), ..Settings::default() };
-        assert_eq!(ruling.policy(&effective_policy, || own).access, Access::Direct);
+        assert_eq!(open_policy.policy(&effective_policy, || own).access, Access::Direct);
         effective_policy.changed();
-        assert_eq!(ruling.policy(&effective_policy, || own).access, Access::Unbuffered);
-        assert_eq!(ruling.effective(&effective_policy, own).origin(Part::Access), Origin::File);
+        assert_eq!(open_policy.policy(&effective_policy, || own).access, Access::Unbuffered);
+        assert_eq!(open_policy.effective(&effective_policy, own).origin(Part::Access), Origin::File);
     }
 
     #[test]
     fn the_number_of_cached_directory_settings_is_bounded() {
         let effective_policy = EffectivePolicy::new(Policy::default(), Settings::default(), Settings::default());
-        let words = Settings { read_threshold: Some(7), ..Settings::default() };
+        let settings = Settings { read_threshold: Some(7), ..Settings::default() };
         for dir in 0..3 * DIRECTORIES_MAX as u64 {
-            effective_policy.heard_directory(FileId(dir), (Settings::default(), words));
-            assert_eq!(effective_policy.guess(Some(FileId(dir)), Settings::default()).directory, words);
+            effective_policy.record_directory_settings(FileId(dir), (Settings::default(), settings));
+            assert_eq!(effective_policy.guess(Some(FileId(dir)), Settings::default()).directory, settings);
         }
         assert!(lock(&effective_policy.directories).len() <= DIRECTORIES_MAX);
-        effective_policy.heard_server(words);
-        assert_eq!(effective_policy.guess(None, Settings::default()).server, words);
+        effective_policy.record_server_settings(settings);
+        assert_eq!(effective_policy.guess(None, Settings::default()).server, settings);
     }
 
     #[test]

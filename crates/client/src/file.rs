@@ -9,7 +9,7 @@ pub(crate) use append::Appending;
 pub use locks::HeldLock;
 
 use crate::compound::Caller;
-use crate::effective_policy::Ruling;
+use crate::effective_policy::OpenPolicy;
 use crate::inode::Inode;
 use crate::mount::{Node, OpenFlags};
 use crate::{Error, Placement, Result};
@@ -50,7 +50,7 @@ pub(crate) struct Origin {
     pub(crate) name: Option<Name>,
     pub(crate) flags: OpenFlags,
     /// The policy settings of this open, and its effective policy.
-    pub(crate) ruling: Arc<Ruling>,
+    pub(crate) open_policy: Arc<OpenPolicy>,
 }
 
 /// A name in a directory.
@@ -192,7 +192,7 @@ impl File {
     /// An earlier write failed. The client then has not accepted `data`.
     pub async fn write_at(&self, offset: u64, data: Bytes) -> Result<()> {
         self.for_writing()?;
-        self.inode().write(Some(self.key()), &self.open().origin.ruling, [(offset, data)]).await
+        self.inode().write(Some(self.key()), &self.open().origin.open_policy, [(offset, data)]).await
     }
 
     /// Writes several byte ranges, each at its own offset, like [`File::write_at`]. If the client does not gather the
@@ -202,7 +202,7 @@ impl File {
     /// The errors of [`File::write_at`]; the client may have accepted some of the ranges.
     pub async fn write_list(&self, runs: Vec<(u64, Bytes)>) -> Result<()> {
         self.for_writing()?;
-        self.inode().write(Some(self.key()), &self.open().origin.ruling, runs).await
+        self.inode().write(Some(self.key()), &self.open().origin.open_policy, runs).await
     }
 
     /// Writes like [`File::write_at`], for callers that cannot report the error of an earlier write to its writer. An
@@ -215,18 +215,18 @@ impl File {
     /// Writes several byte ranges, each at its own offset, like [`File::write_behind`].
     pub async fn write_list_behind(&self, runs: Vec<(u64, Bytes)>) -> Result<()> {
         self.for_writing()?;
-        self.inode().write(None, &self.open().origin.ruling, runs).await
+        self.inode().write(None, &self.open().origin.open_policy, runs).await
     }
 
     /// Extends the file to `end` bytes with a hole, unless the file is already that long. Never changes written bytes.
     pub async fn grow(&self, end: u64) -> Result<()> {
         self.for_writing()?;
-        self.inode().grow(self.key(), &self.open().origin.ruling, end).await
+        self.inode().grow(self.key(), &self.open().origin.open_policy, end).await
     }
 
     /// Returns whether this client holds a write delegation of the file that the mgr has not recalled. Until the
     /// recall, no other client has the file open. Other clients see the writes of this client only after
-    /// [`crate::Keeper::hand_on`].
+    /// [`crate::UpperCache::flush_and_invalidate`].
     pub fn is_alone(&self) -> bool {
         self.inode().is_alone()
     }
@@ -243,8 +243,9 @@ impl File {
         self.inode().delegation_number()
     }
 
-    /// Returns whether a cache above the client may keep bytes and attributes until [`crate::Keeper::hand_on`]: the
-    /// client holds a delegation, or all opens of the file on this client ask only for close-to-open consistency.
+    /// Returns whether a cache above the client may keep bytes and attributes until
+    /// [`crate::UpperCache::flush_and_invalidate`]: the client holds a delegation, or all opens of the file on this
+    /// client ask only for close-to-open consistency.
     pub fn may_be_cached(&self) -> bool {
         !self.inode().is_shared()
     }
@@ -263,14 +264,14 @@ impl File {
     /// Returns the effective policy of this open. It follows later changes of the mount options, but not of the
     /// directory's settings.
     pub fn policy(&self) -> Policy {
-        self.inode().policy_by(&self.open().origin.ruling)
+        self.inode().policy_by(&self.open().origin.open_policy)
     }
 
     /// Returns the policy like [`File::policy`], with the origin of each policy setting: server, directory, mount and
     /// so on.
     pub fn effective_policy(&self) -> Effective {
         let inode = self.inode();
-        self.open().origin.ruling.effective(&inode.mount.effective_policy, inode.own())
+        self.open().origin.open_policy.effective(&inode.mount.effective_policy, inode.own())
     }
 
     /// Returns the first data range at or after `offset`, or `None` if only a hole follows. The range may be longer

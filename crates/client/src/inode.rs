@@ -16,7 +16,7 @@ mod seek;
 mod sharing_state;
 mod write;
 
-pub use delegation::Keeper;
+pub use delegation::UpperCache;
 pub(crate) use delegation::{Delegation, append_return};
 use dirty::{DirtyData, Lane};
 use known_size::KnownSize;
@@ -31,7 +31,7 @@ pub(crate) use seek::StatusOnly;
 use sharing_state::SharingState;
 
 use crate::compound::Caller;
-use crate::effective_policy::Ruling;
+use crate::effective_policy::OpenPolicy;
 use crate::file::Appending;
 use crate::lock_order::{AsyncMutex, AsyncRwLock, OrderedGuard, OrderedMutex, Rank};
 use crate::mount::{Inner, OpenFlags, Times, usual};
@@ -130,7 +130,7 @@ struct State {
 #[derive(Default)]
 struct SendState {
     /// The policy settings for sending gathered bytes: those of the last writer.
-    ruling: Option<Arc<Ruling>>,
+    open_policy: Option<Arc<OpenPolicy>>,
     /// The file offset just after the last byte that took the direct path.
     streamed: Option<u64>,
     /// When the timer sends gathered bytes, and when it commits sent bytes.
@@ -190,14 +190,14 @@ impl Inode {
     }
 
     /// Returns the effective policy of an open with these settings.
-    pub(crate) fn policy_by(&self, ruling: &Ruling) -> Policy {
-        ruling.policy(&self.mount.effective_policy, || self.own())
+    pub(crate) fn policy_by(&self, open_policy: &OpenPolicy) -> Policy {
+        open_policy.policy(&self.mount.effective_policy, || self.own())
     }
 
     /// Returns the effective policy of the last writer.
     fn policy(&self) -> Policy {
-        let ruling = self.state().sending.ruling.clone();
-        ruling.map_or_else(|| usual(&self.mount), |ruling| self.policy_by(&ruling))
+        let open_policy = self.state().sending.open_policy.clone();
+        open_policy.map_or_else(|| usual(&self.mount), |open_policy| self.policy_by(&open_policy))
     }
 
     /// Locks the append state: excludes other appenders of this mount until the guard is dropped.
@@ -279,8 +279,8 @@ impl Inode {
     }
 
     /// Records the consistency (`sharing` of the policy) that a new open of the file requires.
-    pub(crate) fn opened_under(&self, ruling: &Ruling, exclusive: bool) {
-        let coherent = self.policy_by(ruling).sharing == Sharing::Coherent;
+    pub(crate) fn opened_under(&self, open_policy: &OpenPolicy, exclusive: bool) {
+        let coherent = self.policy_by(open_policy).sharing == Sharing::Coherent;
         self.state().sharing.opened(coherent, exclusive);
     }
 

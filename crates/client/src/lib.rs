@@ -33,7 +33,7 @@ mod write_window;
 pub use counters::Counters;
 pub use error::{Error, ErrorKind};
 pub use file::{File, HeldLock, ReadResult, Segment};
-pub use inode::Keeper;
+pub use inode::UpperCache;
 pub use layout::policy::{Access, Effective, Origin, Part, Policy, Settings};
 pub use mount::{CreateOptions, Entry, Mount, Node, OpenFlags, OpenOptions, PathExpectation, ReadDir, XattrMode};
 pub use nfs::spans::LockKind;

@@ -78,7 +78,7 @@ pub(crate) enum Rank {
 
 /// A mutex with a rank in the lock order.
 pub(crate) struct OrderedMutex<T> {
-    place: Place,
+    rank: LockRank,
     mutex: Mutex<T>,
 }
 
@@ -91,12 +91,12 @@ pub(crate) struct OrderedGuard<'a, T> {
 impl<T> OrderedMutex<T> {
     /// Creates an unlocked mutex with this rank.
     pub(crate) fn new(rank: Rank, value: T) -> Self {
-        OrderedMutex { place: Place::new(rank), mutex: Mutex::new(value) }
+        OrderedMutex { rank: LockRank::new(rank), mutex: Mutex::new(value) }
     }
 
     /// Locks the mutex, even if an earlier holder panicked.
     pub(crate) fn lock(&self) -> OrderedGuard<'_, T> {
-        let held = self.place.take();
+        let held = self.rank.take();
         OrderedGuard { guard: self.mutex.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
     }
 }
@@ -117,19 +117,19 @@ impl<T> DerefMut for OrderedGuard<'_, T> {
 
 /// An async mutex with a rank in the lock order. A task may hold it while it waits for servers.
 pub(crate) struct AsyncMutex<T> {
-    place: Place,
+    rank: LockRank,
     mutex: sync::Mutex<T>,
 }
 
 impl<T> AsyncMutex<T> {
     /// Creates an unlocked mutex with this rank.
     pub(crate) fn new(rank: Rank, value: T) -> Self {
-        AsyncMutex { place: Place::new(rank), mutex: sync::Mutex::new(value) }
+        AsyncMutex { rank: LockRank::new(rank), mutex: sync::Mutex::new(value) }
     }
 
     /// Locks the mutex until the guard is dropped.
     pub(crate) async fn lock(&self) -> sync::MutexGuard<'_, T> {
-        self.place.check();
+        self.rank.check();
         self.mutex.lock().await
     }
 
@@ -142,46 +142,46 @@ impl<T> AsyncMutex<T> {
     /// enlarge the future of every caller.
     pub(crate) async fn hold<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         let _guard = self.lock().await;
-        self.place.during(work).await
+        self.rank.during(work).await
     }
 }
 
 /// An async read-write lock with a rank in the lock order. A task may hold it while it waits for servers.
 pub(crate) struct AsyncRwLock {
-    place: Place,
+    rank: LockRank,
     lock: sync::RwLock<()>,
 }
 
 impl AsyncRwLock {
     /// Creates an unlocked read-write lock with this rank.
     pub(crate) fn new(rank: Rank) -> Self {
-        AsyncRwLock { place: Place::new(rank), lock: sync::RwLock::default() }
+        AsyncRwLock { rank: LockRank::new(rank), lock: sync::RwLock::default() }
     }
 
     /// Locks for reading until the guard is dropped.
     pub(crate) async fn read(&self) -> sync::RwLockReadGuard<'_, ()> {
-        self.place.check();
+        self.rank.check();
         self.lock.read().await
     }
 
     /// Runs a future while the lock is held for reading.
     pub(crate) async fn hold_read<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         let _guard = self.read().await;
-        self.place.during(work).await
+        self.rank.during(work).await
     }
 
     /// Runs a future while the lock is held for writing.
     pub(crate) async fn hold_write<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
-        self.place.check();
+        self.rank.check();
         let _guard = self.lock.write().await;
-        self.place.during(work).await
+        self.rank.during(work).await
     }
 }
 
 #[cfg(debug_assertions)]
-use checked::{Held, Place};
+use checked::{Held, LockRank};
 #[cfg(not(debug_assertions))]
-use unchecked::{Held, Place};
+use unchecked::{Held, LockRank};
 
 #[cfg(debug_assertions)]
 mod checked {
@@ -196,19 +196,19 @@ mod checked {
     }
 
     /// The rank of a lock, which debug builds store with the lock.
-    pub(super) struct Place(Rank);
+    pub(super) struct LockRank(Rank);
 
     /// A rank that this thread holds, until this value is dropped.
     pub(super) struct Held(Rank);
 
-    impl Place {
-        pub(super) fn new(rank: Rank) -> Place {
-            Place(rank)
+    impl LockRank {
+        pub(super) fn new(rank: Rank) -> LockRank {
+            LockRank(rank)
         }
 
         /// Panics if this thread holds a lock of this rank or a later one.
         pub(super) fn check(&self) {
-            let Place(rank) = self;
+            let LockRank(rank) = self;
             let later = HELD.with_borrow(|held| held.iter().find(|held| *held >= rank).copied());
             if let Some(later) = later {
                 panic!("lock order: {rank:?} is taken while {later:?} is held");
@@ -255,13 +255,13 @@ mod unchecked {
     use std::pin::Pin;
 
     /// The rank of a lock, which release builds neither store nor check.
-    pub(super) struct Place;
+    pub(super) struct LockRank;
 
     pub(super) struct Held;
 
-    impl Place {
-        pub(super) fn new(_rank: Rank) -> Place {
-            Place
+    impl LockRank {
+        pub(super) fn new(_rank: Rank) -> LockRank {
+            LockRank
         }
 
         pub(super) fn check(&self) {}

@@ -24,14 +24,14 @@ use crate::counters::Tally;
 use crate::devices::Devices;
 use crate::drivers::Drivers;
 use crate::effective_policy::EffectivePolicy;
-use crate::inode::{Inode, Keeper};
+use crate::inode::{Inode, UpperCache};
 use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
 use crate::session::Session;
 use crate::write_window::WriteWindow;
 use crate::{Counters, Error, Options, Result, Target, effective_policy};
 use bytes::Bytes;
 use deferred_close::DeferredCloses;
-pub(crate) use deferred_close::{Left, Queued};
+pub(crate) use deferred_close::{DeferredClose, Queued};
 use layout::Origin;
 use nfs::client::fattr;
 use policy::Timing;
@@ -83,12 +83,12 @@ pub(crate) struct Inner {
     root: Node,
     pub(crate) inodes: Arc<Inodes>,
     /// The cache above this mount, such as the kernel's page cache, if any.
-    pub(crate) keeper: OnceLock<Arc<dyn Keeper>>,
+    pub(crate) upper_cache: OnceLock<Arc<dyn UpperCache>>,
     /// The number of the next open owner of this mount.
     owners: AtomicU64,
     /// A counter that increases with every change of a file size on this mount.
     stamps: AtomicU64,
-    opening: OrderedMutex<Opening>,
+    opening: OrderedMutex<OpensInFlight>,
     behind: FlushTimer,
     /// Each task that closes a dropped file holds this lock for reading, so that a disconnect can wait for the task.
     pub(crate) dropped: Arc<RwLock<()>>,
@@ -98,7 +98,7 @@ pub(crate) struct Inner {
 
 /// The OPENs that the mgr has not answered yet, and the files that the client closed while it waited for their replies.
 #[derive(Default)]
-struct Opening {
+struct OpensInFlight {
     /// Number of OPENs that the client has sent, and the numbers of the unanswered ones.
     asked: u64,
     unanswered: BTreeSet<u64>,
@@ -110,7 +110,7 @@ struct Opening {
 }
 
 /// An OPEN that the mgr has not answered yet, until this value is dropped.
-pub(crate) struct Asking<'a> {
+pub(crate) struct OpenInFlight<'a> {
     mount: &'a Inner,
     /// The mount's logical time when the client sent the OPEN.
     pub(crate) stamp: u64,
@@ -120,10 +120,10 @@ pub(crate) struct Asking<'a> {
     pub(crate) number: u64,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for OpenInFlight<'_> {
     fn drop(&mut self) {
         let mut opening = self.mount.opening();
-        let Opening { sent, closed, unanswered, .. } = &mut *opening;
+        let OpensInFlight { sent, closed, unanswered, .. } = &mut *opening;
         unanswered.remove(&self.number);
         if let Some(count) = sent.get_mut(&self.stamp) {
             *count -= 1;
@@ -142,13 +142,13 @@ pub(crate) struct Inodes {
     /// The negative-lookup cache.
     pub(crate) names: negative::Names,
     /// Opens whose CLOSE is deferred.
-    pub(crate) leaving: DeferredCloses,
+    pub(crate) deferred_closes: DeferredCloses,
 }
 
 impl Default for Inodes {
     fn default() -> Self {
         let table = OrderedMutex::new(Rank::InodeTable, HashMap::new());
-        Inodes { table, names: negative::Names::default(), leaving: DeferredCloses::default() }
+        Inodes { table, names: negative::Names::default(), deferred_closes: DeferredCloses::default() }
     }
 }
 
@@ -200,12 +200,12 @@ impl Mount {
         let window = WriteWindow::new(options.window_bytes());
         let read_ahead = Arc::new(Semaphore::new(READ_AHEAD_BYTES));
         let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (opening, timing) = (OrderedMutex::new(Rank::Opening, Opening::default()), Mutex::default());
+        let (opening, timing) = (OrderedMutex::new(Rank::Opening, OpensInFlight::default()), Mutex::default());
         let effective_policy = EffectivePolicy::new(options.driver, options.policy, options.environment);
         if let Some(told) = &told {
-            let words = effective_policy::heard(told, Origin::Directory);
-            effective_policy.heard_server(words.0);
-            effective_policy.heard_directory(root.id, words);
+            let settings = effective_policy::parse_settings(told, Origin::Directory);
+            effective_policy.record_server_settings(settings.0);
+            effective_policy.record_directory_settings(root.id, settings);
         }
         let runtime = Handle::current();
         let inner = Inner {
@@ -220,7 +220,7 @@ impl Mount {
             runtime,
             root,
             inodes,
-            keeper: OnceLock::new(),
+            upper_cache: OnceLock::new(),
             owners,
             stamps,
             opening,
@@ -252,7 +252,7 @@ impl Mount {
         // Wait for the tasks that close files. Otherwise the mgr keeps removed files that are still open, and their
         // space, until the lease expires.
         drop(self.inner.dropped.write().await);
-        self.inner.close_left().await;
+        self.inner.close_deferred().await;
         self.inner.leave_names().await;
         let settled = self.sync_names().await;
         self.inner.session.end().await.and(settled)
@@ -294,19 +294,19 @@ impl Inner {
         all.into_iter().filter(|inode| inode.is_unsynced()).collect()
     }
 
-    fn opening(&self) -> OrderedGuard<'_, Opening> {
+    fn opening(&self) -> OrderedGuard<'_, OpensInFlight> {
         self.opening.lock()
     }
 
     /// Registers an OPEN that the client is about to send.
-    pub(crate) fn ask(&self) -> Asking<'_> {
+    pub(crate) fn ask(&self) -> OpenInFlight<'_> {
         let stamp = self.stamp();
         let mut opening = self.opening();
         *opening.sent.entry(stamp).or_default() += 1;
         let number = opening.asked;
         opening.asked += 1;
         opening.unanswered.insert(number);
-        Asking { mount: self, stamp, epoch: self.session.epoch(), number }
+        OpenInFlight { mount: self, stamp, epoch: self.session.epoch(), number }
     }
 
     /// Returns the number of OPENs that the client has sent, and the number of the first unanswered one (the same if

@@ -34,7 +34,7 @@ type Name = Box<[u8]>;
 
 /// A directory delegation that the client has to return to the mgr.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Gone {
+pub(crate) struct DelegationToReturn {
     /// The filehandle of the directory that the delegation is for.
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
@@ -114,8 +114,8 @@ impl<C: Clone + PartialEq> Dir<C> {
         matches!(self.stage, Stage::Asking(_) | Stage::Reading(..) | Stage::Known(_))
     }
 
-    fn gone(&self) -> Option<Gone> {
-        self.stateid().map(|stateid| Gone { handle: self.handle.clone(), stateid })
+    fn gone(&self) -> Option<DelegationToReturn> {
+        self.stateid().map(|stateid| DelegationToReturn { handle: self.handle.clone(), stateid })
     }
 }
 
@@ -127,7 +127,7 @@ impl<C: Clone + PartialEq> Negative<C> {
 
     /// Removes a directory from the cache; returns its delegation. With `until`, the client requests no other
     /// delegation before that time.
-    fn forget(&mut self, dir: FileId, until: Option<Timestamp>) -> Option<Gone> {
+    fn forget(&mut self, dir: FileId, until: Option<Timestamp>) -> Option<DelegationToReturn> {
         let known = self.dirs.remove(&dir)?;
         self.names -= known.may_be.len();
         if let Some(until) = until {
@@ -163,7 +163,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         caller: &C,
         (epoch, now): (u64, Timestamp),
         wanted: u32,
-    ) -> (Option<u64>, Vec<Gone>) {
+    ) -> (Option<u64>, Vec<DelegationToReturn>) {
         let clock = self.tick();
         if self.doubts >= DOUBTS {
             return (None, Vec::new());
@@ -211,7 +211,7 @@ impl<C: Clone + PartialEq> Negative<C> {
     }
 
     /// Removes the least recently used directory if the cache has no space for one more. Returns its delegation.
-    fn make_room(&mut self) -> Option<Gone> {
+    fn make_room(&mut self) -> Option<DelegationToReturn> {
         if self.dirs.len() < DIRS {
             return None;
         }
@@ -222,7 +222,13 @@ impl<C: Clone + PartialEq> Negative<C> {
 
     /// Records a granted delegation. Returns the delegation as an error if the client must return it, because the cache
     /// no longer needs it.
-    pub(crate) fn granted(&mut self, dir: FileId, number: u64, gone: Gone, epoch: u64) -> Result<(), Gone> {
+    pub(crate) fn granted(
+        &mut self,
+        dir: FileId,
+        number: u64,
+        gone: DelegationToReturn,
+        epoch: u64,
+    ) -> Result<(), DelegationToReturn> {
         match self.dirs.get_mut(&dir) {
             Some(known) if known.is_read_by(number) && known.epoch == epoch => {
                 known.stage = Stage::Reading(number, gone.stateid);
@@ -246,7 +252,13 @@ impl<C: Clone + PartialEq> Negative<C> {
 
     /// Records that a task has read all names (`all`), or has failed. After a failure, the client requests no
     /// delegation of the directory for a while. Returns a delegation to return.
-    pub(crate) fn finished(&mut self, dir: FileId, number: u64, all: bool, now: Timestamp) -> Option<Gone> {
+    pub(crate) fn finished(
+        &mut self,
+        dir: FileId,
+        number: u64,
+        all: bool,
+        now: Timestamp,
+    ) -> Option<DelegationToReturn> {
         let known = self.dirs.get_mut(&dir).filter(|known| known.is_read_by(number))?;
         match known.stage {
             Stage::Reading(_, stateid) if all => {
@@ -258,14 +270,14 @@ impl<C: Clone + PartialEq> Negative<C> {
     }
 
     /// Drops the directory of a recalled or revoked delegation. Returns the delegation if the cache contained it.
-    pub(crate) fn lose(&mut self, stateid: &stateid4, now: Timestamp) -> Option<Gone> {
+    pub(crate) fn lose(&mut self, stateid: &stateid4, now: Timestamp) -> Option<DelegationToReturn> {
         let held = |known: &Dir<C>| known.stateid().is_some_and(|held| held.other == stateid.other);
         let dir = self.dirs.iter().find(|(_, known)| held(known)).map(|(dir, _)| *dir)?;
         self.forget(dir, Some(now.after(ALONE_FOR)))
     }
 
     /// Empties the cache and switches it off. Returns all delegations.
-    pub(crate) fn leave(&mut self) -> Vec<Gone> {
+    pub(crate) fn leave(&mut self) -> Vec<DelegationToReturn> {
         self.doubts = DOUBTS;
         let all: Vec<FileId> = self.dirs.keys().copied().collect();
         all.into_iter().filter_map(|dir| self.forget(dir, None)).collect()
@@ -285,7 +297,7 @@ impl<C: Clone + PartialEq> Negative<C> {
 
     /// Registers a create request before the client sends it. If the directory then has too many names, drops it and
     /// returns its delegation.
-    pub(crate) fn makes(&mut self, dir: FileId, name: &[u8], now: Timestamp) -> Option<Gone> {
+    pub(crate) fn makes(&mut self, dir: FileId, name: &[u8], now: Timestamp) -> Option<DelegationToReturn> {
         let clock = self.tick();
         *self.making.entry((dir, name.into())).or_default() += 1;
         let known = self.dirs.get_mut(&dir).filter(|known| known.notes())?;
@@ -300,7 +312,7 @@ impl<C: Clone + PartialEq> Negative<C> {
 
     /// Records the end of a create request: the mgr has answered it (`answered`), or will never answer it and may still
     /// execute it. Returns delegations to return if too many requests will never be answered.
-    pub(crate) fn made(&mut self, dir: FileId, name: &[u8], answered: bool) -> Vec<Gone> {
+    pub(crate) fn made(&mut self, dir: FileId, name: &[u8], answered: bool) -> Vec<DelegationToReturn> {
         if !answered {
             self.doubts += 1;
             return if self.doubts < DOUBTS { Vec::new() } else { self.leave() };

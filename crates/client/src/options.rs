@@ -56,7 +56,7 @@ pub struct Options {
     pub identity: Option<[u8; 16]>,
     /// A connection to an mgr in this process; the target must have the mgr's address. `None`: connect through a
     /// socket.
-    pub door: Option<net::rpc::Door>,
+    pub connector: Option<net::rpc::InProcessConnector>,
 }
 
 /// Which operations wait until their changes are durable; see `docs/SEMANTICS.md`.
@@ -89,7 +89,7 @@ impl Default for Options {
             cred: process_cred(),
             name: process_name(),
             identity: None,
-            door: None,
+            connector: None,
         }
     }
 }

@@ -8,6 +8,6 @@ mod loan_state;
 mod loans;
 
 pub(crate) use loan::Loan;
-use loan::Over;
-pub(crate) use loan_state::Told;
-pub(crate) use loans::{Loans, Place, Read};
+use loan::LoanEnded;
+pub(crate) use loan_state::LoanReply;
+pub(crate) use loans::{Loans, ObjectLoan, Read};

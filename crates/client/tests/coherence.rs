@@ -3,16 +3,16 @@
 
 #[path = "support/cluster.rs"]
 mod cluster;
-#[path = "support/dice.rs"]
-mod dice;
 #[path = "support/histories.rs"]
 mod histories;
+#[path = "support/seeded_random.rs"]
+mod seeded_random;
 
 use bytes::Bytes;
 use client::{CreateOptions, File, Mount, OpenFlags};
 use cluster::{Cluster, options};
-use dice::{Dice, seed};
 use histories::{History, Slot};
+use seeded_random::{SeededRandom, seed};
 use std::sync::Arc;
 use types::{ByteRange, SetAttrs};
 
@@ -216,17 +216,17 @@ struct Turns {
     mounts: Vec<Mount>,
     files: Vec<File>,
     model: Vec<u8>,
-    dice: Dice,
+    random: SeededRandom,
 }
 
 impl Turns {
     async fn step(&mut self) {
-        let who = self.dice.below(self.files.len());
-        let at = self.dice.below(100_000);
-        let len = [1, 10, 5_000, 47_000][self.dice.below(4)];
-        match self.dice.below(20) {
+        let who = self.random.below(self.files.len());
+        let at = self.random.below(100_000);
+        let len = [1, 10, 5_000, 47_000][self.random.below(4)];
+        match self.random.below(20) {
             0..=5 => {
-                let data = vec![1 + self.dice.below(255) as u8; len];
+                let data = vec![1 + self.random.below(255) as u8; len];
                 self.model.resize(self.model.len().max(at + len), 0);
                 self.model[at..at + len].copy_from_slice(&data);
                 self.files[who].write_at(at as u64, Bytes::from(data)).await.unwrap();
@@ -286,7 +286,7 @@ async fn clients_that_take_turns_behave_like_one_client() {
     for mount in &mounts[1..] {
         files.push(open(mount, OpenFlags::READ_WRITE).await);
     }
-    let mut turns = Turns { mounts: mounts.to_vec(), files, model: Vec::new(), dice: Dice(seed) };
+    let mut turns = Turns { mounts: mounts.to_vec(), files, model: Vec::new(), random: SeededRandom(seed) };
     for _ in 0..if full() { 100_000 } else { 1_500 } {
         turns.step().await;
     }
@@ -309,11 +309,11 @@ async fn calls_at_the_same_time_have_an_order() {
             0 => create(&mount).await,
             _ => open(&mount, OpenFlags::READ_WRITE).await,
         };
-        let (history, mut dice) = (history.clone(), Dice(seed.wrapping_add(number)));
+        let (history, mut random) = (history.clone(), SeededRandom(seed.wrapping_add(number)));
         workers.push(tokio::spawn(async move {
             for _ in 0..if full() { 20_000 } else { 400 } {
-                let slot = Slot(dice.below(8));
-                if dice.below(3) == 0 {
+                let slot = Slot(random.below(8));
+                if random.below(3) == 0 {
                     let write = history.begin_write(slot, number as usize);
                     let value = Bytes::copy_from_slice(&write.value().to_be_bytes());
                     file.write_at(slot.0 as u64 * 5_000, value).await.unwrap();

@@ -3,18 +3,18 @@
 //! Each case removes or truncates a file, replaces it by an older copy, or flips a bit. With `WEIR_TEST_SCALE=full`,
 //! the tests run 10,000 cases. `WEIR_TEST_CASES` sets the number of cases of each test, and `WEIR_TEST_SEED` the seed.
 
-#[path = "support/dice.rs"]
-mod dice;
-#[path = "support/wreck.rs"]
-mod wreck;
+#[path = "support/restored_cluster.rs"]
+mod restored_cluster;
+#[path = "support/seeded_random.rs"]
+mod seeded_random;
 
 use client::{Mount, OpenFlags, Options};
-use dice::{Dice, seed};
+use restored_cluster::{Files, StoreCopies};
+use seeded_random::{SeededRandom, seed};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Cred;
 use wire::admin::{CheckReply, Finding, Mended};
-use wreck::{Files, Yard};
 
 /// The result of a read of one file after the damage.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,56 +65,56 @@ fn tells(check: &CheckReply) -> bool {
 }
 
 /// Damages one file, checks reads and repairs, and returns a short description of the outcome for the summary.
-async fn case(yard: &Yard, dice: &mut Dice) -> &'static str {
-    let wreck = yard.restore();
-    let Some(damage) = wreck.damage(yard, dice) else { return "nothing to do" };
-    let about = format!("{} with {damage:?}", yard.kind());
-    let before = wreck.objects();
-    let running = match wreck.start().await {
+async fn case(copies: &StoreCopies, random: &mut SeededRandom) -> &'static str {
+    let stores = copies.restore();
+    let Some(damage) = stores.damage(copies, random) else { return "nothing to do" };
+    let about = format!("{} with {damage:?}", copies.kind());
+    let before = stores.objects();
+    let running = match stores.start().await {
         Ok(running) => running,
         Err(why) => {
             assert!(!why.is_empty() && damage.is_of_the_mgr(), "{about}: {why}");
-            assert!(wreck.objects() == before, "{about}: refused, but objects were changed");
+            assert!(stores.objects() == before, "{about}: refused, but objects were changed");
             return "refused";
         }
     };
     let mount = Mount::connect(&running.target, options()).await.unwrap_or_else(|e| panic!("{about}: {e}"));
-    let reads = read_all(&mount, yard.files(), running.all_up()).await;
+    let reads = read_all(&mount, copies.files(), running.all_up()).await;
     for (name, read) in &reads {
         let wrong = [Read::Wrong, Read::Longer].contains(read);
-        assert!(!wrong || damage.excuses(yard), "{about}: {name} has other bytes");
+        assert!(!wrong || damage.excuses(copies), "{about}: {name} has other bytes");
     }
     let refused: Vec<_> = reads.iter().filter(|(_, read)| matches!(read, Read::Refused(_))).collect();
-    let whole = yard.mirrors() == 2 && !damage.is_of_the_mgr();
+    let whole = copies.mirrors() == 2 && !damage.is_of_the_mgr();
     assert!(refused.is_empty() || !whole, "{about}: there are other copies, but {refused:?}");
     let scrubbed = running.scrub().await;
     let check = running.check(false).await;
     let told = tells(&check) || scrubbed > 0;
     assert!(told || refused.is_empty(), "{about}: {refused:?} and the check says nothing");
-    if damage.loses_bytes(yard) && !whole {
+    if damage.loses_bytes(copies) && !whole {
         assert!(told, "{about}: nothing is found");
     }
     let repaired = running.check(true).await;
-    let again = read_all(&mount, yard.files(), running.all_up()).await;
+    let again = read_all(&mount, copies.files(), running.all_up()).await;
     for (name, read) in &again {
         // An object may be an older copy from before a truncate. Without mirrors, the check cannot tell it from an
         // object that grew.
         let grew = |finding: &Finding| finding.code == "object-beyond" && finding.mended == Mended::Yes;
-        let longer = *read == Read::Longer && !(yard.mirrors() == 1 && repaired.findings.iter().any(grew));
+        let longer = *read == Read::Longer && !(copies.mirrors() == 1 && repaired.findings.iter().any(grew));
         let wrong = longer || *read == Read::Wrong;
-        assert!(!wrong || damage.excuses(yard), "{about}: {name} has other bytes after the repair");
+        assert!(!wrong || damage.excuses(copies), "{about}: {name} has other bytes after the repair");
     }
     if whole && running.all_up() {
         // The damage is repaired by this check with repair, or by the background repair of the mgr.
         running.until_clean(&about).await;
-        assert!(again.values().all(|read| *read == Read::Right || damage.excuses(yard)), "{about}: {again:?}");
+        assert!(again.values().all(|read| *read == Read::Right || damage.excuses(copies)), "{about}: {again:?}");
         assert!(
             repaired.findings.iter().all(|finding| finding.mended == Mended::Yes),
             "{about}: {:?}",
             repaired.findings
         );
-        if !damage.excuses(yard) {
-            wreck.compare_objects(yard, &about);
+        if !damage.excuses(copies) {
+            stores.compare_objects(copies, &about);
         }
     }
     mount.disconnect().await.ok();
@@ -128,13 +128,13 @@ async fn walk(mirrors: u32, checksums: bool, part: u64) {
         std::env::var("WEIR_TEST_CASES").ok().map(|cases| cases.parse().expect("WEIR_TEST_CASES is not a number"));
     let cases = given.unwrap_or(if full { 2500 } else { 12 });
     let seed = seed() ^ part;
-    let yard = Yard::build(mirrors, checksums).await;
+    let copies = StoreCopies::build(mirrors, checksums).await;
     let mut came = BTreeMap::new();
     for number in 0..cases {
-        let mut dice = Dice(seed.wrapping_add(number << 20));
-        *came.entry(case(&yard, &mut dice).await).or_insert(0) += 1;
+        let mut random = SeededRandom(seed.wrapping_add(number << 20));
+        *came.entry(case(&copies, &mut random).await).or_insert(0) += 1;
     }
-    println!("{}: {came:?}", yard.kind());
+    println!("{}: {came:?}", copies.kind());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@
 mod cluster;
 
 use bytes::Bytes;
-use client::{CreateOptions, File, Keeper, Mount, OpenFlags, OpenOptions};
+use client::{CreateOptions, File, Mount, OpenFlags, OpenOptions, UpperCache};
 use cluster::{Cluster, options};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,15 +14,15 @@ use types::FileId;
 
 type Handing = futures_util::future::BoxFuture<'static, ()>;
 
-/// A cache that holds the bytes of a file, and writes them when the client calls `hand_on`.
+/// A cache that holds the bytes of a file, and writes them when the client calls `flush_and_invalidate`.
 #[derive(Default)]
 struct Late {
     kept: Mutex<Option<(Arc<File>, Bytes)>>,
     asked: AtomicU32,
 }
 
-impl Keeper for Late {
-    fn hand_on(&self, file: FileId) -> Handing {
+impl UpperCache for Late {
+    fn flush_and_invalidate(&self, file: FileId) -> Handing {
         self.asked.fetch_add(1, SeqCst);
         let kept = self.kept.lock().unwrap().take();
         Box::pin(async move {
@@ -32,15 +32,15 @@ impl Keeper for Late {
         })
     }
 
-    fn give_up(&self, file: FileId) -> Handing {
+    fn discard(&self, file: FileId) -> Handing {
         unreachable!("nobody takes {file} away")
     }
 }
 
 async fn keeping(mount: &Mount) -> Arc<Late> {
     let late = Arc::new(Late::default());
-    mount.keep_with(late.clone()).unwrap();
-    assert!(mount.keep_with(late.clone()).is_err(), "the mount has a cache already");
+    mount.set_upper_cache(late.clone()).unwrap();
+    assert!(mount.set_upper_cache(late.clone()).is_err(), "the mount has a cache already");
     late
 }
 
@@ -116,7 +116,7 @@ async fn a_write_delegation_is_reclaimed_after_a_restart_of_the_mgr() {
     Arc::try_unwrap(mine).ok().unwrap().close().await.unwrap();
 }
 
-/// The state of a cache whose `hand_on` completes only after a call of `give_up`.
+/// The state of a cache whose `flush_and_invalidate` completes only after a call of `discard`.
 struct Stuck {
     end: tokio::sync::Semaphore,
     given_up: Mutex<u32>,
@@ -125,17 +125,17 @@ struct Stuck {
 
 struct Sticks(Arc<Stuck>);
 
-impl Keeper for Sticks {
-    fn hand_on(&self, _: FileId) -> Handing {
+impl UpperCache for Sticks {
+    fn flush_and_invalidate(&self, _: FileId) -> Handing {
         let stuck = self.0.clone();
         Box::pin(async move { drop(stuck.end.acquire().await.unwrap()) })
     }
 
-    fn give_up(&self, _: FileId) -> Handing {
+    fn discard(&self, _: FileId) -> Handing {
         let mut given_up = self.0.given_up.lock().unwrap();
         *given_up += 1;
         self.0.again.notify_all();
-        // Wait for a while, so that a second task that detects the revocation has time to call `give_up` too, which is
+        // Wait for a while, so that a second task that detects the revocation has time to call `discard` too, which is
         // a failure.
         drop(self.0.again.wait_timeout_while(given_up, Duration::from_millis(300), |given_up| *given_up < 2).unwrap());
         self.0.end.add_permits(1);
@@ -152,7 +152,7 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
         let stuck =
             Arc::new(Stuck { end: tokio::sync::Semaphore::new(0), given_up: Mutex::new(0), again: Condvar::new() });
-        one.keep_with(Arc::new(Sticks(stuck.clone()))).unwrap();
+        one.set_upper_cache(Arc::new(Sticks(stuck.clone()))).unwrap();
         let mine = create(&one, true).await;
         mine.write_at(0, Bytes::from(vec![1; len])).await.unwrap();
         // The mgr grants this open after it has revoked the delegation, whose return took too long.

@@ -49,7 +49,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
 
 /// What the mgr's only thread does besides serving requests: nothing, block repeatedly, or block until further notice.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum LoadState {
     Idle,
     /// The thread repeatedly blocks for [`BUSY`].
     Busy,
@@ -58,31 +58,31 @@ enum Mood {
 }
 
 #[derive(Clone)]
-struct Hog(Arc<(Mutex<Mood>, Condvar)>);
+struct LoadThread(Arc<(Mutex<LoadState>, Condvar)>);
 
-impl Hog {
-    fn start(runtime: &Runtime) -> Hog {
-        let hog = Hog(Arc::new((Mutex::new(Mood::Idle), Condvar::new())));
-        let own = hog.clone();
+impl LoadThread {
+    fn start(runtime: &Runtime) -> LoadThread {
+        let load_thread = LoadThread(Arc::new((Mutex::new(LoadState::Idle), Condvar::new())));
+        let own = load_thread.clone();
         runtime.spawn(async move {
             loop {
-                let (mood, changed) = &*own.0;
-                let now = *mood.lock().unwrap();
+                let (state, changed) = &*own.0;
+                let now = *state.lock().unwrap();
                 match now {
-                    Mood::Idle => tokio::time::sleep(Duration::from_millis(1)).await,
-                    Mood::Busy => {
+                    LoadState::Idle => tokio::time::sleep(Duration::from_millis(1)).await,
+                    LoadState::Busy => {
                         std::thread::sleep(BUSY);
                         tokio::task::yield_now().await;
                     }
-                    Mood::Still => drop(changed.wait_while(mood.lock().unwrap(), |now| *now == Mood::Still)),
+                    LoadState::Still => drop(changed.wait_while(state.lock().unwrap(), |now| *now == LoadState::Still)),
                 }
             }
         });
-        hog
+        load_thread
     }
 
-    fn set(&self, mood: Mood) {
-        *self.0.0.lock().unwrap() = mood;
+    fn set(&self, state: LoadState) {
+        *self.0.0.lock().unwrap() = state;
         self.0.1.notify_all();
     }
 }
@@ -140,7 +140,7 @@ fn writes_behind_a_latency_probe_do_not_follow_it_to_the_direct_path() {
 fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
     let (servers, clients) = (runtime(1), runtime(2));
     let cluster = far_cluster(&servers);
-    let hog = Hog::start(&servers);
+    let load_thread = LoadThread::start(&servers);
     clients.block_on(async {
         let mount = mounted(&cluster).await;
         let file = file(&mount, "f").await;
@@ -153,7 +153,7 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         assert!(quiet > 1000, "{quiet}: the iods are far away");
         assert!(mount.counters().written_via_mgr > 200_000, "fewer bytes took the mgr path");
 
-        hog.set(Mood::Busy);
+        load_thread.set(LoadState::Busy);
         let before = n;
         while mount.write_threshold() > 1000 {
             n += 1;
@@ -174,7 +174,7 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         let through = mount.counters().written_via_mgr - before;
         assert!(through <= 2000, "{through} bytes through an overloaded mgr");
 
-        hog.set(Mood::Idle);
+        load_thread.set(LoadState::Idle);
         // The load is an average of a dozen samples, which the mgr takes every ten milliseconds, no matter how many
         // requests it gets.
         let begun = Instant::now();
@@ -196,7 +196,7 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
 fn small_writes_do_not_wait_for_a_mgr_that_does_not_answer() {
     let (servers, clients) = (runtime(1), runtime(2));
     let cluster = far_cluster(&servers);
-    let hog = Hog::start(&servers);
+    let load_thread = LoadThread::start(&servers);
     clients.block_on(async {
         let mount = mounted(&cluster).await;
         let file = Arc::new(file(&mount, "f").await);
@@ -204,7 +204,7 @@ fn small_writes_do_not_wait_for_a_mgr_that_does_not_answer() {
             write(&file, n).await;
         }
         assert!(mount.write_threshold() > 1000);
-        hog.set(Mood::Still);
+        load_thread.set(LoadState::Still);
         // The first writes wait for the mgr. The client then notices the wait, and later writes take the direct path.
         let straight = mount.counters().written_direct;
         let mut writers = Vec::new();
@@ -214,7 +214,7 @@ fn small_writes_do_not_wait_for_a_mgr_that_does_not_answer() {
             writers.push(tokio::spawn(async move { write(&file, n).await }));
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        hog.set(Mood::Idle);
+        load_thread.set(LoadState::Idle);
         let count = writers.len() as u64;
         for writer in writers {
             writer.await.unwrap();

@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 use types::ByteRange;
 
 /// A random number generator (SplitMix64).
-struct Dice(u64);
+struct SeededRandom(u64);
 
-impl Dice {
+impl SeededRandom {
     fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -73,12 +73,12 @@ const OTHERS: &[(&str, &str)] = &[
     ("layout_when", "20000"),
 ];
 
-fn change_policy(mount: &Mount, dice: &mut Dice) {
+fn change_policy(mount: &Mount, random: &mut SeededRandom) {
     let t;
-    let (name, value) = match dice.below(3) {
-        0 => dice.pick(OTHERS),
+    let (name, value) = match random.below(3) {
+        0 => random.pick(OTHERS),
         _ => {
-            t = dice.pick(&THRESHOLDS).to_string();
+            t = random.pick(&THRESHOLDS).to_string();
             ("write_threshold", t.as_str())
         }
     };
@@ -86,11 +86,11 @@ fn change_policy(mount: &Mount, dice: &mut Dice) {
 }
 
 /// Returns a random length: a few bytes, up to 40,000 bytes, or close to a threshold.
-fn length(dice: &mut Dice) -> usize {
-    match dice.below(4) {
-        0 => 1 + dice.below(50),
-        1 => 1 + dice.below(40_000),
-        _ => (dice.pick(&THRESHOLDS) + dice.below(5)).saturating_sub(2).max(1),
+fn length(random: &mut SeededRandom) -> usize {
+    match random.below(4) {
+        0 => 1 + random.below(50),
+        1 => 1 + random.below(40_000),
+        _ => (random.pick(&THRESHOLDS) + random.below(5)).saturating_sub(2).max(1),
     }
 }
 
@@ -125,8 +125,8 @@ struct One {
 }
 
 impl One {
-    async fn open(mount: &Mount, dir: &Node, node: &Node, dice: &mut Dice) -> File {
-        let hint = dice.pick(&["", "", "access=unbuffered", "write_threshold=2K", "gather_size=0"]);
+    async fn open(mount: &Mount, dir: &Node, node: &Node, random: &mut SeededRandom) -> File {
+        let hint = random.pick(&["", "", "access=unbuffered", "write_threshold=2K", "gather_size=0"]);
         let policy = Settings::parse(Origin::Open, hint).unwrap();
         mount
             .open_with(
@@ -137,32 +137,32 @@ impl One {
             .unwrap()
     }
 
-    async fn step(&mut self, dice: &mut Dice) {
-        let which = dice.below(2);
+    async fn step(&mut self, random: &mut SeededRandom) {
+        let which = random.below(2);
         let file = &self.files[which];
-        let at = dice.below(LONGEST - 50_000);
-        match dice.below(20) {
+        let at = random.below(LONGEST - 50_000);
+        match random.below(20) {
             0..=8 => {
-                let len = length(dice);
-                let data = dice.bytes(len);
+                let len = length(random);
+                let data = random.bytes(len);
                 let end = at + data.len();
                 self.model.resize(self.model.len().max(end), 0);
                 self.model[at..end].copy_from_slice(&data);
                 file.write_at(at as u64, Bytes::from(data)).await.unwrap();
             }
             9..=13 => {
-                let len = length(dice);
+                let len = length(random);
                 let got = file.read_at(at as u64, len).await.unwrap().to_vec();
                 let end = self.model.len().min(at + len);
                 same(&got, &self.model[at.min(end)..end], at, "a read");
             }
             14 => {
-                let size = dice.below(LONGEST);
+                let size = random.below(LONGEST);
                 file.set_len(size as u64).await.unwrap();
                 self.model.resize(size, 0);
             }
             15 => {
-                let len = length(dice);
+                let len = length(random);
                 file.punch(ByteRange { offset: at as u64, len: len as u64 }).await.unwrap();
                 let end = self.model.len().min(at + len);
                 self.model[at.min(end)..end].fill(0);
@@ -170,10 +170,10 @@ impl One {
             16 => file.fsync().await.unwrap(),
             17 => file.push().await.unwrap(),
             18 => {
-                let again = One::open(&self.mount, &self.dir, &file.node(), dice).await;
+                let again = One::open(&self.mount, &self.dir, &file.node(), random).await;
                 std::mem::replace(&mut self.files[which], again).close().await.unwrap();
             }
-            _ => change_policy(&self.mount, dice),
+            _ => change_policy(&self.mount, random),
         }
         assert_eq!(self.files[which].size(), self.model.len() as u64);
     }
@@ -195,16 +195,16 @@ fn one_client_reads_its_own_writes_on_both_paths() {
         let cluster = Cluster::start(3).await;
         let (mount, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
         let dir = striped(&mount).await;
-        let mut dice = Dice(seed);
+        let mut random = SeededRandom(seed);
         let (rounds, each) = (operations() / 500, 500);
         for round in 0..rounds {
             let name = format!("f{round}");
             let first = mount.create(&dir, name.as_bytes(), CreateOptions::default()).await.unwrap();
-            let second = One::open(&mount, &dir, &first.node(), &mut dice).await;
+            let second = One::open(&mount, &dir, &first.node(), &mut random).await;
             let (mount, dir) = (mount.clone(), dir.clone());
             let mut one = One { mount, dir, files: [first, second], model: Vec::new() };
             for _ in 0..each {
-                one.step(&mut dice).await;
+                one.step(&mut random).await;
             }
             let node = one.files[0].node();
             for file in one.files {
@@ -232,7 +232,7 @@ struct Sharer {
     file: File,
     model: Arc<Mutex<Vec<u8>>>,
     left: Arc<AtomicUsize>,
-    dice: Dice,
+    random: SeededRandom,
 }
 
 impl Sharer {
@@ -243,19 +243,19 @@ impl Sharer {
     /// Runs until both clients together have executed all operations.
     async fn run(mut self) {
         while self.left.load(Relaxed) > 0 {
-            let whole = self.dice.below(8) == 0;
-            let at = self.dice.below(SHARED - 45_000);
+            let whole = self.random.below(8) == 0;
+            let at = self.random.below(SHARED - 45_000);
             let range = match whole {
                 true => ByteRange::ALL,
-                false => ByteRange { offset: at as u64, len: 1 + self.dice.below(45_000) as u64 },
+                false => ByteRange { offset: at as u64, len: 1 + self.random.below(45_000) as u64 },
             };
-            let writing = whole || self.dice.below(3) > 0;
+            let writing = whole || self.random.below(3) > 0;
             let kind = if writing { LockKind::Write } else { LockKind::Read };
             self.file.lock(1, range, kind).await.unwrap();
             // The other client may have changed the file size, so request it.
             self.file.refresh().await.unwrap();
             let (from, to) = if whole { (0, SHARED) } else { (at, at + range.len as usize) };
-            for _ in 0..1 + self.dice.below(12) {
+            for _ in 0..1 + self.random.below(12) {
                 self.left.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(1))).unwrap();
                 self.step((from, to), writing).await;
             }
@@ -269,15 +269,15 @@ impl Sharer {
 
     /// Reads or writes a part of the locked range, changes the policy, or syncs.
     async fn step(&mut self, (from, to): (usize, usize), writing: bool) {
-        let at = from + self.dice.below(to - from);
-        let len = length(&mut self.dice).min(to - at);
-        match self.dice.below(12) {
+        let at = from + self.random.below(to - from);
+        let len = length(&mut self.random).min(to - at);
+        match self.random.below(12) {
             0..=4 if writing => {
-                let data = self.dice.bytes(len);
+                let data = self.random.bytes(len);
                 self.model(|model| model[at..at + len].copy_from_slice(&data));
                 self.file.write_at(at as u64, Bytes::from(data)).await.unwrap();
             }
-            10 => change_policy(&self.mount, &mut self.dice),
+            10 => change_policy(&self.mount, &mut self.random),
             11 if writing => self.file.fsync().await.unwrap(),
             _ => {
                 let got = self.file.read_at(at as u64, len).await.unwrap().to_vec();
@@ -289,7 +289,7 @@ impl Sharer {
 
     /// Truncates the file and extends it to its old length. The caller has locked the whole file.
     async fn cut(&mut self) {
-        let size = self.dice.below(SHARED);
+        let size = self.random.below(SHARED);
         self.file.set_len(size as u64).await.unwrap();
         self.file.set_len(SHARED as u64).await.unwrap();
         self.model(|model| model[size..].fill(0));
@@ -315,7 +315,7 @@ fn two_clients_with_locks_read_each_others_writes() {
         for (n, mount) in mounts.iter().enumerate() {
             let file = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
             let (mount, model, left) = (mount.clone(), model.clone(), left.clone());
-            let sharer = Sharer { mount, file, model, left, dice: Dice(seed.wrapping_add(n as u64)) };
+            let sharer = Sharer { mount, file, model, left, random: SeededRandom(seed.wrapping_add(n as u64)) };
             sharers.push(tokio::spawn(sharer.run()));
         }
         for sharer in sharers {

@@ -15,20 +15,20 @@ pub(crate) struct Buffers {
 }
 
 /// A buffer whose memory returns to the pool when the last [`Bytes`] that refers to it is dropped.
-struct Lent {
+struct PooledBuffer {
     buffer: Vec<u8>,
-    home: Arc<Buffers>,
+    pool: Arc<Buffers>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.buffer
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
-        self.home.put(std::mem::take(&mut self.buffer));
+        self.pool.put(std::mem::take(&mut self.buffer));
     }
 }
 
@@ -61,7 +61,7 @@ impl Buffers {
             return bytes;
         }
         let full = std::mem::replace(buffer, self.take());
-        Bytes::from_owner(Lent { buffer: full, home: self.clone() })
+        Bytes::from_owner(PooledBuffer { buffer: full, pool: self.clone() })
     }
 
     /// Returns a copy of `bytes`, which must not be longer than a buffer of the pool.
@@ -71,7 +71,7 @@ impl Buffers {
         }
         let mut buffer = self.take();
         buffer.extend_from_slice(bytes);
-        Bytes::from_owner(Lent { buffer, home: self.clone() })
+        Bytes::from_owner(PooledBuffer { buffer, pool: self.clone() })
     }
 }
 

@@ -35,11 +35,11 @@ use crate::opens::Opens;
 use crate::transport::Transport;
 use changed_dirs::ChangedDirs;
 use client::Mount;
-use correction::Turns;
+use correction::CorrectionLocks;
 use kernel_cache::KernelCache;
 use kernel_size::KernelSizes;
 use open_pages::OpenPages;
-use recall::Recalled;
+use recall::RecallHandler;
 use recent_attrs::RecentAttrs;
 use set_sizes::Resizing;
 use std::io;
@@ -67,7 +67,7 @@ pub(crate) struct Coherence {
     write_back: WriteBack,
     kernel_sizes: KernelSizes,
     /// The locks that serialize corrections of the kernel's cached attributes.
-    turns: Turns,
+    correction_locks: CorrectionLocks,
     sync: SyncMount,
     own: Weak<Coherence>,
     transport: OnceLock<Weak<dyn Transport>>,
@@ -107,12 +107,12 @@ impl Coherence {
             resizing: Resizing::default(),
             write_back: WriteBack::new(caching.writeback),
             kernel_sizes: KernelSizes::default(),
-            turns: Turns::default(),
+            correction_locks: CorrectionLocks::default(),
             sync: SyncMount::default(),
             own: own.clone(),
             transport: OnceLock::new(),
         });
-        coherence.mount.keep_with(Arc::new(Recalled(coherence.own.clone())))?;
+        coherence.mount.set_upper_cache(Arc::new(RecallHandler(coherence.own.clone())))?;
         Ok(coherence)
     }
 
@@ -151,7 +151,7 @@ impl Coherence {
         self.write_back.is_on()
     }
 
-    /// Turns write-back off, because the kernel does not support it.
+    /// CorrectionLocks write-back off, because the kernel does not support it.
     pub(crate) fn write_back_unsupported(&self) {
         self.write_back.switch_off();
     }

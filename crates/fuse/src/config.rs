@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The transport of requests from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Carrier {
+pub enum TransportKind {
     /// Requests over io_uring if the kernel offers this, otherwise through the device.
     #[default]
     Auto,
@@ -20,7 +20,7 @@ pub enum Carrier {
 /// Special effects of files of a mount on this machine, regardless of their modes. By default, programs can be
 /// executed, but setuid bits and device nodes have no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Powers {
+pub struct FilePrivileges {
     /// Whether setuid and setgid bits are effective. Only root may mount with this setting.
     pub suid: bool,
     /// Whether device nodes can be used as devices. Only root may mount with this setting.
@@ -29,9 +29,9 @@ pub struct Powers {
     pub exec: bool,
 }
 
-impl Default for Powers {
+impl Default for FilePrivileges {
     fn default() -> Self {
-        Powers { suid: false, devices: false, exec: true }
+        FilePrivileges { suid: false, devices: false, exec: true }
     }
 }
 
@@ -45,7 +45,7 @@ pub struct Config {
     /// How long the kernel caches that a name does not exist.
     pub absent_valid: Duration,
     /// The transport of requests from the kernel.
-    pub carrier: Carrier,
+    pub transport_kind: TransportKind,
     /// Number of threads that read requests from `/dev/fuse`.
     pub threads: usize,
     /// Whether the kernel uses write-back: the kernel keeps dirty pages of files under a write delegation, and sends
@@ -57,7 +57,7 @@ pub struct Config {
     /// Whether the mount is read-only.
     pub read_only: bool,
     /// Which special effects files of the mount have on this machine.
-    pub powers: Powers,
+    pub privileges: FilePrivileges,
     /// Whether users other than the mounting user may use the mount. By default, all users may use mounts of root.
     pub allow_other: bool,
     /// What `df` and `/proc/mounts` show as the device.
@@ -92,12 +92,12 @@ impl Default for Config {
             attrs_valid: Duration::from_secs(1),
             entry_valid: Duration::from_secs(1),
             absent_valid: Duration::ZERO,
-            carrier: Carrier::default(),
+            transport_kind: TransportKind::default(),
             threads: processors.min(THREADS_MAX),
             writeback: false,
             known_files: KNOWN_FILES,
             read_only: false,
-            powers: Powers::default(),
+            privileges: FilePrivileges::default(),
             allow_other: rustix::process::geteuid().is_root(),
             source: "weir".to_owned(),
             guard: Vec::new(),

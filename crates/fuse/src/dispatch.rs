@@ -8,7 +8,7 @@
 
 use crate::Errno;
 use crate::fs::FileSystem;
-use crate::ops::GivenUp;
+use crate::ops::AbandonWhen;
 use crate::poll_scheduling::PollScheduling;
 use crate::reply::Reply;
 use crate::request::{Op, Request};
@@ -65,7 +65,7 @@ struct Task {
     ticket: u64,
     unique: u64,
     /// Which signals abandon the request, and the id of the calling thread.
-    given_up: GivenUp,
+    abandon_when: AbandonWhen,
     asker: u32,
     /// Whether the mount has checked for signals that arrived before the request.
     looked: AtomicBool,
@@ -93,7 +93,7 @@ impl Dispatcher {
             Op::BatchForget { nodes } => return self.fs.forget(nodes),
             _ => {}
         }
-        let (given_up, asker) = (request.op.given_up(), request.header.pid);
+        let (abandon_when, asker) = (request.op.abandon_when(), request.header.pid);
         let work = AssertUnwindSafe(self.fs.clone().carry_out(request)).catch_unwind();
         let work = work.map(|outcome| outcome.unwrap_or(Reply::Failed(EIO))).boxed();
         let (turns, work) = (PollScheduling::begun(), Mutex::new(Some(work)));
@@ -101,9 +101,9 @@ impl Dispatcher {
             dispatcher: self.clone(),
             ticket,
             unique,
-            given_up,
+            abandon_when,
             asker,
-            looked: AtomicBool::new(given_up == GivenUp::Never),
+            looked: AtomicBool::new(abandon_when == AbandonWhen::Never),
             turns,
             work,
         });
@@ -184,10 +184,10 @@ impl Task {
 
     /// Handles a signal to the caller of this request.
     fn signalled(self: Arc<Self>) {
-        match self.given_up {
-            GivenUp::Never => {}
-            GivenUp::WhenKilled => self.watch(),
-            GivenUp::OnSignal => self.give_up(),
+        match self.abandon_when {
+            AbandonWhen::Never => {}
+            AbandonWhen::WhenKilled => self.watch(),
+            AbandonWhen::OnSignal => self.give_up(),
         }
     }
 

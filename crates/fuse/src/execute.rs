@@ -3,7 +3,7 @@
 use crate::Errno;
 use crate::caller_syscall::{self, Call};
 use crate::fs::{Answer, FileSystem, told};
-use crate::ops::{self, InDirectory};
+use crate::ops::{self, DirectoryRequest};
 use crate::reply::Reply;
 use crate::request::{Header, Request};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl FileSystem {
     /// Executes a request and returns the reply.
     pub(crate) async fn carry_out(self: Arc<Self>, mut request: Request) -> Reply {
         request.header.expects = self.expects(&request);
-        let _asking = self.asks(&request);
+        let _request = self.begin_request(&request);
         let header = request.header;
         let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
@@ -51,8 +51,8 @@ impl FileSystem {
     /// Returns whether the kernel walks the path again if the reply is ESTALE. If so, the caller has to reply ESTALE,
     /// because the rewalk is already registered.
     async fn has_kernel_walk_again(&self, header: &Header) -> bool {
-        let in_directory = InDirectory::of(header.opcode);
-        let by_path = matches!(in_directory, Some(InDirectory::Name | InDirectory::Itself));
+        let directory_request = DirectoryRequest::of(header.opcode);
+        let by_path = matches!(directory_request, Some(DirectoryRequest::Name | DirectoryRequest::Itself));
         if by_path && self.nodes.comes_again(header.node, header.pid) || !by_path && !header.expects {
             return false;
         }
@@ -72,9 +72,9 @@ impl FileSystem {
     /// Returns the reply for a removed file if the kernel does not walk the path again: a directory is empty, and its
     /// attributes still exist.
     pub(crate) fn gone_for_good(&self, header: &Header) -> Answer {
-        match InDirectory::of(header.opcode) {
-            Some(InDirectory::Entries | InDirectory::Name) => Err(ENOENT),
-            Some(InDirectory::Itself) => {
+        match DirectoryRequest::of(header.opcode) {
+            Some(DirectoryRequest::Entries | DirectoryRequest::Name) => Err(ENOENT),
+            Some(DirectoryRequest::Itself) => {
                 let attrs = self.nodes.removed(header.node).ok_or(ESTALE)?;
                 Ok(told(header, &attrs, Duration::ZERO))
             }

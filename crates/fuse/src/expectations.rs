@@ -17,7 +17,7 @@ use crate::fs::{Answer, FileSystem};
 use crate::ops;
 use crate::reply::Reply;
 use crate::request::{Header, Op, Request};
-use crate::rewalks::{Asking, Step};
+use crate::rewalks::{RewalkGuard, Step};
 use bytes::Bytes;
 use client::Mount;
 use types::FileId;
@@ -181,9 +181,9 @@ impl FileSystem {
 
     /// Records that a request begins; dropping the returned guard ends the request. Returns `None` for a thread
     /// without a rewalk.
-    pub(crate) fn asks(&self, request: &Request) -> Option<Box<Asking<'_>>> {
+    pub(crate) fn begin_request(&self, request: &Request) -> Option<Box<RewalkGuard<'_>>> {
         let Header { expects, pid, node, .. } = request.header;
-        if expects { self.rewalks.asks(pid, request.op.step(node)) } else { None }
+        if expects { self.rewalks.begin_request(pid, request.op.step(node)) } else { None }
     }
 
     /// Records a reply after which the kernel does not walk the path again. A LOOKUP continues the thread's path

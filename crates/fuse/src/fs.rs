@@ -136,7 +136,7 @@ impl FileSystem {
         (node, attrs): (&Node, &Attrs),
         (written, found): (bool, Option<Mark>),
     ) -> Body {
-        let told = |number| self.coherence.entry_told(number, attrs);
+        let told = |number| self.coherence.entry_sent(number, attrs);
         let number = self.nodes.remember(node, (header.node, name), attrs, told);
         let valid = self.coherence.entry_replied(header.pid, number, attrs, (written, found));
         // The kernel follows a cached symbolic link without a request, so the mount cannot check the path of the link.

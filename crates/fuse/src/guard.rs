@@ -31,11 +31,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// A guard process. Unless it is dismissed, it aborts the FUSE connection when the mount process ends for any reason.
-pub(crate) struct Guard(Arc<Post>);
+pub(crate) struct Guard(Arc<GuardState>);
 
 /// The state that [`Guard`] shares with the thread that keeps the guard process running.
 #[derive(Default)]
-struct Post {
+struct GuardState {
     state: Mutex<State>,
     dismissed: Condvar,
 }
@@ -59,14 +59,14 @@ impl Guard {
         let mut command = Command::new(program);
         command.args(args).arg0(NAME).current_dir("/").process_group(0);
         command.stdin(abort).stdout(Stdio::null()).stderr(Stdio::null());
-        let post = Arc::new(Post::default());
-        let kept = post.clone();
+        let guard_state = Arc::new(GuardState::default());
+        let kept = guard_state.clone();
         let (tell, told) = mpsc::channel();
         // The kernel signals the guard process when the thread that started it ends. This thread only waits, so it
         // ends as soon as the mount process is killed.
         std::thread::Builder::new().name(NAME.to_owned()).spawn(move || kept.keep(command, &tell))?;
         told.recv().map_err(io::Error::other)??;
-        Ok(Guard(post))
+        Ok(Guard(guard_state))
     }
 
     /// Stops the guard process, because the connection has ended.
@@ -79,7 +79,7 @@ impl Guard {
     }
 }
 
-impl Post {
+impl GuardState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,16 +13,16 @@ const KEPT: usize = 4;
 
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct KnownName {
     /// The inode number of the directory.
     pub(crate) dir: u64,
     /// The name in the directory.
     pub(crate) name: Bytes,
     /// When the kernel last received the name, in seconds since the mount began.
-    told_at: u32,
+    last_sent: u32,
 }
 
-impl Place {
+impl KnownName {
     fn is(&self, dir: u64, name: &[u8]) -> bool {
         self.dir == dir && *self.name == *name
     }
@@ -43,7 +43,7 @@ impl Trusted {
 
 /// The names of one file, with the most recently found name at the front.
 #[derive(Default, Debug)]
-pub(crate) struct KnownNames(Vec<Place>);
+pub(crate) struct KnownNames(Vec<KnownName>);
 
 impl KnownNames {
     /// Records that the kernel receives the given name for the file at the time `now`. A directory keeps only this
@@ -53,15 +53,15 @@ impl KnownNames {
         (dir, name): (u64, &[u8]),
         is_directory: bool,
         (now, trusted): (u32, Trusted),
-    ) -> Vec<Place> {
+    ) -> Vec<KnownName> {
         let place = match self.0.iter().position(|place| place.is(dir, name)) {
-            Some(at) => Place { told_at: now, ..self.0.remove(at) },
-            None => Place { dir, name: Bytes::copy_from_slice(name), told_at: now },
+            Some(at) => KnownName { last_sent: now, ..self.0.remove(at) },
+            None => KnownName { dir, name: Bytes::copy_from_slice(name), last_sent: now },
         };
         let (mut kept, mut dropped) = (Vec::with_capacity(self.0.len() + 1), Vec::new());
         kept.push(place);
         for older in self.0.drain(..) {
-            let keeps = !is_directory && kept.len() < KEPT && now.saturating_sub(older.told_at) <= trusted.0;
+            let keeps = !is_directory && kept.len() < KEPT && now.saturating_sub(older.last_sent) <= trusted.0;
             if keeps { kept.push(older) } else { dropped.push(older) }
         }
         self.0 = kept;
@@ -74,30 +74,30 @@ impl KnownNames {
         let [only] = &mut self.0[..] else { return false };
         let again = only.is(dir, name);
         if again {
-            only.told_at = now;
+            only.last_sent = now;
         }
         again
     }
 
     /// Removes a name that the file no longer has. Returns the name if the mount kept it.
-    pub(crate) fn lost(&mut self, dir: u64, name: &[u8]) -> Option<Place> {
+    pub(crate) fn lost(&mut self, dir: u64, name: &[u8]) -> Option<KnownName> {
         let at = self.0.iter().position(|place| place.is(dir, name))?;
         Some(self.0.remove(at))
     }
 
     /// Returns the name that the kernel found last.
-    pub(crate) fn last(&self) -> Option<&Place> {
+    pub(crate) fn last(&self) -> Option<&KnownName> {
         self.0.first()
     }
 
     /// Returns all names that the mount keeps of the file.
-    pub(crate) fn all(&self) -> &[Place] {
+    pub(crate) fn all(&self) -> &[KnownName] {
         &self.0
     }
 
     /// Returns the name found last, and the other names that the kernel may use at the time `now` without a LOOKUP.
-    pub(crate) fn in_use(&self, now: u32, trusted: Trusted) -> impl Iterator<Item = &Place> {
-        let is_new = move |place: &Place| now.saturating_sub(place.told_at) <= trusted.0;
+    pub(crate) fn in_use(&self, now: u32, trusted: Trusted) -> impl Iterator<Item = &KnownName> {
+        let is_new = move |place: &KnownName| now.saturating_sub(place.last_sent) <= trusted.0;
         self.0.iter().enumerate().filter(move |(at, place)| *at == 0 || is_new(place)).map(|(_, place)| place)
     }
 }
@@ -108,7 +108,7 @@ mod tests {
 
     const TRUSTED: Trusted = Trusted(4);
 
-    fn names<'a>(places: impl IntoIterator<Item = &'a Place>) -> Vec<&'a [u8]> {
+    fn names<'a>(places: impl IntoIterator<Item = &'a KnownName>) -> Vec<&'a [u8]> {
         places.into_iter().map(|place| &*place.name).collect()
     }
 

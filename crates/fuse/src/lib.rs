@@ -37,7 +37,7 @@ mod transport;
 mod transports;
 mod unsynced;
 
-pub use config::{Carrier, Config, KNOWN_FILES, Powers, driver};
+pub use config::{Config, FilePrivileges, KNOWN_FILES, TransportKind, driver};
 pub use guard::stand_guard;
 pub use mounted::{Mounted, detach_dead, place_of, remount, source_at, unmount};
 pub use namespaces::{Holder, device_at, holder};

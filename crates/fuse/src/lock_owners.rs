@@ -27,7 +27,7 @@ pub(crate) struct LockOwners {
     /// Number of released opens that had locks.
     released: AtomicU64,
     /// Notified when `released` grows.
-    news: Notify,
+    changed: Notify,
 }
 
 /// A lock owner that requested locks of a file.
@@ -130,7 +130,7 @@ impl LockOwners {
             self.take(file, *owner);
         }
         self.released.fetch_add(1, SeqCst);
-        self.news.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Returns the number of released opens that had locks, for [`LockOwners::may_be_free`]. The caller calls this
@@ -142,16 +142,16 @@ impl LockOwners {
     /// Waits for locks of `owner`, or of any owner, that may end soon. `mark` is the result of [`LockOwners::mark`]
     /// before the caller found the file locked. Returns whether the caller should try again.
     pub(crate) async fn may_be_free(&self, file: u64, owner: Option<u64>, mark: u64) -> bool {
-        let news = self.news.notified();
-        let mut news = std::pin::pin!(news);
-        news.as_mut().enable();
+        let changed = self.changed.notified();
+        let mut changed = std::pin::pin!(changed);
+        changed.as_mut().enable();
         if self.mark() != mark {
             return true;
         }
         let of_it = |key: &(u64, u64)| key.0 == file && owner.is_none_or(|owner| owner == key.1);
         let until = self.table().iter().filter(|(key, _)| of_it(key)).filter_map(|(_, l)| l.may_go_until()).max();
         let Some(until) = until.filter(|until| *until > Instant::now()) else { return false };
-        let _ = tokio::time::timeout_at(until, news).await;
+        let _ = tokio::time::timeout_at(until, changed).await;
         true
     }
 }

@@ -1,7 +1,7 @@
 //! A mounted file system, from the mount(2) call to the end of its FUSE connection.
 
 use crate::coherence::Coherence;
-use crate::config::{Carrier, Config};
+use crate::config::{Config, TransportKind};
 use crate::dispatch::{Dispatcher, Serve};
 use crate::fs::FileSystem;
 use crate::guard::Guard;
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Mounted {
     fs: Arc<FileSystem>,
     dir: PathBuf,
-    carrier: Carrier,
+    transport_kind: TransportKind,
     /// Receives the result of the transport when the kernel sends no more requests.
     served: oneshot::Receiver<io::Result<()>>,
     /// The guard process, which runs until the FUSE connection has ended.
@@ -40,14 +40,14 @@ impl Mounted {
     pub fn start(mount: Mount, root: Node, dir: &Path, config: Config) -> io::Result<Mounted> {
         detach_dead(dir)?;
         let dir = dir.canonicalize()?;
-        let carrier = carrier(&config)?;
+        let transport_kind = transport_kind(&config)?;
         if config.writeback
             && let Some(why) = Coherence::write_back_unavailable()
         {
             return Err(why);
         }
         let fd = mounting::mount(&dir, &config)?;
-        let (transport, carrier) = transport(fd, &dir, &config, carrier);
+        let (transport, transport_kind) = transport(fd, &dir, &config, transport_kind);
         let guard = guard(&config, &dir);
         let fs = FileSystem::new(mount, root, config).map_err(|e| io::Error::other(e.to_string()))?;
         let notifies: Arc<dyn Transport> = transport.clone();
@@ -62,12 +62,12 @@ impl Mounted {
             let _ = ended.send(transport.serve(dispatcher));
         };
         std::thread::Builder::new().name("fuse-0".into()).spawn(serve)?;
-        Ok(Mounted { fs, dir, carrier, served, guard })
+        Ok(Mounted { fs, dir, transport_kind, served, guard })
     }
 
-    /// Returns the transport that the mount uses for requests; never [`Carrier::Auto`].
-    pub fn carrier(&self) -> Carrier {
-        self.carrier
+    /// Returns the transport that the mount uses for requests; never [`TransportKind::Auto`].
+    pub fn transport_kind(&self) -> TransportKind {
+        self.transport_kind
     }
 
     /// Returns the mount point.
@@ -108,14 +108,16 @@ impl Mounted {
 }
 
 /// Chooses the transport, as far as the choice is possible before the file system is mounted.
-fn carrier(config: &Config) -> io::Result<Carrier> {
-    match (config.carrier, uring::unavailable()) {
-        (Carrier::Device, _) => Ok(Carrier::Device),
-        (_, None) => Ok(Carrier::Uring),
-        (Carrier::Uring, Some(why)) => Err(io::Error::new(io::ErrorKind::Unsupported, format!("io_uring: {why}"))),
-        (Carrier::Auto, Some(why)) => {
+fn transport_kind(config: &Config) -> io::Result<TransportKind> {
+    match (config.transport_kind, uring::unavailable()) {
+        (TransportKind::Device, _) => Ok(TransportKind::Device),
+        (_, None) => Ok(TransportKind::Uring),
+        (TransportKind::Uring, Some(why)) => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, format!("io_uring: {why}")))
+        }
+        (TransportKind::Auto, Some(why)) => {
             tracing::info!("requests use the FUSE device, not io_uring: {why}");
-            Ok(Carrier::Device)
+            Ok(TransportKind::Device)
         }
     }
 }
@@ -138,16 +140,21 @@ fn guard(config: &Config, dir: &Path) -> Option<Guard> {
 }
 
 /// Creates the transport of a mount, and returns the transport and its kind.
-fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc<dyn Serve>, Carrier) {
+fn transport(
+    fd: OwnedFd,
+    dir: &Path,
+    config: &Config,
+    transport_kind: TransportKind,
+) -> (Arc<dyn Serve>, TransportKind) {
     let (number, threads) = (fd.as_raw_fd(), config.threads.max(1));
     let device = Arc::new(Device::new(fd, threads, PAYLOAD_MAX));
-    if carrier == Carrier::Uring {
+    if transport_kind == TransportKind::Uring {
         match Uring::new(number, dir, device.clone(), PAYLOAD_MAX) {
-            Ok(rings) => return (Arc::new(rings), Carrier::Uring),
+            Ok(rings) => return (Arc::new(rings), TransportKind::Uring),
             Err(error) => tracing::warn!("requests use the FUSE device: cannot set up io_uring: {error}"),
         }
     }
-    (device, Carrier::Device)
+    (device, TransportKind::Device)
 }
 
 /// Detaches a Weir mount from `dir` if the process of the mount was killed. Without this, every request to the
@@ -184,7 +191,7 @@ pub fn place_of(dir: &Path) -> io::Result<PathBuf> {
 }
 
 /// Changes the permissions of a mounted file system. Of the settings, only [`Config::read_only`] and
-/// [`Config::powers`] apply.
+/// [`Config::privileges`] apply.
 ///
 /// # Errors
 /// No Weir file system is mounted at `dir`, or the mount should become read-only while files are open for writing.

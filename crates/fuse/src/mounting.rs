@@ -57,9 +57,9 @@ fn by_call(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
 fn flags(config: &Config) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, config.read_only);
-    flags.set(MountFlags::NOSUID, !config.powers.suid);
-    flags.set(MountFlags::NODEV, !config.powers.devices);
-    flags.set(MountFlags::NOEXEC, !config.powers.exec);
+    flags.set(MountFlags::NOSUID, !config.privileges.suid);
+    flags.set(MountFlags::NODEV, !config.privileges.devices);
+    flags.set(MountFlags::NOEXEC, !config.privileges.exec);
     flags
 }
 
@@ -72,11 +72,11 @@ pub(crate) fn remount(dir: &Path, config: &Config) -> io::Result<()> {
 /// whose descriptor number is in its environment.
 fn by_helper(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    if config.powers.suid || config.powers.devices {
+    if config.privileges.suid || config.privileges.devices {
         return Err(with("setuid bits and device nodes (-o suid, -o dev)", io::ErrorKind::PermissionDenied));
     }
     let writes = if config.read_only { "ro" } else { "rw" };
-    let exec = if config.powers.exec { "exec" } else { "noexec" };
+    let exec = if config.privileges.exec { "exec" } else { "noexec" };
     let all = format!("{writes},nosuid,nodev,{exec},fsname={},subtype=weir,{}", config.source, options(config));
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(all).arg("--").arg(dir).stdin(Stdio::null()).stdout(Stdio::null());

@@ -1,6 +1,6 @@
 //! The table of inodes that the kernel has, by node id.
 
-use crate::known_names::{KnownNames, Place, Trusted};
+use crate::known_names::{KnownName, KnownNames, Trusted};
 use crate::{Errno, abi};
 use bytes::Bytes;
 use client::{Node, PathExpectation};
@@ -47,7 +47,7 @@ impl Named {
 
     /// Removes the given names of the file `number` from the table. A name that now stands for another file stays in
     /// the table.
-    fn remove(&mut self, places: &[Place], number: u64) {
+    fn remove(&mut self, places: &[KnownName], number: u64) {
         for place in places {
             let hash = self.hasher.hash_one((place.dir, &*place.name));
             if self.files.get(&hash) == Some(&number) {
@@ -101,7 +101,7 @@ impl Known {
 
 /// Returns the names on the path from the root of the mount to a name in a directory. Returns `None` if the path is too
 /// long or unknown.
-fn path(table: &HashMap<u64, Known>, place: &Place) -> Option<Vec<Bytes>> {
+fn path(table: &HashMap<u64, Known>, place: &KnownName) -> Option<Vec<Bytes>> {
     let mut names = vec![place.name.clone()];
     let mut dir = place.dir;
     while dir != abi::ROOT {

@@ -34,7 +34,7 @@ pub(crate) struct OpenUnlinkRaces {
     any: AtomicBool,
     state: Mutex<State>,
     /// Notified when a thread may have released its name, or a removal has ended.
-    news: Notify,
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Drop for Removal<'_> {
             }
         }
         drop(state);
-        self.0.tell();
+        self.0.wake();
     }
 }
 
@@ -79,23 +79,23 @@ impl OpenUnlinkRaces {
     }
 
     /// Wakes the waiting threads. Threads wait only while some thread retries an open.
-    fn tell(&self) {
+    fn wake(&self) {
         if self.any.load(SeqCst) {
-            self.news.notify_waiters();
+            self.changed.notify_waiters();
         }
     }
 
     /// Waits until `free` returns `Ok`. An `Err` from `free` contains the latest time for the next attempt.
     async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
         loop {
-            let mut news = std::pin::pin!(self.news.notified());
+            let mut changed = std::pin::pin!(self.changed.notified());
             // Register for notifications before the check, so that no notification is missed.
-            news.as_mut().enable();
+            changed.as_mut().enable();
             let until = match free(&mut self.state()) {
                 Ok(done) => return done,
                 Err(until) => until,
             };
-            let _ = tokio::time::timeout_at(until, news).await;
+            let _ = tokio::time::timeout_at(until, changed).await;
         }
     }
 
@@ -118,7 +118,7 @@ impl OpenUnlinkRaces {
         };
         // Boxed, so that other lookups reserve no memory for this wait.
         Box::pin(self.wait(free)).await;
-        self.tell();
+        self.wake();
     }
 
     /// Records the file that the LOOKUP found, or `None` if the name does not exist.
@@ -159,7 +159,7 @@ impl OpenUnlinkRaces {
     pub(crate) fn opened(&self, thread: u32) {
         if self.any.load(SeqCst) {
             self.ends(&mut self.state(), thread);
-            self.news.notify_waiters();
+            self.changed.notify_waiters();
         }
     }
 
@@ -193,7 +193,7 @@ impl OpenUnlinkRaces {
         if let Some(((dir, name), _)) = again {
             self.ends(&mut state, thread);
             drop(state);
-            self.news.notify_waiters();
+            self.changed.notify_waiters();
             return Some((dir, name.into()));
         }
         if state.threads.len() >= MOST {

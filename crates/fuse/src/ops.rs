@@ -50,12 +50,12 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
         // Boxed, so that READ, WRITE and other frequent operations reserve no memory for the largest of the rarer
         // futures.
         Op::Release { fh } => Box::pin(release::release(fs, fh)).await,
-        _ => Box::pin(seldom(fs, request)).await,
+        _ => Box::pin(execute_rare(fs, request)).await,
     }
 }
 
 /// Executes a request of a less frequent kind.
-async fn seldom(fs: &FileSystem, request: Request) -> Answer {
+async fn execute_rare(fs: &FileSystem, request: Request) -> Answer {
     let header = &request.header;
     match request.op {
         Op::Init { major, minor, max_readahead, flags } => init::init(fs, (major, minor), max_readahead, flags),
@@ -107,7 +107,7 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
 
 /// When the mount may abandon an operation because of a signal to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GivenUp {
+pub(crate) enum AbandonWhen {
     /// The mount never abandons the operation. It changes something, and the caller needs to know whether the change
     /// succeeded.
     Never,
@@ -120,7 +120,7 @@ pub(crate) enum GivenUp {
 
 /// The kinds of requests that concern a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InDirectory {
+pub(crate) enum DirectoryRequest {
     /// The request lists the entries of a directory.
     Entries,
     /// The request concerns a name in a directory.
@@ -129,11 +129,11 @@ pub(crate) enum InDirectory {
     Itself,
 }
 
-impl InDirectory {
+impl DirectoryRequest {
     /// Returns the kind of an operation code, or `None` if the operation does not concern a directory.
     pub(crate) fn of(operation: u32) -> Option<Self> {
         match operation {
-            opcode::READDIR | opcode::READDIRPLUS => Some(InDirectory::Entries),
+            opcode::READDIR | opcode::READDIRPLUS => Some(DirectoryRequest::Entries),
             opcode::LOOKUP
             | opcode::SYMLINK
             | opcode::MKNOD
@@ -143,8 +143,8 @@ impl InDirectory {
             | opcode::RENAME
             | opcode::RENAME2
             | opcode::LINK
-            | opcode::CREATE => Some(InDirectory::Name),
-            opcode::GETATTR | opcode::STATX => Some(InDirectory::Itself),
+            | opcode::CREATE => Some(DirectoryRequest::Name),
+            opcode::GETATTR | opcode::STATX => Some(DirectoryRequest::Itself),
             _ => None,
         }
     }
@@ -179,9 +179,9 @@ impl Op {
     }
 
     /// Returns when the mount may abandon the operation, even if it is only partly done.
-    pub(crate) fn given_up(&self) -> GivenUp {
+    pub(crate) fn abandon_when(&self) -> AbandonWhen {
         match self {
-            Op::Setlk { sleep: true, .. } => GivenUp::OnSignal,
+            Op::Setlk { sleep: true, .. } => AbandonWhen::OnSignal,
             Op::Lookup { .. }
             | Op::Getattr { .. }
             | Op::Readlink
@@ -193,8 +193,8 @@ impl Op {
             | Op::Opendir
             | Op::Readdir { .. }
             | Op::Getlk(_)
-            | Op::Lseek { .. } => GivenUp::WhenKilled,
-            _ => GivenUp::Never,
+            | Op::Lseek { .. } => AbandonWhen::WhenKilled,
+            _ => AbandonWhen::Never,
         }
     }
 }

@@ -26,7 +26,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Rewalks {
     any: AtomicBool,
-    threads: Mutex<HashMap<u32, Told>>,
+    threads: Mutex<HashMap<u32, Rewalk>>,
     dropped: Mutex<HashMap<Name, Dropped>>,
 }
 
@@ -41,7 +41,7 @@ struct Dropped {
 }
 
 /// A thread that received ESTALE, and whose path the kernel walks again.
-struct Told {
+struct Rewalk {
     /// When the thread last received a reply; `None` while the thread waits for a reply.
     last: Option<Instant>,
     /// The system call of the thread, with its arguments.
@@ -49,30 +49,30 @@ struct Told {
     /// The name that the thread last looked up in its path walk, and whether the name existed.
     looked_up: Option<(Name, bool)>,
     /// The name that the thread is looking up now.
-    asking: Option<Name>,
+    looking_up: Option<Name>,
 }
 
-impl Told {
+impl Rewalk {
     fn is_known(&self) -> bool {
         self.last.is_none_or(|last| last.elapsed() < KNOWN_FOR)
     }
 
     /// Returns whether the thread looks up again the name that its last LOOKUP found.
-    fn asks_again(&self) -> bool {
-        matches!((&self.looked_up, &self.asking), (Some((found, true)), Some(asking)) if found == asking)
+    fn repeats_lookup(&self) -> bool {
+        matches!((&self.looked_up, &self.looking_up), (Some((found, true)), Some(asking)) if found == asking)
     }
 }
 
 /// Guard of a request for which a thread waits. If the thread is killed, the guard is dropped without a reply.
-pub(crate) struct Asking<'a> {
+pub(crate) struct RewalkGuard<'a> {
     rewalks: &'a Rewalks,
     thread: u32,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for RewalkGuard<'_> {
     fn drop(&mut self) {
-        if let Some(told) = self.rewalks.threads().get_mut(&self.thread) {
-            told.last.get_or_insert_with(Instant::now);
+        if let Some(rewalk) = self.rewalks.threads().get_mut(&self.thread) {
+            rewalk.last.get_or_insert_with(Instant::now);
         }
     }
 }
@@ -89,19 +89,19 @@ pub(crate) enum Step<'a> {
 }
 
 impl Rewalks {
-    fn threads(&self) -> MutexGuard<'_, HashMap<u32, Told>> {
+    fn threads(&self) -> MutexGuard<'_, HashMap<u32, Rewalk>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that a thread in the system call `call` receives ESTALE.
     pub(crate) fn begin(&self, thread: u32, call: &str) {
         let mut threads = self.threads();
-        threads.retain(|_, told| told.is_known());
+        threads.retain(|_, rewalk| rewalk.is_known());
         if threads.len() >= MOST {
             threads.clear();
         }
-        let told = Told { last: Some(Instant::now()), call: call.to_owned(), looked_up: None, asking: None };
-        threads.insert(thread, told);
+        let rewalk = Rewalk { last: Some(Instant::now()), call: call.to_owned(), looked_up: None, looking_up: None };
+        threads.insert(thread, rewalk);
         self.any.store(true, SeqCst);
     }
 
@@ -137,37 +137,37 @@ impl Rewalks {
 
     /// Begins a request by a name. The mount keeps the record of the thread until the reply, however long the reply
     /// takes.
-    pub(crate) fn asks(&self, thread: u32, step: Step) -> Option<Box<Asking<'_>>> {
+    pub(crate) fn begin_request(&self, thread: u32, step: Step) -> Option<Box<RewalkGuard<'_>>> {
         if !self.any.load(SeqCst) {
             return None;
         }
         let mut threads = self.threads();
-        let told = threads.get_mut(&thread)?;
-        let absent = told.looked_up.as_ref().filter(|(_, found)| !found).map(|((dir, name), _)| (*dir, &**name));
+        let rewalk = threads.get_mut(&thread)?;
+        let absent = rewalk.looked_up.as_ref().filter(|(_, found)| !found).map(|((dir, name), _)| (*dir, &**name));
         let follows = match (absent, step) {
             (Some(absent), Step::LookUp(dir, name)) => absent == (dir, name),
             (Some(_), Step::Other) => false,
             _ => true,
         };
-        if !follows || !told.is_known() {
+        if !follows || !rewalk.is_known() {
             threads.remove(&thread);
             return None;
         }
-        told.last = None;
-        told.asking = match step {
+        rewalk.last = None;
+        rewalk.looking_up = match step {
             Step::LookUp(dir, name) => Some((dir, name.into())),
             _ => None,
         };
         // Boxed, because rewalks are rare, and otherwise every request reserves memory for the guard.
-        Some(Box::new(Asking { rewalks: self, thread }))
+        Some(Box::new(RewalkGuard { rewalks: self, thread }))
     }
 
     /// Returns whether a thread already received ESTALE in this system call. A call that the mount cannot read, now
     /// or at the ESTALE, counts as the same call.
     pub(crate) fn is_walking(&self, thread: u32, call: &str) -> bool {
-        let is = |told: &Told| {
-            let same = told.call == call || told.call.is_empty() || call.is_empty();
-            same && told.is_known() && !told.asks_again()
+        let is = |rewalk: &Rewalk| {
+            let same = rewalk.call == call || rewalk.call.is_empty() || call.is_empty();
+            same && rewalk.is_known() && !rewalk.repeats_lookup()
         };
         self.any.load(SeqCst) && self.threads().get(&thread).is_some_and(is)
     }
@@ -175,10 +175,10 @@ impl Rewalks {
     /// Records the reply to a thread's LOOKUP: whether the name exists.
     pub(crate) fn looked_up(&self, thread: u32, found: bool) {
         if self.any.load(SeqCst)
-            && let Some(told) = self.threads().get_mut(&thread)
+            && let Some(rewalk) = self.threads().get_mut(&thread)
         {
-            told.last = Some(Instant::now());
-            told.looked_up = told.asking.take().map(|name| (name, found));
+            rewalk.last = Some(Instant::now());
+            rewalk.looked_up = rewalk.looking_up.take().map(|name| (name, found));
         }
     }
 
@@ -187,7 +187,7 @@ impl Rewalks {
         if self.any.load(SeqCst) {
             let mut threads = self.threads();
             threads.remove(&thread);
-            threads.retain(|_, told| told.is_known());
+            threads.retain(|_, rewalk| rewalk.is_known());
             self.any.store(!threads.is_empty(), SeqCst);
         }
     }
@@ -204,7 +204,7 @@ mod tests {
         rewalks.begin(5, "open");
         assert!(rewalks.is_walking(5, "open") && !rewalks.is_walking(6, "open"));
         assert!(!rewalks.is_walking(5, "stat"), "another call of the same thread");
-        let asking = rewalks.asks(5, Step::LookUp(1, b"d"));
+        let asking = rewalks.begin_request(5, Step::LookUp(1, b"d"));
         rewalks.looked_up(5, true);
         drop(asking);
         assert!(rewalks.is_walking(5, "open"), "the walk looks up names");
@@ -231,11 +231,11 @@ mod tests {
         let after = |found, step| {
             let rewalks = Rewalks::default();
             rewalks.begin(5, "open");
-            let asking = rewalks.asks(5, Step::LookUp(1, b"f"));
+            let asking = rewalks.begin_request(5, Step::LookUp(1, b"f"));
             assert!(rewalks.is_walking(5, "open"));
             rewalks.looked_up(5, found);
             drop(asking);
-            let _asking = rewalks.asks(5, step);
+            let _asking = rewalks.begin_request(5, step);
             rewalks.is_walking(5, "open")
         };
         assert!(after(false, Step::LookUp(1, b"f")) && after(false, Step::Make));
@@ -253,13 +253,13 @@ mod tests {
     fn a_waiting_thread_is_remembered_for_any_time() {
         let rewalks = Rewalks::default();
         rewalks.begin(5, "open");
-        let asking = rewalks.asks(5, Step::Other);
+        let asking = rewalks.begin_request(5, Step::Other);
         assert_eq!(rewalks.threads()[&5].last, None);
         rewalks.begin(6, "open");
         assert!(rewalks.is_walking(5, "open"));
         let past = Instant::now().checked_sub(KNOWN_FOR).unwrap();
         rewalks.threads().get_mut(&6).unwrap().last = Some(past);
-        assert!(rewalks.asks(6, Step::Other).is_none());
+        assert!(rewalks.begin_request(6, Step::Other).is_none());
         assert!(!rewalks.is_walking(6, "open") && rewalks.threads().len() == 1);
         // The thread is killed before it receives a reply.
         drop(asking);
@@ -281,7 +281,7 @@ mod tests {
         (0..3 * MOST as u32).for_each(|thread| rewalks.begin(thread, "open"));
         assert!(rewalks.threads().len() <= MOST);
         let past = Instant::now().checked_sub(KNOWN_FOR).unwrap();
-        rewalks.threads().values_mut().for_each(|told| told.last = Some(past));
+        rewalks.threads().values_mut().for_each(|rewalk| rewalk.last = Some(past));
         assert!(!rewalks.is_walking(3 * MOST as u32 - 1, "open"));
         rewalks.end(0);
         assert!(rewalks.threads().is_empty() && !rewalks.any.load(SeqCst));

@@ -43,7 +43,7 @@ pub enum Part {
     /// All gathered bytes of the file.
     All,
     /// The chunks of gathered bytes that overlap this file range.
-    Meeting(ByteRange),
+    Overlapping(ByteRange),
     /// The windows (file ranges) that are full, or all gathered bytes if they exceed the memory limit.
     Full,
 }
@@ -120,7 +120,7 @@ impl Gather {
     pub fn meets(&self, part: Part) -> bool {
         let leaving = match part {
             Part::All => !self.leaving.is_empty(),
-            Part::Meeting(range) => self.leaving.iter().any(|run| run.range().overlaps(range)),
+            Part::Overlapping(range) => self.leaving.iter().any(|run| run.range().overlaps(range)),
             Part::Full => false,
         };
         leaving || self.holds(part)
@@ -134,7 +134,7 @@ impl Gather {
     fn holds(&self, part: Part) -> bool {
         match part {
             Part::All => !self.held.is_empty(),
-            Part::Meeting(range) => self.windows(range).any(|(_, window)| window.meeting(range).next().is_some()),
+            Part::Overlapping(range) => self.windows(range).any(|(_, window)| window.meeting(range).next().is_some()),
             Part::Full => self.is_crowded() || self.held.values().any(|window| window.filled == self.window),
         }
     }
@@ -155,7 +155,7 @@ impl Gather {
         let gone: Vec<(u64, u64)> = match part {
             Part::All => self.keys(|_, _| true),
             Part::Full => self.keys(|window, _| window.filled == self.window),
-            Part::Meeting(range) => self.keys(|_, chunk| chunk.overlaps(range)),
+            Part::Overlapping(range) => self.keys(|_, chunk| chunk.overlaps(range)),
         };
         let runs = gone.into_iter().filter_map(|(number, offset)| self.take(number, offset));
         self.leaving = runs.collect();

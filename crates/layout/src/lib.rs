@@ -6,14 +6,14 @@
 pub mod distributions;
 pub mod gather;
 pub mod kinds;
-mod later;
 pub mod list_io;
 mod net_address;
 pub mod policy;
 pub mod read_ahead;
 pub mod threshold;
+mod unassigned;
 
 pub use distributions::{BadGeometry, Distribution, DistributionId, Piece, Place};
-pub use later::Later;
 pub use net_address::NetAddress;
 pub use policy::{Access, Effective, Layers, Origin, Part, Policy, PolicyError, Settings};
+pub use unassigned::Unassigned;

@@ -20,7 +20,7 @@ const LIST_RANGES: u64 = 32;
 pub const ALWAYS_MGR: u64 = u64::MAX;
 
 /// The smallest threshold, with which all requests take the direct path.
-pub const ALWAYS_STRAIGHT: u64 = 0;
+pub const ALWAYS_DIRECT: u64 = 0;
 
 /// The path that a request takes to the objects of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,43 +37,43 @@ pub fn path(len: u64, t: u64) -> Path {
 }
 
 /// Maximum number of bytes in a probe of the mgr path.
-const TRIED_MAX: u64 = 1 << 20;
+const PROBE_MAX: u64 = 1 << 20;
 
 /// The threshold for a set of gathered ranges, and whether to probe a path with these ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Verdict {
+pub struct ThresholdChoice {
     /// The threshold T in bytes: requests of fewer bytes take the mgr path.
     pub t: u64,
     /// The path to probe in order to measure its service time; `None` for no probe. A probe of the direct path sends
     /// all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest range,
     /// because more bytes might take long.
-    pub tries: Option<Path>,
+    pub probe: Option<Path>,
 }
 
-impl From<u64> for Verdict {
+impl From<u64> for ThresholdChoice {
     fn from(t: u64) -> Self {
-        Verdict { t, tries: None }
+        ThresholdChoice { t, probe: None }
     }
 }
 
-/// Divides gathered ranges into those for the direct path and those for the mgr path, including the probe of `verdict`;
+/// Divides gathered ranges into those for the direct path and those for the mgr path, including the probe of `choice`;
 /// see [`divide`].
 pub fn divide_by(
     ranges: &[ByteRange],
-    verdict: Verdict,
+    choice: ThresholdChoice,
     streamed: Option<u64>,
     requests: impl Fn(&[ByteRange]) -> u64,
 ) -> (Vec<ByteRange>, Vec<ByteRange>) {
-    match verdict.tries {
-        None => divide(ranges, verdict.t, streamed, requests),
+    match choice.probe {
+        None => divide(ranges, choice.t, streamed, requests),
         Some(Path::Direct) => divide(ranges, 0, streamed, requests),
         Some(Path::Mgr) => {
             let Some(at) = (0..ranges.len()).max_by_key(|at| ranges[*at].len) else { return Default::default() };
-            let (longest, len) = (ranges[at], ranges[at].len.min(TRIED_MAX));
+            let (longest, len) = (ranges[at], ranges[at].len.min(PROBE_MAX));
             let left = ByteRange { offset: longest.offset + len, len: longest.len - len };
             let mut others = ranges.to_vec();
             others.splice(at..=at, (!left.is_empty()).then_some(left));
-            let (straight, mut through) = divide(&others, verdict.t, streamed, requests);
+            let (straight, mut through) = divide(&others, choice.t, streamed, requests);
             let place = through.partition_point(|range| range.offset < longest.offset);
             through.insert(place, ByteRange { len, ..longest });
             (straight, through)
@@ -158,12 +158,14 @@ mod tests {
     fn the_other_path_is_probed_with_few_bytes() {
         const M: u64 = 1 << 20;
         let ranges = [range(0, 100), range(200, 8 * M), range(20 * M, 50), range(30 * M, 100)];
-        let tries = |t, way| divide_by(&ranges, Verdict { t, tries: Some(way) }, None, |ranges| ranges.len() as u64);
+        let tries =
+            |t, way| divide_by(&ranges, ThresholdChoice { t, probe: Some(way) }, None, |ranges| ranges.len() as u64);
         assert_eq!(tries(70, Path::Direct).0, ranges);
         let rest = range(200 + M, 7 * M);
         assert_eq!(tries(70, Path::Mgr), (vec![ranges[0], rest, ranges[3]], vec![range(200, M), ranges[2]]));
         assert_eq!(tries(200, Path::Mgr).1, [ranges[0], range(200, M), ranges[2], ranges[3]]);
-        let one = |ranges: &[ByteRange]| divide_by(ranges, Verdict { t: 0, tries: Some(Path::Mgr) }, None, |_| 1);
+        let one =
+            |ranges: &[ByteRange]| divide_by(ranges, ThresholdChoice { t: 0, probe: Some(Path::Mgr) }, None, |_| 1);
         assert_eq!(one(&ranges[..1]), (vec![], vec![ranges[0]]));
         assert_eq!(one(&[]), (vec![], vec![]));
         assert_eq!(divide_by(&ranges, 70.into(), None, |_| 1), divide(&ranges, 70, None, |_| 1));

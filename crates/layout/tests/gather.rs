@@ -102,7 +102,7 @@ impl World {
         let mut seen = self.disks.clone();
         put(&mut seen, &self.leaving);
         for (at, newest) in self.newest.iter().enumerate() {
-            let one = Part::Meeting(ByteRange { offset: at as u64, len: 1 });
+            let one = Part::Overlapping(ByteRange { offset: at as u64, len: 1 });
             if !self.gather.meets(one) {
                 assert_eq!(self.disks[at], *newest, "byte {at} is neither held nor on the disks");
             } else if seen[at] != *newest {
@@ -142,7 +142,7 @@ fn put(flat: &mut [Option<u8>], runs: &[Run]) {
 /// many ranges adjoin and overlap.
 #[test]
 fn every_short_history() {
-    let range = |offset, len| Part::Meeting(ByteRange { offset, len });
+    let range = |offset, len| Part::Overlapping(ByteRange { offset, len });
     let steps = [
         Step::Write(0, 2),
         Step::Write(1, 2),
@@ -173,7 +173,7 @@ fn step(size: usize) -> impl Strategy<Value = Step> {
     let part = prop_oneof![
         2 => Just(Part::All),
         3 => Just(Part::Full),
-        3 => (at.clone(), 0u64..40).prop_map(|(offset, len)| Part::Meeting(ByteRange { offset, len })),
+        3 => (at.clone(), 0u64..40).prop_map(|(offset, len)| Part::Overlapping(ByteRange { offset, len })),
     ];
     prop_oneof![
         8 => (at, 0usize..60).prop_map(move |(at, len)| Step::Write(at, len.min(size - at as usize))),

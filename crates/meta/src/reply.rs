@@ -18,7 +18,7 @@ pub struct ChangeInfo {
 /// The layout of a file, as the namespace stores it. The namespace does not interpret the body.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
-    /// Kind of the layout: a `layouttype4` number, or `LATER` or another constant of this type for a file without
+    /// Kind of the layout: a `layouttype4` number, or `UNASSIGNED` or another constant of this type for a file without
     /// objects.
     pub kind: u32,
     /// The layout record, of at most [`types::limits::LAYOUT_RECORD_MAX`] bytes.
@@ -28,7 +28,7 @@ pub struct Layout {
 impl Layout {
     /// Kind of a layout whose iods are not chosen yet. The body says how to choose them.
     /// [`crate::Namespace::set_layout`] later replaces this layout.
-    pub const LATER: u32 = 0;
+    pub const UNASSIGNED: u32 = 0;
 
     /// Kind of a layout with chosen iods but without objects: the file is inline, so its bytes are stored with its
     /// metadata. The body is the encoded layout that the file gets once it has objects.
@@ -39,12 +39,12 @@ impl Layout {
 
     /// Returns whether the objects of this layout have the bytes of the file.
     pub fn is_final(&self) -> bool {
-        ![Self::LATER, Self::INLINE, Self::MOVING].contains(&self.kind)
+        ![Self::UNASSIGNED, Self::INLINE, Self::MOVING].contains(&self.kind)
     }
 
     /// Returns whether the bytes of a file with this layout are stored with its metadata and may be written there.
     pub fn is_inline(&self) -> bool {
-        [Self::LATER, Self::INLINE].contains(&self.kind)
+        [Self::UNASSIGNED, Self::INLINE].contains(&self.kind)
     }
 
     /// Returns whether the mgr is moving the inline bytes of a file with this layout to objects.
@@ -53,7 +53,7 @@ impl Layout {
     }
 
     /// Returns the form of this layout for an inline file, whose bytes are stored with its metadata. A layout of kind
-    /// [`Self::LATER`] is returned unchanged.
+    /// [`Self::UNASSIGNED`] is returned unchanged.
     pub fn inline(self) -> Self {
         if self.is_final() { Layout { kind: Self::INLINE, body: self.to_bytes() } } else { self }
     }
@@ -64,10 +64,10 @@ impl Layout {
     }
 
     /// Returns the layout that names the iods of the file, whether or not its objects exist yet. Returns `None` for a
-    /// layout of kind [`Self::LATER`], which names no iods.
+    /// layout of kind [`Self::UNASSIGNED`], which names no iods.
     pub fn decided(&self) -> Option<Result<Self, Malformed>> {
         match self.kind {
-            Self::LATER => None,
+            Self::UNASSIGNED => None,
             Self::INLINE | Self::MOVING => {
                 Some(Self::from_bytes(&self.body).and_then(|inner| match inner.is_final() {
                     true => Ok(inner),

@@ -22,7 +22,7 @@ use crate::volume::{Volume, swap_layout};
 use crate::{status, store};
 use meta::{Embedded, Namespace};
 use net::clock::unix_now;
-use net::rpc::{Door, Limits, serve};
+use net::rpc::{InProcessConnector, Limits, serve};
 use net::{Address, Listener};
 use nfs::server::{self, Server};
 use nfs::state;
@@ -254,8 +254,8 @@ impl Running {
 
     /// Returns the entry point through which clients in this process connect; `None` if the mgr has no listening
     /// address.
-    pub fn door(&self) -> Option<Door> {
-        self.network.door()
+    pub fn door(&self) -> Option<InProcessConnector> {
+        self.network.connector()
     }
 
     /// Returns the counters of the mgr, apart from those of NFS operations.

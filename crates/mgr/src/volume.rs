@@ -32,7 +32,7 @@ use crate::rights::Rights;
 use crate::space::Space;
 use damaged::Damaged;
 pub(crate) use damaged::Suspects;
-use layout::{Later, Origin, Policy, Settings};
+use layout::{Origin, Policy, Settings, Unassigned};
 use lost::NativeClients;
 use meta::{Embedded, FileInfo, Layout, Namespace};
 use nfs::exports::Place;
@@ -109,7 +109,7 @@ impl Volume {
         match self.choose(&policy) {
             Ok(layout) if self.inline_max > 0 => Ok(layout.inline()),
             Ok(layout) => Ok(layout),
-            Err(Status::Delay) => Ok(Layout { kind: Layout::LATER, body: Later::from(&policy).to_bytes() }),
+            Err(Status::Delay) => Ok(Layout { kind: Layout::UNASSIGNED, body: Unassigned::from(&policy).to_bytes() }),
             Err(e) => Err(e),
         }
     }

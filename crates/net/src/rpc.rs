@@ -2,7 +2,7 @@
 //! REPLY) distinguishes calls from replies.
 
 mod connection;
-mod inside;
+mod in_process;
 mod memory;
 mod outbox;
 mod pending;
@@ -10,7 +10,7 @@ mod receive;
 mod server;
 
 pub use connection::{CallContext, Connection, NoService, Reply, Service};
-pub use inside::Door;
+pub use in_process::InProcessConnector;
 pub use server::{Server, serve};
 
 use std::time::Duration;

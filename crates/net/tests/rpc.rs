@@ -119,7 +119,7 @@ async fn connect(server: &Server) -> Connection {
 #[derive(Clone, Copy, Debug)]
 enum By {
     Socket,
-    Door,
+    InProcess,
 }
 
 /// Connects to the server over a socket or within the process.
@@ -131,7 +131,7 @@ async fn join_with(server: &Server, by: By, limits: Limits) -> Result<Connection
     let (service, counters) = (Tester::new(), Counters::default());
     match by {
         By::Socket => Connection::connect(&server.addresses()[0], service, limits, counters, LONG).await,
-        By::Door => server.door().unwrap().enter(service, limits, counters),
+        By::InProcess => server.connector().unwrap().connect(service, limits, counters),
     }
 }
 
@@ -148,7 +148,7 @@ macro_rules! either_way {
         mod within_the_process {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name(super::By::Door).await;
+                super::$name(super::By::InProcess).await;
             })*
         }
     };
@@ -262,7 +262,7 @@ async fn callbacks_share_the_connection(by: By) {
     let (limits, counters, nobody) = (Limits::default(), Counters::default(), Arc::new(NoService));
     let bare = match by {
         By::Socket => Connection::connect(&server.addresses()[0], nobody, limits, counters, LONG).await,
-        By::Door => server.door().unwrap().enter(nobody, limits, counters),
+        By::InProcess => server.connector().unwrap().connect(nobody, limits, counters),
     };
     let answer = call(&bare.unwrap(), CALL_BACK, &Bytes::new()).await;
     assert!(matches!(answer, Err(Error::Refused(Refusal::SystemErr))), "{answer:?}");
@@ -495,13 +495,13 @@ async fn connections_are_limited() {
 
 async fn shutdown_lets_calls_finish(by: By) {
     let (server, service, _) = start(Limits::default()).await;
-    let (address, door) = (server.addresses()[0].clone(), server.door().unwrap());
+    let (address, connector) = (server.addresses()[0].clone(), server.connector().unwrap());
     let connection = join(&server, by).await;
     let held = tokio::spawn(async move { call(&connection, HOLD, &Bytes::from_static(b"done")).await });
     service.wait_entered(1).await;
     let stopping = tokio::spawn(server.shutdown());
     while connect_to(&address).await.is_ok() {}
-    assert!(door.enter(Tester::new(), Limits::default(), Counters::default()).is_err());
+    assert!(connector.connect(Tester::new(), Limits::default(), Counters::default()).is_err());
     assert!(!stopping.is_finished());
     service.gate.add_permits(1);
     assert_eq!(held.await.unwrap().unwrap(), "done");
@@ -639,7 +639,7 @@ proptest::proptest! {
 #[tokio::test]
 async fn in_process_calls_that_need_not_wait_complete_at_once() {
     let (server, service, counters) = start(Limits::default()).await;
-    let connection = join(&server, By::Door).await;
+    let connection = join(&server, By::InProcess).await;
     let body = Bytes::from(vec![7; 100_000]);
     let answer = call(&connection, ECHO, &body).now_or_never().expect("without another thread");
     assert_eq!(answer.unwrap(), body);
@@ -652,7 +652,7 @@ async fn in_process_calls_that_need_not_wait_complete_at_once() {
         tokio::task::yield_now().await;
     }
     assert_eq!(connection.peer(), &server.addresses()[0]);
-    let _other = join(&server, By::Door).await;
+    let _other = join(&server, By::InProcess).await;
     drop(connection);
     service.gone.acquire().await.unwrap().forget();
     let traffic = counters.traffic();
@@ -663,8 +663,8 @@ async fn in_process_calls_that_need_not_wait_complete_at_once() {
 async fn in_process_connections_and_memory_are_limited() {
     let limits = Limits { connections_per_peer: 2, ..Limits::default() };
     let (server, service, counters) = start(limits).await;
-    let (first, second) = (join(&server, By::Door).await, join(&server, By::Door).await);
-    let third = join_with(&server, By::Door, Limits::default()).await;
+    let (first, second) = (join(&server, By::InProcess).await, join(&server, By::InProcess).await);
+    let third = join_with(&server, By::InProcess, Limits::default()).await;
     assert!(matches!(third, Err(Error::Connect { .. })));
     assert_eq!(counters.traffic().connections_refused, 1);
     let held = tokio::spawn(async move { call(&second, HOLD, &Bytes::from(vec![0; 1 << 20])).await });
@@ -678,10 +678,10 @@ async fn in_process_connections_and_memory_are_limited() {
     drop(first);
     // The server may free the slot of the connection a moment after the client has dropped the connection, so try
     // again.
-    while join_with(&server, By::Door, Limits::default()).await.is_err() {
+    while join_with(&server, By::InProcess, Limits::default()).await.is_err() {
         tokio::task::yield_now().await;
     }
-    let door = server.door().unwrap();
+    let connector = server.connector().unwrap();
     drop(server);
-    assert!(door.enter(Tester::new(), Limits::default(), Counters::default()).is_err());
+    assert!(connector.connect(Tester::new(), Limits::default(), Counters::default()).is_err());
 }

@@ -12,7 +12,7 @@ const LINE_MAX: usize = 256;
 /// The reason why a text is not a valid trace.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {why}")]
-pub struct Bad {
+pub struct ParseError {
     /// The number of the invalid line, counted from 1.
     pub line: usize,
     /// The reason why the line is invalid.
@@ -23,16 +23,16 @@ pub struct Bad {
 ///
 /// # Errors
 /// Describes the first invalid line.
-pub fn parse(text: &[u8]) -> Result<Trace, Bad> {
+pub fn parse(text: &[u8]) -> Result<Trace, ParseError> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let mut lines = text.split(|byte| *byte == b'\n').enumerate();
     let header = lines.next().map_or(&b""[..], |(_, line)| line);
     if header.trim_ascii_end() != HEADER.as_bytes() {
-        return Err(Bad { line: 1, why: format!("a trace begins with the line \"{HEADER}\"") });
+        return Err(ParseError { line: 1, why: format!("a trace begins with the line \"{HEADER}\"") });
     }
     let mut reader = Reader::default();
     for (at, line) in lines {
-        reader.line(line).map_err(|why| Bad { line: at + 1, why })?;
+        reader.line(line).map_err(|why| ParseError { line: at + 1, why })?;
     }
     Ok(reader.trace)
 }

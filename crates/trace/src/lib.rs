@@ -9,7 +9,7 @@ pub mod generators;
 mod rng;
 pub mod written;
 
-pub use format::{Bad, parse, print};
+pub use format::{ParseError, parse, print};
 pub use generators::Generator;
 
 /// Largest length of a request in bytes.

@@ -67,7 +67,7 @@ pub struct How {
     pub read_only: bool,
     /// Whether files may be executed, act as devices, and have setuid bits on this machine
     #[arg(skip)]
-    pub powers: fuse::Powers,
+    pub powers: fuse::FilePrivileges,
     /// Mount over an existing Weir mount. By default this is an error
     #[arg(long)]
     pub over: bool,
@@ -174,10 +174,10 @@ impl How {
     pub fn config(&self, source: &str) -> fuse::Config {
         let defaults = fuse::Config::default();
         fuse::Config {
-            carrier: match self.transport {
-                Transport::Auto => fuse::Carrier::Auto,
-                Transport::Device => fuse::Carrier::Device,
-                Transport::Uring => fuse::Carrier::Uring,
+            transport_kind: match self.transport {
+                Transport::Auto => fuse::TransportKind::Auto,
+                Transport::Device => fuse::TransportKind::Device,
+                Transport::Uring => fuse::TransportKind::Uring,
             },
             known_files: self.known_files,
             attrs_valid: Duration::from_secs_f64(self.attr_timeout),
@@ -185,7 +185,7 @@ impl How {
             absent_valid: Duration::from_secs_f64(self.absent_timeout),
             writeback: self.writeback,
             read_only: self.read_only,
-            powers: self.powers,
+            privileges: self.powers,
             allow_other: self.allow_other || defaults.allow_other,
             source: source.to_owned(),
             guard: commands::guard::command(),
@@ -207,9 +207,9 @@ pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     }
 }
 
-fn carried(carrier: fuse::Carrier) -> &'static str {
+fn carried(carrier: fuse::TransportKind) -> &'static str {
     match carrier {
-        fuse::Carrier::Uring => "io_uring",
+        fuse::TransportKind::Uring => "io_uring",
         _ => "the device",
     }
 }
@@ -239,13 +239,13 @@ impl Mounting {
             _ => Failure::from(error).about(format_args!("mounting at {}", dir.display())),
         })?;
         let dir = mounted.dir().to_owned();
-        tracing::info!(dir = %dir.display(), transport = carried(mounted.carrier()), "mounted");
+        tracing::info!(dir = %dir.display(), transport = carried(mounted.transport_kind()), "mounted");
         Ok(Mounting { mounted, _identity: identity, dir })
     }
 
     /// Returns the name of the transport of FUSE requests, formatted for messages.
     pub fn carried(&self) -> &'static str {
-        carried(self.mounted.carrier())
+        carried(self.mounted.transport_kind())
     }
 
     /// Returns the mount point.

@@ -1,6 +1,6 @@
 //! Part (d): durable creates, stats and unlinks per second with 1, 4 and 16 requests in flight.
 
-use crate::cluster::{Cluster, Place};
+use crate::cluster::{Cluster, DaemonHost};
 use crate::mover::mount;
 use crate::process::run_role;
 use crate::report::{Report, Table};
@@ -28,7 +28,7 @@ const KINDS: [&str; 3] = ["create and close", "stat", "unlink"];
 
 /// The parameters of one client process in a round.
 #[derive(Serialize, Deserialize)]
-pub struct Errand {
+pub struct ClientJob {
     url: String,
     dir: String,
     in_flight: usize,
@@ -60,8 +60,8 @@ impl Found {
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("names");
     fs::create_dir(&dir)?;
-    let iods = vec![Place::here(); 4];
-    let cluster = Cluster::start(&setup.weir()?, &dir.join("weir"), &Place::here(), &iods, true)?;
+    let iods = vec![DaemonHost::here(); 4];
+    let cluster = Cluster::start(&setup.weir()?, &dir.join("weir"), &DaemonHost::here(), &iods, true)?;
     let mut found = vec![[Found::default(), Found::default(), Found::default()]; IN_FLIGHT.len()];
     let mut floors = [Found::default(), Found::default()];
     for round in 0..setup.rounds {
@@ -70,8 +70,8 @@ pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
         floors[1].0[0].push(commits(&dir.join(format!("store-{round}")), long / 3)?);
         for (found, in_flight) in found.iter_mut().zip(IN_FLIGHT) {
             cluster.settle()?;
-            let errand = Errand { url: cluster.url.clone(), dir: format!("d{round}-{in_flight}"), in_flight, long };
-            let (phases, _): ([Phase; 3], f64) = run_role(&[], &Role::Names(errand))?;
+            let job = ClientJob { url: cluster.url.clone(), dir: format!("d{round}-{in_flight}"), in_flight, long };
+            let (phases, _): ([Phase; 3], f64) = run_role(&[], &Role::Names(job))?;
             found.iter_mut().zip(&phases).for_each(|(found, phase)| found.push(phase));
         }
     }
@@ -123,16 +123,16 @@ fn commits(path: &Path, long: Duration) -> Outcome<f64> {
 }
 
 /// Runs one round in a client process: creates files, looks them up, and removes them.
-pub fn work(errand: &Errand) -> Outcome<[Phase; 3]> {
+pub fn work(job: &ClientJob) -> Outcome<[Phase; 3]> {
     Runtime::new()?.block_on(async {
-        let (mount, _) = mount(&errand.url, true).await?;
-        let (dir, _) = mount.mkdir(&mount.root(), errand.dir.as_bytes(), 0o755).await?;
-        let round = Round { mount: mount.clone(), dir, in_flight: errand.in_flight };
-        let (create, made) = round.phase(Kind::Create, FILES_MAX, errand.long).await?;
-        let (stat, _) = round.phase(Kind::Stat { made }, u64::MAX, errand.long).await?;
+        let (mount, _) = mount(&job.url, true).await?;
+        let (dir, _) = mount.mkdir(&mount.root(), job.dir.as_bytes(), 0o755).await?;
+        let round = Round { mount: mount.clone(), dir, in_flight: job.in_flight };
+        let (create, made) = round.phase(Kind::Create, FILES_MAX, job.long).await?;
+        let (stat, _) = round.phase(Kind::Stat { made }, u64::MAX, job.long).await?;
         // Remove all files without a time limit.
         let (unlink, _) = round.phase(Kind::Unlink, made, Duration::MAX).await?;
-        mount.remove(&mount.root(), errand.dir.as_bytes()).await?;
+        mount.remove(&mount.root(), job.dir.as_bytes()).await?;
         mount.disconnect().await?;
         Ok([create, stat, unlink])
     })

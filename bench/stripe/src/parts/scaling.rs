@@ -1,9 +1,9 @@
 //! Part (b): the throughput of one client over 1, 2, 4 and 8 iods, each behind its own link.
 
 use crate::bulk::PIECE;
-use crate::cluster::{Cluster, Place};
+use crate::cluster::{Cluster, DaemonHost};
 use crate::links::{Network, RATE};
-use crate::mover::Errand;
+use crate::mover::TransferJob;
 use crate::process::{Daemon, run_role};
 use crate::report::{Bound, Report, Table};
 use crate::{Moved, Outcome, Role, Setup};
@@ -31,7 +31,7 @@ pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     fs::create_dir(&dir)?;
     let mut network = Network::make()?;
     let (client, mgr) = (network.add(false)?, network.add(false)?);
-    let iods = (0..COUNTS[COUNTS.len() - 1]).map(|_| network.add(true)).collect::<Outcome<Vec<Place>>>()?;
+    let iods = (0..COUNTS[COUNTS.len() - 1]).map(|_| network.add(true)).collect::<Outcome<Vec<DaemonHost>>>()?;
     let floor = Role::Streams { address: format!("{}:0", iods[0].host), file: dir.join("bare") };
     let (_floor, address) = Daemon::in_role(&iods[0].prefix, &floor)?;
     let mut widths = Vec::new();
@@ -54,17 +54,17 @@ pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-fn rate(client: &Place, len: u64, role: &Role) -> Outcome<f64> {
+fn rate(client: &DaemonHost, len: u64, role: &Role) -> Outcome<f64> {
     let (moved, _): (Moved, f64) = run_role(&client.prefix, role)?;
     Ok(len as f64 / 1e6 / moved.seconds)
 }
 
 impl Width {
-    fn round(&mut self, client: &Place, len: u64, round: u32) -> Outcome<()> {
+    fn round(&mut self, client: &DaemonHost, len: u64, round: u32) -> Outcome<()> {
         let url = format!("{}file-{round}", self.cluster.url);
-        let errand = || Errand { url: url.clone(), local: None, len, checksums: true };
-        self.write.push(rate(client, len, &Role::Put(errand()))?);
-        self.read.push(rate(client, len, &Role::Get(errand()))?);
+        let job = || TransferJob { url: url.clone(), local: None, len, checksums: true };
+        self.write.push(rate(client, len, &Role::Put(job()))?);
+        self.read.push(rate(client, len, &Role::Get(job()))?);
         // Remove the file, because the next round needs the disk space.
         run_role::<()>(&client.prefix, &Role::Remove(url)).map(drop)
     }

@@ -1,8 +1,8 @@
 //! Part (a): CPU seconds per GB of a stream between local files in 1 MiB requests, compared with a bare socket.
 
 use crate::bulk::PIECE;
-use crate::cluster::{Cluster, Place};
-use crate::mover::Errand;
+use crate::cluster::{Cluster, DaemonHost};
+use crate::mover::TransferJob;
 use crate::process::{self, Daemon, cpu_of_all};
 use crate::report::{Bound, Report, Table, ratios};
 use crate::{Moved, Outcome, Role, Setup};
@@ -66,8 +66,8 @@ pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     for (kind, unix) in [("Unix", true), ("TCP", false)] {
         let home = dir.join(kind);
         fs::create_dir(&home)?;
-        let iods = vec![Place::here(); IODS];
-        let cluster = Cluster::start(&setup.weir()?, &home.join("weir"), &Place::here(), &iods, unix)?;
+        let iods = vec![DaemonHost::here(); IODS];
+        let cluster = Cluster::start(&setup.weir()?, &home.join("weir"), &DaemonHost::here(), &iods, unix)?;
         let socket = home.join("bare.sock").into_os_string().into_string().map_err(|_| "a path that is no text")?;
         let address = if unix { socket } else { "127.0.0.1:0".to_owned() };
         let stored = home.join("bare");
@@ -169,15 +169,15 @@ impl Scene<'_> {
         Ok(())
     }
 
-    fn errand(&self, url: &str, local: &Path, checksums: bool) -> Errand {
-        Errand { url: url.to_owned(), local: Some(local.to_owned()), len: self.len, checksums }
+    fn job(&self, url: &str, local: &Path, checksums: bool) -> TransferJob {
+        TransferJob { url: url.to_owned(), local: Some(local.to_owned()), len: self.len, checksums }
     }
 
     fn write(&self, by: By, url: &str) -> Outcome<(Moved, f64)> {
         let source = Some(self.source.to_owned());
         match by {
             By::Bare => process::run_role(&[], &Role::BarePut(self.bare.1.clone(), source, self.len)),
-            By::Api { checksums } => process::run_role(&[], &Role::Put(self.errand(url, self.source, checksums))),
+            By::Api { checksums } => process::run_role(&[], &Role::Put(self.job(url, self.source, checksums))),
             By::Command => self.command(&["cp", self.text(self.source)?, url]),
         }
     }
@@ -186,7 +186,7 @@ impl Scene<'_> {
         let copy = Some(self.copy.clone());
         match by {
             By::Bare => process::run_role(&[], &Role::BareGet(self.bare.1.clone(), copy, self.len)),
-            By::Api { checksums } => process::run_role(&[], &Role::Get(self.errand(url, &self.copy, checksums))),
+            By::Api { checksums } => process::run_role(&[], &Role::Get(self.job(url, &self.copy, checksums))),
             By::Command => self.command(&["cp", url, self.text(&self.copy)?]),
         }
     }

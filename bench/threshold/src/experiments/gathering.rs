@@ -1,14 +1,14 @@
 //! Experiment E6: eight clients alternately write the records of one file, with an mgr that gathers writes and with an
 //! mgr that does not.
 
+use crate::csv_table::CsvTable;
 use crate::report::{Bound, Table, ratios};
 use crate::rig::{On, Rig};
-use crate::sheet::Sheet;
 use crate::{Outcome, Setup};
 
 const SIDES: [(&str, On<'_>); 2] = [("not gathered", On::Plain), ("gathered", On::Weir)];
 
-pub fn run(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+pub fn run(setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> {
     let count = if setup.quick { "64" } else { "400" };
     let words = ["--generate", "strided", "--clients", "8", "--request", "4K", "--count", count];
     let ways: [(&str, &[&str]); 2] = [("sent together", &[]), ("one by one", &["--each"])];
@@ -22,7 +22,7 @@ pub fn run(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
                 let run = rig.counted(*on, &[&words[..], &["--write-threshold", "max"], options].concat())?;
                 found.0.push(run.iod_writes as f64);
                 found.1.push(run.seconds);
-                sheet.add("E6", &format!("{way} {name}"), 4096, round, &run);
+                csv.add("E6", &format!("{way} {name}"), 4096, round, &run);
             }
         }
         for ((name, _), (writes, seconds)) in SIDES.iter().zip(&found) {

@@ -3,9 +3,9 @@
 
 use super::sweep::{keep, median};
 
+use crate::csv_table::CsvTable;
 use crate::report::{Bound, Table, ratios};
 use crate::rig::{IODS, On, Rig};
-use crate::sheet::Sheet;
 use crate::spindle::RATE;
 use crate::{Outcome, Setup};
 use chart::{Chart, Curve, bytes};
@@ -24,7 +24,7 @@ const WAYS: [Way; 5] = [
     ("all through the mgr", None, &["--mgr-path"], 4 << 20),
 ];
 
-pub fn clients(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+pub fn clients(setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> {
     let counts: &[u32] = if setup.quick { &[1, 8] } else { &[1, 2, 4, 8, 10] };
     let each = if setup.quick { 24 << 20 } else { 64 << 20 };
     let title = "E23: files of their own, written in order by so many clients, and synced (MB/s)";
@@ -45,7 +45,7 @@ pub fn clients(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
                 let run = rig.replay(on, &words)?;
                 rates[way][at].push(run.rate() / 1e6);
                 busy = busy.max(run.busy);
-                sheet.add("E23", &format!("{name} x {count}"), u64::from(*request), round, &run);
+                csv.add("E23", &format!("{name} x {count}"), u64::from(*request), round, &run);
             }
         }
         let row: Vec<Vec<f64>> = rates.iter().map(|way| way[at].clone()).collect();
@@ -87,7 +87,7 @@ pub fn clients(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
     Ok(table)
 }
 
-pub fn requests(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+pub fn requests(setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> {
     let lengths: &[u32] = if setup.quick {
         &[32 << 10, 256 << 10, 4 << 20]
     } else {
@@ -105,7 +105,7 @@ pub fn requests(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
                 let mounted = rig.mount("mnt", access)?;
                 let run = rig.replay(On::Dir(&mounted.dir), &[trace.to_str().ok_or("a path that is no text")?])?;
                 rates[at].push(run.rate() / 1e6);
-                sheet.add("E24", access, u64::from(*request), round, &run);
+                csv.add("E24", access, u64::from(*request), round, &run);
             }
         }
         table.row(bytes(f64::from(*request)), &[rates[0][at].clone(), rates[1][at].clone()]);

@@ -2,9 +2,9 @@
 //! thresholds.
 
 use super::sweep::median;
+use crate::csv_table::CsvTable;
 use crate::report::{Bound, Table, ratios};
 use crate::rig::{On, Rig};
-use crate::sheet::Sheet;
 use crate::{Outcome, Setup};
 use chart::{Chart, Curve};
 use std::fs;
@@ -53,7 +53,7 @@ impl Kind {
     }
 }
 
-pub fn run(kind: Kind, setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+pub fn run(kind: Kind, setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> {
     let (all, kept) =
         if kind == Kind::Fsync { ("with its fsyncs", "--fsync") } else { ("without fsyncs", "--no-fsync") };
     let events = kind.events(setup);
@@ -68,7 +68,7 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<T
             let counting = round == 0 && !setup.quick;
             let run = if counting { rig.counted(On::Weir, &words) } else { rig.replay(On::Weir, &words) }?;
             rates[way].push(run.rate() / 1e6);
-            sheet.add(kind.name(), called, 0, round, &run);
+            csv.add(kind.name(), called, 0, round, &run);
             counts[way].0.push(run.rpcs() as f64);
             if counting {
                 counts[way].1.push(run.iod_writes as f64);

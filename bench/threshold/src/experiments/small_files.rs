@@ -2,16 +2,16 @@
 //! mount.
 
 use super::sweep::WAYS;
+use crate::csv_table::CsvTable;
 use crate::report::{Bound, Table, ratios};
 use crate::rig::{On, Rig};
-use crate::sheet::Sheet;
 use crate::{Outcome, Setup, process};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-pub fn replayed(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+pub fn replayed(setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> {
     let (files, transactions) = if setup.quick { ("6", "16") } else { ("40", "160") };
     let words = ["--generate", "postmark", "--files", files, "--transactions", transactions];
     let mut sides = vec![("local ext4", On::Dir(&rig.local), &[][..])];
@@ -24,7 +24,7 @@ pub fn replayed(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
             found.0.push(run.seconds);
             found.1.push(run.rpcs() as f64);
             found.2.push(run.iod_writes as f64);
-            sheet.add("E2", name, 0, round, &run);
+            csv.add("E2", name, 0, round, &run);
         }
     }
     let title = "E2: files of 1 to 500 KB made, read, appended to and removed, synced before each close";

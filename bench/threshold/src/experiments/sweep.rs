@@ -1,8 +1,8 @@
 //! Experiments E1, E3 and E4: writes of all sizes under every write threshold.
 
+use crate::csv_table::CsvTable;
 use crate::report::{Bound, Table};
 use crate::rig::{IODS, On, Rig, Run};
-use crate::sheet::Sheet;
 use crate::{Outcome, Setup};
 use chart::{Chart, Curve, bytes};
 use std::fs;
@@ -120,7 +120,7 @@ struct Found {
     rates: Vec<Vec<Vec<f64>>>,
 }
 
-pub fn run(kind: Kind, setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+pub fn run(kind: Kind, setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> {
     let sizes = if setup.quick { QUICK.to_vec() } else { FULL.to_vec() };
     let mut rates = vec![vec![Vec::new(); sizes.len()]; WAYS.len()];
     for (at, size) in sizes.iter().enumerate() {
@@ -129,7 +129,7 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<T
             for (way, (name, options)) in WAYS.iter().enumerate() {
                 let run = replay(rig, &traces[way], options)?;
                 rates[way][at].push(run.write_rate(*size) / 1e6);
-                sheet.add(kind.name(), name, *size, round, &run);
+                csv.add(kind.name(), name, *size, round, &run);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The connection on which a local iod lends files for short-circuit reads. It is separate from the connection for
 //! other requests because the iod passes file descriptors along with its replies.
 
-use super::{Iod, Line};
-use crate::short_circuit::{Loan, Told};
+use super::{Iod, IodConnection};
+use crate::short_circuit::{Loan, LoanReply};
 use bytes::Bytes;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -99,14 +99,14 @@ impl Iod {
     }
 
     /// Requests the loan of the object that a capability names.
-    pub(crate) async fn borrow(&self, cap: &Capability) -> Told<Loan> {
+    pub(crate) async fn borrow(&self, cap: &Capability) -> LoanReply<Loan> {
         let line = self.link.lock().await.line.clone().filter(|line| !line.connection.is_closed());
-        let Some(Line { connection, lender, .. }) = line else { return Told::NotNow };
-        let Some(lender) = lender else { return Told::Never };
+        let Some(IodConnection { connection, lender, .. }) = line else { return LoanReply::NotNow };
+        let Some(lender) = lender else { return LoanReply::Never };
         let socket = tokio::time::timeout(lender.patience, lender.socket.clone().lock_owned()).await;
         // Another request holds the lock while it waits for a stopped iod (SIGSTOP), so request no loan now.
-        let Ok(socket) = socket else { return Told::NotNow };
-        let Some(ticket) = self.ticket(socket.is_none()).await else { return Told::NotNow };
+        let Ok(socket) = socket else { return LoanReply::NotNow };
+        let Some(ticket) = self.ticket(socket.is_none()).await else { return LoanReply::NotNow };
         self.shared.tally.native(Procedure::Lend);
         let (wanted, expires) = (cap.clone(), cap.expires);
         let asked = tokio::task::spawn_blocking(move || {
@@ -117,18 +117,18 @@ impl Iod {
             Loan::new(file, loan, expires, is_there).map(Some).map_err(Problem::OfNoUse)
         });
         match asked.await {
-            Ok(Ok(Some(loan))) => Told::Lent(loan),
-            Ok(Ok(None)) => Told::NotNow,
+            Ok(Ok(Some(loan))) => LoanReply::Granted(loan),
+            Ok(Ok(None)) => LoanReply::NotNow,
             Ok(Err(problem)) => {
                 tracing::debug!(iod = %self.id, "the iod lent no file: {problem}");
                 if !problem.stays() {
-                    return Told::NotNow;
+                    return LoanReply::NotNow;
                 }
                 self.lends.store(false, Relaxed);
-                Told::Never
+                LoanReply::Never
             }
             // The runtime is shutting down and has cancelled the blocking task, so there is no loan.
-            Err(_) => Told::NotNow,
+            Err(_) => LoanReply::NotNow,
         }
     }
 

@@ -25,7 +25,7 @@ const LEFT_ALONE: Duration = Duration::from_secs(10);
 
 /// How the server of a lane fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum ServerFault {
     /// The server is unreachable: it receives no requests.
     Unreachable,
     /// The server executes requests and does not reply.
@@ -38,8 +38,8 @@ pub(crate) enum Trouble {
 pub(crate) trait Fixture {
     /// Returns a layout of the file with valid rights. The mgr knows that the file has `durable` durable bytes.
     async fn grant(&self, durable: u64) -> Arc<dyn Layout>;
-    /// Makes the server of a lane fail from now on, or work again if `trouble` is `None`.
-    fn fail(&self, lane: usize, trouble: Option<Trouble>);
+    /// Makes the server of a lane fail from now on, or work again if `fault` is `None`.
+    fn fail(&self, lane: usize, fault: Option<ServerFault>);
     /// Restarts the server of a lane, which loses all bytes that are not durable.
     fn restart(&self, lane: usize);
     /// Removes all bytes of a lane from its server, including durable bytes.
@@ -421,22 +421,22 @@ fn class<T>(attempt: Result<T, NotDone>) -> &'static str {
 /// A driver reports each way in which a server can fail with its own [`NotDone`] variant, and only for the shares of
 /// that server's lane.
 pub(crate) async fn failures_have_their_class<F: Fixture>(make: impl Fn() -> F) {
-    for trouble in [Trouble::Unreachable, Trouble::Silent, Trouble::Failing] {
+    for fault in [ServerFault::Unreachable, ServerFault::Silent, ServerFault::Failing] {
         let mut client = Client::new(make(), 1).await;
         client.write_all().await;
         let layout = client.layout.clone();
-        let (repeatable, change) = match trouble {
-            Trouble::Unreachable => ("not attempted", "not attempted"),
-            Trouble::Silent => ("not attempted", "unanswered"),
-            Trouble::Failing => ("failed", "failed"),
+        let (repeatable, change) = match fault {
+            ServerFault::Unreachable => ("not attempted", "not attempted"),
+            ServerFault::Silent => ("not attempted", "unanswered"),
+            ServerFault::Failing => ("failed", "failed"),
         };
         for failing in 0..layout.lanes() {
-            let what = format!("{trouble:?} on lane {failing}");
+            let what = format!("{fault:?} on lane {failing}");
             let shares = layout.shares(&[range(0, SIZE)]);
             for Share { lane, parts } in &shares {
                 layout.write(*lane, parts, &client.payload(parts), false).await.unwrap();
             }
-            client.fixture.fail(failing, Some(trouble));
+            client.fixture.fail(failing, Some(fault));
             for Share { lane, parts } in &shares {
                 let expected = |if_failing| if *lane == failing { if_failing } else { "done" };
                 assert_eq!(class(layout.read(*lane, parts).await), expected(repeatable), "{what}: reading {lane}");

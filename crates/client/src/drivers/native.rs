@@ -13,7 +13,7 @@ pub(crate) use object_run::ObjectRun;
 use super::{Attempt, Driver, Layout, NotDone, Payload, Written};
 use crate::counters::{Tally, add};
 use crate::devices::{Devices, Iod, Refused};
-use crate::short_circuit::{Loans, Place, Read};
+use crate::short_circuit::{Loans, ObjectLoan, Read};
 use crate::{Error, Result};
 use async_trait::async_trait;
 use layout::Distribution;
@@ -55,7 +55,7 @@ impl Driver for Native {
         let caps = body.authenticators.iter().map(|mac| Capability { mac: *mac, ..cap.clone() }).collect();
         let old_from = Instant::now() + Duration::from_secs(body.secs.into()) / 2;
         let iods: Vec<_> = body.devices.iter().map(|id| self.devices.iod(*id)).collect();
-        let places = iods.iter().map(|_| Arc::default()).collect();
+        let loans_by_object = iods.iter().map(|_| Arc::default()).collect();
         let loans = self.devices.loans().clone();
         let tally = self.tally.clone();
         let (object, ids, lengths) = (body.object, body.devices, Lengths::new(&distribution, body.whole));
@@ -68,7 +68,7 @@ impl Driver for Native {
             old_from,
             ids,
             iods,
-            places,
+            loans_by_object,
             loans,
             tally,
         }))
@@ -88,7 +88,7 @@ struct Objects {
     ids: Vec<IodId>,
     iods: Vec<Arc<Iod>>,
     /// The loan state of each object, held while this layout is in use.
-    places: Vec<Arc<Place>>,
+    loans_by_object: Vec<Arc<ObjectLoan>>,
     loans: Arc<Loans>,
     tally: Arc<Tally>,
 }
@@ -147,11 +147,11 @@ impl Objects {
     /// Reads from the file that the iod lent. Returns `None` if there is no loan, or if the client must send the read
     /// to the iod. Requests a loan if the object is read often enough.
     fn read_short_circuit(&self, index: usize, extents: &[ByteRange]) -> Option<Vec<ObjectRun>> {
-        let (iod, place) = (self.iods.get(index)?, self.places.get(index)?);
+        let (iod, object_loan) = (self.iods.get(index)?, self.loans_by_object.get(index)?);
         if !iod.may_lend() {
             return None;
         }
-        match place.read(unix_now(), extents) {
+        match object_loan.read(unix_now(), extents) {
             Read::Done(found) => {
                 let bytes = found.iter().map(ObjectRun::data_len).sum();
                 add(&self.tally.read_direct, bytes);
@@ -162,8 +162,8 @@ impl Objects {
             Read::Ask => {}
             Read::AskAndBorrow => {
                 let cap = self.caps.get(index)?.clone();
-                let (iod, loans, place) = (iod.clone(), self.loans.clone(), Arc::downgrade(place));
-                net::task::spawn(async move { loans.told(&place, iod.borrow(&cap).await) });
+                let (iod, loans, object_loan) = (iod.clone(), self.loans.clone(), Arc::downgrade(object_loan));
+                net::task::spawn(async move { loans.replied(&object_loan, iod.borrow(&cap).await) });
             }
         }
         None

@@ -1,6 +1,8 @@
 //! A trivial layout kind for tests: the whole file is one object on one server, without stripes.
 
-use super::{Attempt, Driver, Drivers, Fixture, Found, Layout, NotDone, Payload, ReadDone, Share, Trouble, Written};
+use super::{
+    Attempt, Driver, Drivers, Fixture, Found, Layout, NotDone, Payload, ReadDone, ServerFault, Share, Written,
+};
 use crate::placement::PlacedObject;
 use crate::{Error, Placement, Result};
 use async_trait::async_trait;
@@ -58,7 +60,7 @@ struct Server {
     starts: u64,
     /// The smallest layout generation that the server accepts; a fence increases it.
     generation: u32,
-    trouble: Option<Trouble>,
+    fault: Option<ServerFault>,
     received: u64,
 }
 
@@ -109,8 +111,8 @@ impl Fixture for WholeFile {
         layout
     }
 
-    fn fail(&self, _: usize, trouble: Option<Trouble>) {
-        self.change(|server| server.trouble = trouble);
+    fn fail(&self, _: usize, fault: Option<ServerFault>) {
+        self.change(|server| server.fault = fault);
     }
 
     fn restart(&self, _: usize) {
@@ -168,16 +170,16 @@ impl WholeLayout {
             return Err(NotDone::NotAttempted(error("there is one lane")));
         }
         let mut server = self.server.lock().unwrap();
-        match server.trouble {
-            Some(Trouble::Unreachable) => return Err(NotDone::NotAttempted(error("unreachable"))),
-            Some(Trouble::Failing) => return Err(NotDone::Failed(error("failing"))),
-            Some(Trouble::Silent) | None => server.received += 1,
+        match server.fault {
+            Some(ServerFault::Unreachable) => return Err(NotDone::NotAttempted(error("unreachable"))),
+            Some(ServerFault::Failing) => return Err(NotDone::Failed(error("failing"))),
+            Some(ServerFault::Silent) | None => server.received += 1,
         }
         if self.generation < server.generation {
             return Err(NotDone::Stale(error("fenced")));
         }
         let answer = act(&mut server);
-        match server.trouble {
+        match server.fault {
             None => Ok(answer),
             Some(_) if changes => Err(NotDone::Unanswered(error("silent"))),
             Some(_) => Err(NotDone::NotAttempted(error("silent"))),

@@ -5,14 +5,14 @@ use super::Open;
 use crate::compound::{Compound, Failed, Results};
 use crate::inode::{StatusOnly, append_return};
 use crate::mount::names::{append_rename, take_rename};
-use crate::mount::{Left, Node};
+use crate::mount::{DeferredClose, Node};
 use crate::{Error, Result};
 use bytes::Bytes;
 use types::{Attrs, Renaming, SetAttrs, Status};
 use wire::nfs4::*;
 
 /// The remaining steps of a close. Usually one COMPOUND executes all of them.
-struct Rest {
+struct RemainingSteps {
     /// Whether the client still has to send LAYOUTCOMMIT and the LAYOUTRETURN after it.
     report: bool,
     /// Whether every byte that a server received is durable, and this client has no other open for writing.
@@ -41,7 +41,7 @@ impl Open {
         };
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
         let (handle, caller) = (self.inode.node.handle.clone(), self.origin.caller.clone());
-        mount.leave(Left { handle, stateid, delegation, caller });
+        mount.defer_close(DeferredClose { handle, stateid, delegation, caller });
         drop(self);
         mount.forget(id);
         Ok(())
@@ -84,10 +84,11 @@ impl Open {
         let reporting = inode.reporting().await;
         let (stateid, last) = self.inode.remove_open(self.key);
         let durable = last && written.is_ok() && self.inode.is_sure();
-        let mut rest = Rest { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
+        let mut rest =
+            RemainingSteps { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
         if written.is_err() {
             // A file whose writes failed gets neither its final times nor its final name, which mark it as complete.
-            rest = Rest { changes: SetAttrs::default(), attrs: false, rename: None, ..rest };
+            rest = RemainingSteps { changes: SetAttrs::default(), attrs: false, rename: None, ..rest };
         }
         let outcome = self.work_off(rest).await;
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
@@ -97,7 +98,7 @@ impl Open {
         written.and(outcome)
     }
 
-    async fn work_off(&self, mut rest: Rest) -> Result<Option<Attrs>> {
+    async fn work_off(&self, mut rest: RemainingSteps) -> Result<Option<Attrs>> {
         let mut attrs = None;
         let mut outcome = Ok(());
         // Each round completes at least one remaining step, so the loop ends; most closes need one round.
@@ -105,7 +106,7 @@ impl Open {
             if let Err(error) = self.round(&mut rest, &mut attrs).await {
                 outcome = outcome.and(Err(error));
                 // After an error, skip all steps but CLOSE, so that the mgr does not keep the open.
-                rest = Rest::closing(rest.give_back, rest.close);
+                rest = RemainingSteps::closing(rest.give_back, rest.close);
             }
         }
         outcome.map(|()| attrs)
@@ -113,7 +114,7 @@ impl Open {
 
     /// Sends one COMPOUND with all remaining steps. A step also counts as complete if the mgr no longer knows its open,
     /// layout, delegation or file.
-    async fn round(&self, rest: &mut Rest, attrs: &mut Option<Attrs>) -> Result<()> {
+    async fn round(&self, rest: &mut RemainingSteps, attrs: &mut Option<Attrs>) -> Result<()> {
         let (inode, before) = (&self.inode, rest.steps());
         if rest.report && inode.cannot_report().await {
             return self.report_again(rest, NFS4ERR_BADLAYOUT).await;
@@ -121,12 +122,13 @@ impl Open {
         let mut compound = Compound::new("closing a file").by(&self.origin.caller).cached();
         compound.putfh(&inode.node.handle);
         let last = (rest.give_back, rest.changes.is_empty() && rest.rename.is_none());
-        let mut goodbye = inode.append_goodbye(&mut compound, rest.report.then_some(rest.durable), last).await;
+        let mut layout_close =
+            inode.append_layout_close(&mut compound, rest.report.then_some(rest.durable), last).await;
         if !rest.changes.is_empty() {
             let obj_attributes = nfs::attrs::encode_set(&rest.changes);
             compound.op(OP_SETATTR, &SETATTR4args { stateid: stateid4 { seqid: 0, other: [0; 12] }, obj_attributes });
         }
-        if let Some(args) = &goodbye.returned {
+        if let Some(args) = &layout_close.returned {
             compound.op(OP_LAYOUTRETURN, args);
         }
         let delegation = if rest.give_back { inode.leave() } else { None };
@@ -149,7 +151,7 @@ impl Open {
         let removal = removal.and_then(|from| inode.mount.removes(&from.dir, &from.name));
         let making = rest.rename.as_ref().map(|(dir, name)| inode.mount.makes(dir, name));
         let sent = inode.mount.session.call(compound).await;
-        goodbye.said(inode);
+        layout_close.ended(inode);
         if let (Some(making), Ok(_)) = (making, &sent) {
             making.answered();
         }
@@ -159,7 +161,7 @@ impl Open {
         }
         let mut results = sent?;
         results.done(&[OP_PUTFH])?;
-        if let Some(end) = goodbye.committed {
+        if let Some(end) = layout_close.committed {
             match results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT) {
                 Ok(_) => inode.reported(end),
                 Err(Failed::Nfs(NFS4ERR_STALE)) => {
@@ -173,7 +175,7 @@ impl Open {
         }
         rest.report = false;
         let renames = rest.rename.is_some();
-        let booked = self.book(rest, (goodbye.returned.is_some(), delegation), &mut results, attrs).await;
+        let booked = self.book(rest, (layout_close.returned.is_some(), delegation), &mut results, attrs).await;
         if renames && rest.rename.is_none() {
             inode.mount.removed(removal);
         }
@@ -186,7 +188,7 @@ impl Open {
 
     async fn book(
         &self,
-        rest: &mut Rest,
+        rest: &mut RemainingSteps,
         (returned, delegation): (bool, Option<stateid4>),
         results: &mut Results,
         attrs: &mut Option<Attrs>,
@@ -243,7 +245,7 @@ impl Open {
     }
 
     /// Reports the size again under a new layout, because the mgr refused LAYOUTCOMMIT under the old layout stateid.
-    async fn report_again(&self, rest: &mut Rest, status: nfsstat4) -> Result<()> {
+    async fn report_again(&self, rest: &mut RemainingSteps, status: nfsstat4) -> Result<()> {
         tracing::debug!(file = %self.inode.node.id, ?status, "the mgr refused LAYOUTCOMMIT: sending it again under a new layout");
         self.inode.forget_layout().await;
         if let Some(stateid) = &rest.close {
@@ -264,9 +266,9 @@ impl Open {
     }
 }
 
-impl Rest {
+impl RemainingSteps {
     fn closing(give_back: bool, close: Option<stateid4>) -> Self {
-        Rest {
+        RemainingSteps {
             report: false,
             durable: false,
             give_back,

@@ -10,7 +10,7 @@
 use super::{Inode, State};
 use crate::compound::{Compound, Results};
 use crate::lock_order::OrderedGuard;
-use crate::mount::{Asking, CURRENT, Queued};
+use crate::mount::{CURRENT, OpenInFlight, Queued};
 use crate::{Error, Result};
 use futures_util::future::BoxFuture;
 use nfs::client::recovery;
@@ -28,20 +28,20 @@ const RESIZED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A cache above the client, such as the kernel's page cache behind FUSE, that holds bytes and attributes of files
 /// while the client has delegations.
-pub trait Keeper: Send + Sync {
+pub trait UpperCache: Send + Sync {
     /// Flushes and invalidates a file, because the mgr recalls the delegation. The cache passes all dirty bytes to the
     /// client, invalidates everything it cached of the file, and then completes the future. The client makes the bytes
     /// durable.
-    fn hand_on(&self, file: FileId) -> BoxFuture<'static, ()>;
+    fn flush_and_invalidate(&self, file: FileId) -> BoxFuture<'static, ()>;
 
     /// Discards a file, because the mgr revoked the delegation and other clients may have written the file. From this
     /// call on, the cache passes no earlier bytes of the file to the client, and reports their loss to the programs
     /// that wrote them. It completes the future when it holds nothing of the file.
-    fn give_up(&self, file: FileId) -> BoxFuture<'static, ()>;
+    fn discard(&self, file: FileId) -> BoxFuture<'static, ()>;
 
     /// Notifies the cache that the client got a delegation of a file that was shared. Attributes that the mgr sent
     /// before the grant may be outdated.
-    fn gained(&self, file: FileId) {
+    fn delegation_gained(&self, file: FileId) {
         let _ = file;
     }
 
@@ -55,7 +55,7 @@ pub trait Keeper: Send + Sync {
 
 /// The rights of a delegation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Power {
+pub(crate) enum DelegationType {
     /// Cache bytes that were read: no other client writes the file.
     Read,
     /// Cache bytes and also buffer writes: no other client has the file open.
@@ -69,15 +69,15 @@ pub(crate) enum Delegation {
     #[default]
     None,
     /// The client holds the delegation and may use it.
-    Held(stateid4, Power),
+    Held(stateid4, DelegationType),
     /// The mgr has recalled the delegation, and the client is flushing its buffered bytes.
-    Recalled(stateid4, Power),
+    Recalled(stateid4, DelegationType),
     /// The client has flushed all buffered bytes, and is returning the delegation.
-    Returning(stateid4, Power),
+    Returning(stateid4, DelegationType),
 }
 
 impl Delegation {
-    fn held(self) -> Option<(stateid4, Power)> {
+    fn held(self) -> Option<(stateid4, DelegationType)> {
         match self {
             Delegation::None => None,
             Delegation::Held(stateid, power)
@@ -87,7 +87,7 @@ impl Delegation {
     }
 
     /// Returns the stateid if the client has to return the delegation, or is returning it.
-    fn leaving(self) -> Option<stateid4> {
+    fn to_return(self) -> Option<stateid4> {
         match self {
             Delegation::Recalled(held, _) | Delegation::Returning(held, _) => Some(held),
             Delegation::Held(..) | Delegation::None => None,
@@ -102,7 +102,7 @@ impl Delegation {
 
 /// What the client learned from the reply to an OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Learnt {
+pub(crate) struct OpenOutcome {
     /// Whether the client should request a delegation again, because the OPEN granted one that a concurrent close is
     /// returning or has returned.
     pub(crate) again: bool,
@@ -112,10 +112,10 @@ pub(crate) struct Learnt {
 
 /// Returns the delegation in the reply to an OPEN: its stateid, its type (read or write), and whether the mgr recalls
 /// it immediately.
-fn given(answer: &open_delegation4) -> Option<(stateid4, Power, bool)> {
+fn given(answer: &open_delegation4) -> Option<(stateid4, DelegationType, bool)> {
     match answer {
-        open_delegation4::OPEN_DELEGATE_READ(given) => Some((given.stateid, Power::Read, given.recall)),
-        open_delegation4::OPEN_DELEGATE_WRITE(given) => Some((given.stateid, Power::Write, given.recall)),
+        open_delegation4::OPEN_DELEGATE_READ(given) => Some((given.stateid, DelegationType::Read, given.recall)),
+        open_delegation4::OPEN_DELEGATE_WRITE(given) => Some((given.stateid, DelegationType::Write, given.recall)),
         _ => None,
     }
 }
@@ -128,7 +128,7 @@ impl Inode {
     /// Returns whether the client holds a write delegation that the mgr has not recalled: no other client has the file
     /// open.
     pub(crate) fn is_alone(&self) -> bool {
-        matches!(*self.delegated(), Delegation::Held(_, Power::Write))
+        matches!(*self.delegated(), Delegation::Held(_, DelegationType::Write))
     }
 
     /// Returns whether the client holds a delegation that the mgr has not recalled: no other client writes the file.
@@ -180,7 +180,7 @@ impl Inode {
     /// Returns the delegation, and the claim to reclaim it from a restarted mgr.
     pub(crate) fn delegation_to_reclaim(&self) -> Option<(stateid4, open_claim4)> {
         let (stateid, power) = self.delegated().held()?;
-        let kind = if power == Power::Read { OPEN_DELEGATE_READ } else { OPEN_DELEGATE_WRITE };
+        let kind = if power == DelegationType::Read { OPEN_DELEGATE_READ } else { OPEN_DELEGATE_WRITE };
         Some((stateid, open_claim4::CLAIM_PREVIOUS(kind)))
     }
 
@@ -188,7 +188,9 @@ impl Inode {
     /// that were buffered under a delegation that it has revoked.
     pub(crate) fn delegation_of_io(&self) -> Option<stateid4> {
         match *self.delegated() {
-            Delegation::Held(held, Power::Write) | Delegation::Recalled(held, Power::Write) => Some(held),
+            Delegation::Held(held, DelegationType::Write) | Delegation::Recalled(held, DelegationType::Write) => {
+                Some(held)
+            }
             _ => None,
         }
     }
@@ -205,7 +207,7 @@ impl Inode {
         if let Delegation::Held(held, power) | Delegation::Recalled(held, power) = *delegated {
             *delegated = Delegation::Returning(held, power);
         }
-        delegated.leaving()
+        delegated.to_return()
     }
 
     /// Removes the delegation for a last close that passes it to `DeferredCloses`.
@@ -222,11 +224,11 @@ impl Inode {
             Delegation::Held(held, _) => {
                 // Count the delegation as being returned until it is in the queue of `DeferredCloses`: the reply to a
                 // concurrent OPEN may grant the same delegation.
-                self.mount.leaving().goes_back(held);
+                self.mount.deferred_closes().begin_return(held);
                 Ok(Some(held))
             }
-            leaving => {
-                *delegated = leaving;
+            unqueued => {
+                *delegated = unqueued;
                 Err(())
             }
         }
@@ -234,21 +236,26 @@ impl Inode {
 
     /// Records the delegation that an OPEN granted. If the mgr has restarted since the client sent the OPEN, the new
     /// mgr most likely does not know the delegation.
-    pub(crate) fn learn_delegation(self: &Arc<Self>, answer: &open_delegation4, asking: &Asking<'_>) -> Learnt {
+    pub(crate) fn record_delegation(
+        self: &Arc<Self>,
+        answer: &open_delegation4,
+        asking: &OpenInFlight<'_>,
+    ) -> OpenOutcome {
         self.state().sharing.asked(Instant::now());
-        let mut learnt = Learnt { again: false, stamp: asking.stamp };
-        let Some((stateid, power, recall)) = given(answer) else { return learnt };
+        let mut outcome = OpenOutcome { again: false, stamp: asking.stamp };
+        let Some((stateid, power, recall)) = given(answer) else { return outcome };
         {
             let mut state = self.state();
             let mut delegated = self.delegated();
-            if self.mount.leaving().take_back(stateid, &delegated) == Queued::Sent {
-                return Learnt { again: true, ..learnt };
+            if self.mount.deferred_closes().keep_queued(stateid, &delegated) == Queued::Sent {
+                return OpenOutcome { again: true, ..outcome };
             }
             // Answers may arrive in another order than the mgr sent them. The mgr grants no read delegation to a client
             // that holds a write delegation, so this reply is older: ignore it.
-            let is_older = power == Power::Read && matches!(*delegated, Delegation::Held(_, Power::Write));
+            let is_older =
+                power == DelegationType::Read && matches!(*delegated, Delegation::Held(_, DelegationType::Write));
             if is_older {
-                return learnt;
+                return outcome;
             }
             if !delegated.is(stateid) {
                 // While the client held no delegation, other clients may have changed the size and attributes that it
@@ -258,7 +265,7 @@ impl Inode {
                 let changed = state.size.is_newer_than(asking.stamp);
                 state.size.touch(self.mount.next_stamp());
                 if !changed {
-                    learnt.stamp = state.size.stamp();
+                    outcome.stamp = state.size.stamp();
                 }
                 *delegated = Delegation::Held(stateid, power);
             }
@@ -266,25 +273,25 @@ impl Inode {
                 // The file was closed before the reply arrived. Return the delegation now: no close will return it,
                 // and the mgr recalls it only on a conflict.
                 *delegated = Delegation::Returning(stateid, power);
-                self.mount.leaving().goes_back(stateid);
+                self.mount.deferred_closes().begin_return(stateid);
                 let inode = self.clone();
                 net::task::spawn_on(&self.mount.runtime, async move {
-                    Self::go_on_leaving(Arc::downgrade(&inode)).await;
+                    Self::return_until_done(Arc::downgrade(&inode)).await;
                 });
-                return learnt;
+                return outcome;
             }
         }
         // Check the epoch only after storing the delegation: a reclaim that begins from now on finds the delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
-        learnt
+        outcome
     }
 
     /// Requests a delegation of a file that is being opened, after the closes in progress have returned their
     /// delegations.
     pub(crate) async fn ask_when_returned(self: &Arc<Self>) {
-        self.mount.close_left().await;
+        self.mount.close_deferred().await;
         if let Err(error) = self.ask_delegation().await {
             tracing::debug!(file = %self.node.id, "asking for a delegation: {error}");
         }
@@ -327,10 +334,10 @@ impl Inode {
         let mut results = self.mount.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let opened: OPEN4resok = results.take(OP_OPEN)?;
-        self.learn_delegation(&opened.delegation, &asking);
+        self.record_delegation(&opened.delegation, &asking);
         drop(asking);
-        if let Some(keeper) = self.mount.keeper.get().filter(|_| self.is_delegated()) {
-            keeper.gained(self.node.id);
+        if let Some(upper_cache) = self.mount.upper_cache.get().filter(|_| self.is_delegated()) {
+            upper_cache.delegation_gained(self.node.id);
         }
         results.take::<stateid4>(OP_CLOSE)?;
         Ok(self.is_alone())
@@ -348,23 +355,23 @@ impl Inode {
                 other => return other.is(stateid),
             }
         }
-        net::task::spawn_on(&self.mount.runtime, Self::go_on_leaving(Arc::downgrade(self)));
+        net::task::spawn_on(&self.mount.runtime, Self::return_until_done(Arc::downgrade(self)));
         true
     }
 
     /// Returns the delegation to the mgr. Retries until this succeeds, because the mgr sends only one recall.
-    async fn go_on_leaving(inode: Weak<Self>) {
+    async fn return_until_done(inode: Weak<Self>) {
         for attempt in 0.. {
             {
                 let Some(inode) = inode.upgrade() else { return };
-                let Some(stateid) = inode.delegated().leaving() else { return };
+                let Some(stateid) = inode.delegated().to_return() else { return };
                 if let Err(error) = inode.give_back_delegation(stateid).await {
                     // Record the error, so that the next write, fsync or close reports it.
                     inode.fail(error);
                 }
                 // Check before the pause whether the delegation is returned. After the pause, a close may already be
                 // returning another delegation.
-                if inode.delegated().leaving().is_none() {
+                if inode.delegated().to_return().is_none() {
                     return;
                 }
             }
@@ -377,7 +384,7 @@ impl Inode {
         tokio::select! {
             biased;
             () = async {
-                self.mount.hand_on(self.node.id).await;
+                self.mount.flush_and_invalidate(self.node.id).await;
                 self.make_durable().await;
             } => {}
             () = self.tell_of_progress() => {}
@@ -438,7 +445,7 @@ impl Inode {
 
     /// Records the end of the delegation: from now on the file counts as shared.
     pub(crate) fn share(&self, stateid: stateid4) {
-        self.mount.leaving().is_gone(stateid.other, self.mount.opens_asked());
+        self.mount.deferred_closes().returned(stateid.other, self.mount.opens_asked());
         let mut state = self.state();
         let mut delegated = self.delegated();
         if delegated.is(stateid) {
@@ -460,7 +467,7 @@ impl Inode {
         // Send buffered bytes now, because the file counts as shared, and writes to a shared file must reach a server.
         let Some(inode) = self.mount.inodes.by_handle(&self.node.handle) else { return };
         net::task::spawn_on(&self.mount.runtime, async move {
-            inode.mount.hand_on(inode.node.id).await;
+            inode.mount.flush_and_invalidate(inode.node.id).await;
             inode.make_durable().await;
             if let Err(error) = inode.report().await {
                 tracing::debug!(file = %inode.node.id, "{error}; the next fsync or close reports it");
@@ -476,12 +483,12 @@ impl Inode {
         let _one = self.revoking.lock();
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().sharing.is_exclusive();
-        if !exclusive && (power == Power::Read || self.is_clean()) {
+        if !exclusive && (power == DelegationType::Read || self.is_clean()) {
             return self.delegation_lost(stateid);
         }
         // The order matters: first the cache above the client drops its bytes, then the client does. Only then may
         // programs write the file, which is now shared.
-        let emptied = self.mount.keeper.get().map(|keeper| keeper.give_up(self.node.id));
+        let emptied = self.mount.upper_cache.get().map(|upper_cache| upper_cache.discard(self.node.id));
         {
             let mut state = self.state();
             state.size.doubt();
@@ -501,10 +508,10 @@ impl Inode {
     /// Handles the mgr's notification that another client has set the size of this file.
     pub(crate) async fn resized(&self) {
         self.state().size.forget_when();
-        if let Some(keeper) = self.mount.keeper.get() {
+        if let Some(upper_cache) = self.mount.upper_cache.get() {
             // Limit the wait, because the mgr's notification occupies a slot of the backchannel until the client
             // replies.
-            let _ = tokio::time::timeout(RESIZED_WITHIN, keeper.resized(self.node.id)).await;
+            let _ = tokio::time::timeout(RESIZED_WITHIN, upper_cache.resized(self.node.id)).await;
         }
     }
 }
@@ -522,10 +529,10 @@ pub(crate) fn append_return(compound: &mut Compound, deleg_stateid: stateid4) {
 }
 
 impl crate::mount::Inner {
-    /// Makes the cache above the client flush and invalidate this file, see [`Keeper::hand_on`].
-    async fn hand_on(&self, file: FileId) {
-        if let Some(keeper) = self.keeper.get() {
-            keeper.hand_on(file).await;
+    /// Makes the cache above the client flush and invalidate this file, see [`UpperCache::flush_and_invalidate`].
+    async fn flush_and_invalidate(&self, file: FileId) {
+        if let Some(upper_cache) = self.upper_cache.get() {
+            upper_cache.flush_and_invalidate(file).await;
         }
     }
 }
@@ -535,7 +542,7 @@ impl crate::Mount {
     ///
     /// # Errors
     /// The mount already has a cache.
-    pub fn keep_with(&self, keeper: Arc<dyn Keeper>) -> Result<()> {
-        self.inner.keeper.set(keeper).map_err(|_| Error::usage("the mount already has a cache above it"))
+    pub fn set_upper_cache(&self, upper_cache: Arc<dyn UpperCache>) -> Result<()> {
+        self.inner.upper_cache.set(upper_cache).map_err(|_| Error::usage("the mount already has a cache above it"))
     }
 }

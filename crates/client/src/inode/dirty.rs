@@ -36,7 +36,7 @@ pub(super) struct Piece {
 
 /// The conditions under which the client sent some bytes: the layout grant, and whether the file was shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Under {
+pub(super) struct SendConditions {
     /// The value of [`DirtyData::grant`] when the client sent the bytes; unused on the mgr path.
     pub(super) grant: u64,
     /// Whether the file was shared. If so, other clients may have overwritten or truncated the bytes afterwards, and
@@ -46,7 +46,7 @@ pub(super) struct Under {
 
 /// An uncommitted write: a server has received its bytes, and may still lose them.
 #[derive(Clone, Debug)]
-struct Sent {
+struct UncommittedWrite {
     /// The number of the batch; writes of a later batch were sent later.
     number: u64,
     /// The number of writes that servers had acknowledged before this write.
@@ -54,7 +54,7 @@ struct Sent {
     piece: Piece,
     /// The verifier in the server's reply.
     verifier: Verifier,
-    under: Under,
+    under: SendConditions,
 }
 
 /// An uncommitted write that the client has to send again.
@@ -102,7 +102,7 @@ pub(super) struct DirtyData {
     /// delegation.
     given_up: u64,
     /// Uncommitted writes of each server, in the order of sending.
-    uncommitted: BTreeMap<Lane, Vec<Sent>>,
+    uncommitted: BTreeMap<Lane, Vec<UncommittedWrite>>,
     /// An upper bound for the number of uncommitted bytes.
     uncommitted_at_most: u64,
     /// Number of unstable writes that servers have acknowledged.
@@ -126,9 +126,9 @@ pub(super) struct DirtyData {
     written: Option<Timestamp>,
 }
 
-impl Under {
+impl SendConditions {
     /// The value for bytes that the client sends through the mgr. They need no layout, so `grant` is unused.
-    pub(super) const MGR: Under = Under { grant: 0, shared: false };
+    pub(super) const MGR: SendConditions = SendConditions { grant: 0, shared: false };
 }
 
 impl Piece {
@@ -249,7 +249,13 @@ impl DirtyData {
     /// Records that a server received bytes of a batch. Returns the window space to release: that of bytes that are
     /// durable or given up.
     #[must_use]
-    pub(super) fn received(&mut self, batch: u64, lane: Lane, piece: Piece, (written, under): (Written, Under)) -> u64 {
+    pub(super) fn received(
+        &mut self,
+        batch: u64,
+        lane: Lane,
+        piece: Piece,
+        (written, under): (Written, SendConditions),
+    ) -> u64 {
         if let Some(batch) = self.in_flight.get_mut(&batch) {
             batch.bytes = batch.bytes.saturating_sub(piece.bytes());
         }
@@ -283,7 +289,7 @@ impl DirtyData {
 
 /// Uncommitted bytes: received by a server that may still lose them.
 impl DirtyData {
-    fn keep(&mut self, number: u64, lane: Lane, piece: Piece, (written, under): (Written, Under)) -> u64 {
+    fn keep(&mut self, number: u64, lane: Lane, piece: Piece, (written, under): (Written, SendConditions)) -> u64 {
         if lane != Lane::Mgr && written.stable {
             self.became_durable(piece.end(), under.grant);
         }
@@ -291,7 +297,8 @@ impl DirtyData {
             return piece.bytes();
         }
         self.uncommitted_at_most += piece.bytes();
-        let sent = Sent { number, acknowledged: self.acknowledged, piece, verifier: written.verifier, under };
+        let sent =
+            UncommittedWrite { number, acknowledged: self.acknowledged, piece, verifier: written.verifier, under };
         self.acknowledged += 1;
         self.uncommitted.entry(lane).or_default().push(sent);
         0
@@ -318,7 +325,7 @@ impl DirtyData {
     /// Returns the servers whose uncommitted bytes are about to be overwritten on another path. `direct` and
     /// `through_mgr` are the pending ranges for each path.
     pub(super) fn lanes_off_path(&self, direct: &[ByteRange], through_mgr: &[ByteRange]) -> Vec<Lane> {
-        let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| {
+        let off_path = |(lane, sent): &(&Lane, &Vec<UncommittedWrite>)| {
             let others = if **lane == Lane::Mgr { direct } else { through_mgr };
             sent.iter().any(|sent| sent.piece.parts.iter().any(|part| part.overlaps_any(others)))
         };
@@ -347,11 +354,11 @@ impl DirtyData {
         // them. Bytes sent while the file was shared are exempt: the client must not undo later changes of other
         // clients.
         let grant = self.grant;
-        let granted = |sent: &Sent| lane == Lane::Mgr || sent.under.grant == grant;
-        let lives = |sent: &Sent| sent.verifier == verifier && (sent.under.shared || granted(sent));
+        let granted = |sent: &UncommittedWrite| lane == Lane::Mgr || sent.under.grant == grant;
+        let lives = |sent: &UncommittedWrite| sent.verifier == verifier && (sent.under.shared || granted(sent));
         let lost = all.iter().filter(|sent| sent.acknowledged < covered && !lives(sent));
         let first_lost = lost.map(|sent| sent.number).min();
-        let safe = |sent: &Sent| first_lost.is_none_or(|first| sent.number < first);
+        let safe = |sent: &UncommittedWrite| first_lost.is_none_or(|first| sent.number < first);
         let (mut freed, mut end, mut under) = (0, None, grant);
         all.retain(|sent| {
             let free = sent.acknowledged < covered && safe(sent);
@@ -412,7 +419,7 @@ impl DirtyData {
             self.uncommitted.remove(&lane);
         }
         let keep = |(range, data, written)| {
-            self.keep(sent.number, Lane::Mgr, Piece::of_range(range, data), (written, Under::MGR))
+            self.keep(sent.number, Lane::Mgr, Piece::of_range(range, data), (written, SendConditions::MGR))
         };
         received.into_iter().map(keep).sum()
     }
@@ -437,8 +444,9 @@ impl DirtyData {
 
     /// Returns the uncommitted bytes of `range`; where writes overlap, the bytes of the latest write.
     pub(super) fn kept(&self, range: ByteRange) -> Extents {
-        let overlaps = |sent: &&Sent| sent.piece.parts.iter().any(|part| part.intersection(range).is_some());
-        let mut all: Vec<&Sent> = self.uncommitted.values().flatten().filter(overlaps).collect();
+        let overlaps =
+            |sent: &&UncommittedWrite| sent.piece.parts.iter().any(|part| part.intersection(range).is_some());
+        let mut all: Vec<&UncommittedWrite> = self.uncommitted.values().flatten().filter(overlaps).collect();
         all.sort_by_key(|sent| sent.number);
         let mut kept = Extents::default();
         for sent in all {

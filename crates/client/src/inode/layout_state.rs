@@ -64,12 +64,12 @@ pub(super) struct Recall {
 
 /// Whether I/O may use the layout that the client holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
+enum Usability {
     /// I/O may use the layout.
     Usable,
     /// No I/O may use the layout, because the iods refuse it or the mgr may have revoked it. The client still reports
     /// earlier writes under it, and returns it on a recall.
-    Spent,
+    Unusable,
     /// No new I/O may use the layout. The client returns it when the last request under it has ended.
     Returning,
 }
@@ -89,7 +89,7 @@ pub(super) struct Held<L> {
     grant: Grant<L>,
     /// The number of the layout, unique among all layouts of the file since its first open.
     number: u64,
-    standing: Standing,
+    usability: Usability,
     /// Whether the mgr fenced the layout on request of this client.
     fenced: bool,
     /// The state of the attempt to replace this layout; `None` before the first attempt.
@@ -98,7 +98,7 @@ pub(super) struct Held<L> {
 
 /// A LAYOUTGET in flight.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct LayoutgetInFlight {
     /// Whether the client lost its layout after it had sent the LAYOUTGET.
     lost: bool,
 }
@@ -109,7 +109,7 @@ pub(super) struct LayoutState<L> {
     /// The layout that the client holds, until it returns or loses it.
     held: Option<Held<L>>,
     /// The LAYOUTGET in flight, if any. OPENs may request a layout at the same time.
-    asked: Option<Asked>,
+    asked: Option<LayoutgetInFlight>,
     /// Number of layouts that the client has held for this file.
     grants: u64,
     /// Number of requests that use a layout, either the current one or an earlier one.
@@ -181,7 +181,7 @@ impl<L> LayoutState<L> {
     /// Returns whether the client should send a LAYOUTGET for the preferred kind, for opens with these access modes.
     pub(super) fn wants(&self, read: bool, write: bool) -> bool {
         let fits = |held: &Held<L>| {
-            held.standing == Standing::Usable && (!write || held.grant.write) && (!read || held.grant.read)
+            held.usability == Usability::Usable && (!write || held.grant.write) && (!read || held.grant.read)
         };
         !self.refused && self.kind == 0 && !self.held.as_ref().is_some_and(fits)
     }
@@ -208,7 +208,7 @@ impl<L> LayoutState<L> {
     /// Begins a LAYOUTGET; returns `false` if one is already in flight.
     pub(super) fn begin_asking(&mut self) -> bool {
         let begins = self.asked.is_none();
-        self.asked = self.asked.or(Some(Asked { lost: false }));
+        self.asked = self.asked.or(Some(LayoutgetInFlight { lost: false }));
         begins
     }
 
@@ -236,11 +236,11 @@ impl<L> LayoutState<L> {
             recall.stateid.other == stateid.other && is_after(recall.stateid.seqid, stateid.seqid)
         });
         let continues = self.held.as_ref().is_some_and(|held| held.goes_on_as(grant.generation));
-        let standing = if is_recalled || is_late { Standing::Spent } else { Standing::Usable };
+        let usability = if is_recalled || is_late { Usability::Unusable } else { Usability::Usable };
         self.grants += 1;
-        self.held = Some(Held { grant, number: self.grants, standing, fenced: false, renewal: None });
-        match standing {
-            Standing::Usable => Granted::Usable { continues },
+        self.held = Some(Held { grant, number: self.grants, usability, fenced: false, renewal: None });
+        match usability {
+            Usability::Usable => Granted::Usable { continues },
             _ if is_recalled => Granted::Recalled,
             _ => Granted::Doubtful,
         }
@@ -262,7 +262,7 @@ impl<L> LayoutState<L> {
     /// Returns whether the client still holds the layout with this number and I/O may use it, so that a renewal is
     /// useful.
     pub(super) fn is_current(&self, number: u64) -> bool {
-        self.held.as_ref().is_some_and(|held| held.number == number && held.standing == Standing::Usable)
+        self.held.as_ref().is_some_and(|held| held.number == number && held.usability == Usability::Usable)
     }
 
     /// Ends an attempt to replace the layout with this number. If the client still holds the layout, the attempt has
@@ -280,7 +280,7 @@ impl<L: Clone> LayoutState<L> {
     /// for reading. The caller ends the use with [`LayoutState::end_use`].
     pub(super) fn begin_use(&mut self, write: bool, reading: bool) -> Option<(L, u64)> {
         let allows = |held: &&Held<L>| if write { held.grant.write } else { held.grant.read || !reading };
-        let held = self.held.as_ref().filter(|held| held.standing == Standing::Usable).filter(allows)?;
+        let held = self.held.as_ref().filter(|held| held.usability == Usability::Usable).filter(allows)?;
         self.uses += 1;
         Some((held.grant.layout.clone(), held.number))
     }
@@ -338,8 +338,8 @@ impl<L> LayoutState<L> {
 
 impl<L> Held<L> {
     fn spend(&mut self) {
-        if self.standing == Standing::Usable {
-            self.standing = Standing::Spent;
+        if self.usability == Usability::Usable {
+            self.usability = Usability::Unusable;
         }
     }
 }
@@ -358,7 +358,7 @@ impl<L> LayoutState<L> {
     pub(super) fn begin_return(&mut self) -> bool {
         let is_recalled = self.recall.is_some();
         if let Some(held) = self.held.as_mut().filter(|_| is_recalled) {
-            held.standing = Standing::Returning;
+            held.usability = Usability::Returning;
         }
         is_recalled
     }
@@ -373,7 +373,7 @@ impl<L> LayoutState<L> {
         if let Some(other) = &mut self.held {
             // The client holds a layout with another stateid: the recall was late, or arrived before the grant of the
             // layout that it recalls. The next I/O requests a layout again.
-            other.standing = Standing::Spent;
+            other.usability = Usability::Unusable;
         }
         self.gone = Some(stateid);
         Some((kind, stateid))

@@ -92,9 +92,9 @@ impl Drop for LayoutUse {
 }
 
 /// A LAYOUTGET in flight, until this value is dropped.
-struct Asking<'a>(&'a Layouts);
+struct LayoutgetGuard<'a>(&'a Layouts);
 
-impl Drop for Asking<'_> {
+impl Drop for LayoutgetGuard<'_> {
     fn drop(&mut self) {
         self.0.state().end_asking();
     }
@@ -261,7 +261,7 @@ impl Inode {
                 if !self.layouts.state().begin_asking() {
                     return Ok(());
                 }
-                let _asking = Asking(&self.layouts);
+                let _asking = LayoutgetGuard(&self.layouts);
                 let got = self.ask_for_kind(kind, write).await?;
                 asks -= 1;
                 match self.adopt(position, got, None).await {
@@ -413,14 +413,14 @@ impl Inode {
     ///
     /// While the COMPOUND is in flight, another task may open the file again. No I/O may use the layout while the
     /// client returns it, because afterwards the mgr no longer asks the iods for sizes. With `wait`, no task can
-    /// request another layout before [`Goodbye::said`]. Callers set no `wait` if the mgr may have to recall this layout
-    /// before it replies.
-    pub(crate) async fn append_goodbye(
+    /// request another layout before [`LayoutClose::ended`]. Callers set no `wait` if the mgr may have to recall this
+    /// layout before it replies.
+    pub(crate) async fn append_layout_close(
         &self,
         compound: &mut Compound,
         report: Option<bool>,
         (last, wait): (bool, bool),
-    ) -> Goodbye<'_> {
+    ) -> LayoutClose<'_> {
         let turn = self.layout_turn().await;
         let mut layouts = self.layouts.state();
         let (due, last) = {
@@ -437,7 +437,7 @@ impl Inode {
         let returned = if last { layouts.take_for_close() } else { None };
         let returned = returned.map(|(kind, stateid)| layoutreturn(kind, stateid));
         let turn = (returned.is_some() && wait).then_some(turn);
-        Goodbye { committed, returned, turn }
+        LayoutClose { committed, returned, turn }
     }
 
     /// Records the end of a LAYOUTRETURN. The reply to an OPEN that the client sent earlier may still grant the
@@ -586,9 +586,9 @@ impl Inode {
     }
 }
 
-/// The operations that [`Inode::append_goodbye`] appended to the COMPOUND, and the LAYOUTRETURN that the caller
+/// The operations that [`Inode::append_layout_close`] appended to the COMPOUND, and the LAYOUTRETURN that the caller
 /// appends.
-pub(crate) struct Goodbye<'a> {
+pub(crate) struct LayoutClose<'a> {
     /// The end of the durable bytes in the LAYOUTCOMMIT, if one was appended.
     pub(crate) committed: Option<u64>,
     /// The LAYOUTRETURN that the caller has to append.
@@ -597,9 +597,9 @@ pub(crate) struct Goodbye<'a> {
     turn: Option<AsyncMutexGuard<'a, ()>>,
 }
 
-impl Goodbye<'_> {
+impl LayoutClose<'_> {
     /// Records the end of the COMPOUND that contains the LAYOUTRETURN, with or without a reply from the mgr.
-    pub(crate) fn said(&mut self, inode: &Inode) {
+    pub(crate) fn ended(&mut self, inode: &Inode) {
         if self.returned.is_some() {
             inode.layout_is_back();
             self.turn = None;

@@ -6,7 +6,7 @@
 //! newer bytes of other clients.
 
 use super::Inode;
-use super::open_states::{Wanted, any_age};
+use super::open_states::{LockToReclaim, any_age};
 use super::opens::TRIES;
 use crate::compound::{Compound, Failed, Results, is_state_lost};
 use crate::{Error, ErrorKind, Result};
@@ -38,7 +38,7 @@ pub struct HeldLock {
 }
 
 /// The mgr's reply to a LOCK request.
-enum Answer {
+enum LockReply {
     Granted,
     Denied,
     /// The stateid in the request was replaced or is no longer valid: the client must send the request again.
@@ -47,7 +47,7 @@ enum Answer {
 
 /// A LOCK request in flight. If its caller is cancelled or the reply is lost, the client does not know whether the
 /// owner has the lock. Dropping this value then starts a task that finds out.
-struct Doubt<'a> {
+struct LockInFlight<'a> {
     inode: &'a Arc<Inode>,
     key: u64,
     owner: u64,
@@ -57,7 +57,7 @@ struct Doubt<'a> {
     open: bool,
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for LockInFlight<'_> {
     fn drop(&mut self) {
         if !self.open {
             return;
@@ -117,13 +117,13 @@ impl Inode {
     ) -> Result<bool> {
         let ask = async {
             let mut tries = TRIES;
-            let mut doubt = Doubt { inode: self, key, owner, span, kind, open: false };
+            let mut in_flight = LockInFlight { inode: self, key, owner, span, kind, open: false };
             loop {
                 self.locks_kept(key, owner)?;
-                match self.ask_lock(key, owner, (span, kind), wait, &mut tries, &mut doubt.open).await? {
-                    Answer::Granted => return Ok(true),
-                    Answer::Denied => return Ok(false),
-                    Answer::Again => {}
+                match self.ask_lock(key, owner, (span, kind), wait, &mut tries, &mut in_flight.open).await? {
+                    LockReply::Granted => return Ok(true),
+                    LockReply::Denied => return Ok(false),
+                    LockReply::Again => {}
                 }
             }
         };
@@ -169,8 +169,8 @@ impl Inode {
             // The lost reply contained the lock stateid, which the client needs to unlock. A repeated LOCK returns it
             // again.
             match self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await? {
-                Answer::Granted => {}
-                Answer::Denied | Answer::Again => return Ok(()),
+                LockReply::Granted => {}
+                LockReply::Denied | LockReply::Again => return Ok(()),
             }
         }
         let Some(lock) = self.lock_stateids(key, owner)?.1 else { return Ok(()) };
@@ -180,8 +180,10 @@ impl Inode {
         }
         // The LOCK may have changed the kind of a lock that the owner held before: restore it.
         for (span, kind) in before {
-            if !matches!(self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await?, Answer::Granted)
-            {
+            if !matches!(
+                self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await?,
+                LockReply::Granted
+            ) {
                 self.lose_locks(key, Some(owner));
             }
         }
@@ -206,7 +208,7 @@ impl Inode {
         wait: bool,
         tries: &mut u32,
         in_doubt: &mut bool,
-    ) -> Result<Answer> {
+    ) -> Result<LockReply> {
         let (open, known) = self.lock_stateids(key, owner)?;
         let locker = match known {
             Some(lock) => locker4::FALSE(exist_lock_owner4 { lock_stateid: any_age(lock), lock_seqid: 0 }),
@@ -226,8 +228,8 @@ impl Inode {
         *in_doubt = false;
         results.done(&[OP_PUTFH])?;
         match results.raw::<LOCK4resok>(OP_LOCK) {
-            Ok(got) if self.locked(key, owner, open, got.lock_stateid, (span, kind)) => Ok(Answer::Granted),
-            Err(Failed::Nfs(NFS4ERR_DENIED)) => Ok(Answer::Denied),
+            Ok(got) if self.locked(key, owner, open, got.lock_stateid, (span, kind)) => Ok(LockReply::Granted),
+            Err(Failed::Nfs(NFS4ERR_DENIED)) => Ok(LockReply::Denied),
             // During the request the open was closed, or was reclaimed without this lock: request the lock again.
             Ok(_) => self.again(tries, lost_error()),
             Err(failed @ Failed::Nfs(status)) if is_state_lost(status) => {
@@ -242,9 +244,9 @@ impl Inode {
         }
     }
 
-    fn again(&self, tries: &mut u32, error: Error) -> Result<Answer> {
+    fn again(&self, tries: &mut u32, error: Error) -> Result<LockReply> {
         *tries = tries.checked_sub(1).ok_or(error)?;
-        Ok(Answer::Again)
+        Ok(LockReply::Again)
     }
 
     /// Releases a lock range, after earlier writes are durable, so that the next lock holder sees them.
@@ -337,7 +339,7 @@ impl Inode {
     }
 
     /// Returns the locks to reclaim under an open that the client has reclaimed, and the open's stateid.
-    pub(crate) fn locks_to_reclaim(&self, key: u64) -> (Option<stateid4>, Vec<Wanted>) {
+    pub(crate) fn locks_to_reclaim(&self, key: u64) -> (Option<stateid4>, Vec<LockToReclaim>) {
         self.state().opens.locks_to_reclaim(key)
     }
 
@@ -347,7 +349,7 @@ impl Inode {
     }
 
     /// Returns the arguments of a LOCK that reclaims a lock.
-    pub(crate) fn reclaim_args(open: stateid4, (owner, span, kind): Wanted) -> LOCK4args {
+    pub(crate) fn reclaim_args(open: stateid4, (owner, span, kind): LockToReclaim) -> LOCK4args {
         let locker = locker4::TRUE(open_to_lock_owner4 {
             open_seqid: 0,
             open_stateid: any_age(open),

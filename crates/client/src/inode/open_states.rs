@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use wire::nfs4::stateid4;
 
 /// A lock to reclaim: its owner, range and kind.
-pub(crate) type Wanted = (u64, Span, LockKind);
+pub(crate) type LockToReclaim = (u64, Span, LockKind);
 
 /// An open of the file at the mgr.
 #[derive(Clone)]
@@ -200,7 +200,7 @@ impl OpenStates {
     }
 
     /// Records a lock that the mgr granted under an open. Returns `false` if the open has ended or has been replaced.
-    pub(super) fn locked(&mut self, key: u64, open_stateid: stateid4, lock: stateid4, wanted: Wanted) -> bool {
+    pub(super) fn locked(&mut self, key: u64, open_stateid: stateid4, lock: stateid4, wanted: LockToReclaim) -> bool {
         let (owner, span, kind) = wanted;
         let same = |open: &Open| open.key == key && open.stateid.other == open_stateid.other;
         if !self.opens.iter().any(same) {
@@ -230,7 +230,7 @@ impl OpenStates {
 
     /// Returns the locks to reclaim under an open that the client has reclaimed. Forgets their stateids, because the
     /// mgr that issued them has restarted.
-    pub(super) fn locks_to_reclaim(&mut self, key: u64) -> (Option<stateid4>, Vec<Wanted>) {
+    pub(super) fn locks_to_reclaim(&mut self, key: u64) -> (Option<stateid4>, Vec<LockToReclaim>) {
         let Some(open) = self.get_mut(key) else { return (None, Vec::new()) };
         let mut wanted = Vec::new();
         for (owner, locks) in &mut open.locks {

@@ -59,7 +59,7 @@ impl Inode {
     pub(crate) async fn punch(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
         // Commit first. Otherwise sending uncommitted bytes again could fill the hole.
         self.fsync_data(key).await?;
-        let _turn = Turn(self);
+        let _invalidate = InvalidateReads(self);
         let size = self.size_now().await?;
         let Some(range) = range.intersection(ByteRange { offset: 0, len: size }) else { return Ok(()) };
         let mut stale = None;
@@ -115,7 +115,7 @@ impl Inode {
 
     async fn set_attrs_in_order(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         self.cutting.send_replace(true);
-        let _over = Over(self);
+        let _truncate = TruncateGuard(self);
         // Other tasks of this mount may have sent bytes before this task locked `order`. Neither these bytes nor a
         // report of them may reach a server after the truncate.
         self.settle_all().await;
@@ -181,18 +181,18 @@ impl Inode {
 }
 
 /// A guard that marks bytes which the client read earlier as outdated, when the guard is dropped.
-struct Turn<'a>(&'a Inode);
+struct InvalidateReads<'a>(&'a Inode);
 
-impl Drop for Turn<'_> {
+impl Drop for InvalidateReads<'_> {
     fn drop(&mut self) {
         self.0.state().size.invalidate_reads();
     }
 }
 
 /// A guard whose drop marks the truncate as finished.
-struct Over<'a>(&'a Inode);
+struct TruncateGuard<'a>(&'a Inode);
 
-impl Drop for Over<'_> {
+impl Drop for TruncateGuard<'_> {
     fn drop(&mut self) {
         self.0.cutting.send_replace(false);
     }

@@ -2,17 +2,17 @@
 //! them until they are durable.
 
 use super::delegation::revoked_error;
-use super::dirty::{Batch, Piece, Under};
+use super::dirty::{Batch, Piece, SendConditions};
 use super::read::least_size;
 use super::{Inode, Lane, LaneLocks, LayoutUse, State};
 use crate::drivers::{Layout, NotDone, Payload, Written};
-use crate::effective_policy::Ruling;
+use crate::effective_policy::OpenPolicy;
 use crate::extents::Extents;
 use crate::mount::Due;
 use crate::{Error, Result};
 use bytes::Bytes;
 use layout::policy::{Access, FULL, NEVER, Policy};
-use layout::threshold::{self, ALWAYS_MGR, ALWAYS_STRAIGHT, Path, Rule, Verdict};
+use layout::threshold::{self, ALWAYS_DIRECT, ALWAYS_MGR, Path, Rule, ThresholdChoice};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::RwLockReadGuard;
@@ -31,9 +31,9 @@ const BEGIN_MAX: u64 = 64 << 10;
 const RUNNERS: usize = 256;
 
 /// The gathered ranges, divided by the path that they take: direct, and through the mgr.
-struct Ways {
-    straight: Vec<ByteRange>,
-    through: Vec<ByteRange>,
+struct PathSplit {
+    direct: Vec<ByteRange>,
+    via_mgr: Vec<ByteRange>,
 }
 
 /// Bytes that the client failed to write, and the window space that they occupy.
@@ -43,7 +43,7 @@ struct Lost {
 }
 
 /// One request of a batch.
-struct Errand {
+struct WriteRequest {
     batch: u64,
     lane: Lane,
     piece: Piece,
@@ -60,16 +60,16 @@ impl Inode {
     pub(crate) async fn write(
         self: &Arc<Self>,
         key: Option<u64>,
-        ruling: &Arc<Ruling>,
+        open_policy: &Arc<OpenPolicy>,
         runs: impl IntoIterator<Item = (u64, Bytes), IntoIter: Send>,
     ) -> Result<()> {
         key.map_or(Ok(()), |key| self.take_error(key))?;
-        let (policy, revocations) = (self.policy_by(ruling), self.state().sharing.revocations());
+        let (policy, revocations) = (self.policy_by(open_policy), self.state().sharing.revocations());
         let mut hull: Option<ByteRange> = None;
         for (offset, data) in runs {
             let range = ByteRange::new(offset, data.len() as u64).filter(|range| range.end() <= FILE_SIZE_MAX);
             let range = range.ok_or_else(|| Error::status(Status::FBig, "writing"))?;
-            self.take_run(ruling, &policy, revocations, (offset, data)).await?;
+            self.take_run(open_policy, &policy, revocations, (offset, data)).await?;
             hull = Some(hull.map_or(range, |hull| hull.around(range)));
         }
         // Check only now, after the inode has the bytes, whether writes must reach a server. A later recall finds the
@@ -87,7 +87,7 @@ impl Inode {
     /// Accepts one byte range into the write window.
     async fn take_run(
         self: &Arc<Self>,
-        ruling: &Arc<Ruling>,
+        open_policy: &Arc<OpenPolicy>,
         policy: &Policy,
         revocations: u64,
         (mut at, mut data): (u64, Bytes),
@@ -108,7 +108,7 @@ impl Inode {
                 if state.dirty.pending().is_empty() || state.sending.times.leave.is_none() {
                     self.leave_in_a_while(&mut state, policy);
                 }
-                state.sending.ruling = Some(ruling.clone());
+                state.sending.open_policy = Some(open_policy.clone());
                 let replaced = state.dirty.write(at, part, Timestamp::from(net::clock::now()));
                 self.mount.window.release(replaced);
                 if leaves_hole(state.size.get(), at) {
@@ -127,7 +127,7 @@ impl Inode {
     }
 
     /// Extends the file with a hole, see [`crate::File::grow`].
-    pub(crate) async fn grow(self: &Arc<Self>, key: u64, ruling: &Arc<Ruling>, end: u64) -> Result<()> {
+    pub(crate) async fn grow(self: &Arc<Self>, key: u64, open_policy: &Arc<OpenPolicy>, end: u64) -> Result<()> {
         if self.size_now().await? >= end {
             return Ok(());
         }
@@ -136,7 +136,7 @@ impl Inode {
         if self.layout(true, None).await?.is_none() {
             // The client gets no layout, for example because the file has mirrors. Write the last byte through the mgr
             // instead, to extend the file.
-            return self.write(Some(key), ruling, [(end - 1, Bytes::from_static(&[0]))]).await;
+            return self.write(Some(key), open_policy, [(end - 1, Bytes::from_static(&[0]))]).await;
         }
         {
             let mut state = self.state();
@@ -250,20 +250,20 @@ impl Inode {
         }
         let long_enough = self.has_layout();
         let shared = self.writes_through();
-        let (verdict, straight) = {
+        let (choice, straight) = {
             let state = self.state();
             let ranges = state.dirty.pending().ranges();
-            let verdict = if shared && policy.write_threshold != Rule::Fixed(ALWAYS_MGR) {
+            let choice = if shared && policy.write_threshold != Rule::Fixed(ALWAYS_MGR) {
                 // A write to a shared file waits for its reply, so take the direct path: the mgr path has a higher
                 // latency.
-                ALWAYS_STRAIGHT.into()
+                ALWAYS_DIRECT.into()
             } else {
                 self.mount.threshold(policy.write_threshold, longest(&ranges))
             };
             let may = long_enough || state.size.get() >= least_size(&policy);
-            let verdict = if may { verdict } else { ALWAYS_MGR.into() };
+            let choice = if may { choice } else { ALWAYS_MGR.into() };
             // Without a layout, the number of requests is unknown. Assume one to decide whether to request a layout.
-            (verdict, !threshold::divide_by(&ranges, verdict, state.sending.streamed, |_| 1).0.is_empty())
+            (choice, !threshold::divide_by(&ranges, choice, state.sending.streamed, |_| 1).0.is_empty())
         };
         let layout = match self.end_strays().await {
             Ok(()) if straight => self.layout(true, None).await,
@@ -279,26 +279,26 @@ impl Inode {
                 return;
             }
         };
-        let rule = layout.as_deref().map(|layout| (verdict, layout));
-        let (batch, extents, ways) = self.begin_batch(rule).await;
-        let (mut errands, whole) = errands_of(batch, &extents, &ways, layout.as_deref());
+        let rule = layout.as_deref().map(|layout| (choice, layout));
+        let (batch, extents, split) = self.begin_batch(rule).await;
+        let (mut requests, whole) = write_requests(batch, &extents, &split, layout.as_deref());
         if last {
-            self.choose_stable(batch, &mut errands);
+            self.choose_stable(batch, &mut requests);
         }
         let timed = whole.then(Instant::now);
-        self.state().dirty.divided(batch, errands.len(), timed);
+        self.state().dirty.divided(batch, requests.len(), timed);
         let runtime = &self.mount.runtime;
         // Send a small request from this task. Many requests take time to send, so spawn tasks that do not delay the
         // caller.
-        let alone = errands.len() == 1 && errands[0].piece.bytes() <= BEGIN_MAX;
-        let runners = errands.len().min(RUNNERS);
-        let errands = Arc::new(Mutex::new(errands.into_iter()));
+        let alone = requests.len() == 1 && requests[0].piece.bytes() <= BEGIN_MAX;
+        let runners = requests.len().min(RUNNERS);
+        let requests = Arc::new(Mutex::new(requests.into_iter()));
         for _ in 0..runners {
-            let (inode, layout, errands) = (self.clone(), layout.clone(), errands.clone());
+            let (inode, layout, requests) = (self.clone(), layout.clone(), requests.clone());
             let run = async move {
-                let next = || errands.lock().unwrap_or_else(PoisonError::into_inner).next();
-                while let Some(errand) = next() {
-                    inode.run(errand, layout.clone()).await;
+                let next = || requests.lock().unwrap_or_else(PoisonError::into_inner).next();
+                while let Some(request) = next() {
+                    inode.run(request, layout.clone()).await;
                 }
             };
             if alone {
@@ -314,7 +314,7 @@ impl Inode {
     ///
     /// Waits until no request in flight overlaps the batch. Commits overlapping uncommitted bytes that took the other
     /// path, because the client could send them again later and overwrite the new bytes.
-    async fn begin_batch(self: &Arc<Self>, rule: Option<(Verdict, &dyn Layout)>) -> (u64, Extents, Ways) {
+    async fn begin_batch(self: &Arc<Self>, rule: Option<(ThresholdChoice, &dyn Layout)>) -> (u64, Extents, PathSplit) {
         let mut settled = self.settled.subscribe();
         loop {
             let off_path = self.state().lanes_off_path(rule);
@@ -326,15 +326,15 @@ impl Inode {
                 if !state.lanes_off_path(rule).is_empty() {
                     continue;
                 }
-                let ways = state.ways(rule);
+                let split = state.split_by_path(rule);
                 if let Some((number, extents)) = state.dirty.begin_batch() {
                     // Only a long last range makes later ranges part of a stream. After a short one, such as a
                     // measurement, later ranges follow the threshold again.
-                    if let (Some(last), Some((verdict, _))) = (ways.straight.last(), rule) {
-                        let long = threshold::path(last.len, verdict.t) == Path::Direct;
+                    if let (Some(last), Some((choice, _))) = (split.direct.last(), rule) {
+                        let long = threshold::path(last.len, choice.t) == Path::Direct;
                         state.sending.streamed = long.then(|| last.end());
                     }
-                    return (number, extents, ways);
+                    return (number, extents, split);
                 }
             }
             // `changed` cannot fail: the sender lives as long as this inode.
@@ -342,30 +342,30 @@ impl Inode {
         }
     }
 
-    fn choose_stable(&self, batch: u64, errands: &mut [Errand]) {
+    fn choose_stable(&self, batch: u64, requests: &mut [WriteRequest]) {
         let state = self.state();
         let mut counts = std::collections::BTreeMap::new();
-        errands.iter().for_each(|errand| *counts.entry(errand.lane).or_insert(0) += 1);
-        for errand in errands {
-            errand.stable = counts[&errand.lane] == 1 && state.dirty.may_be_stable(batch, errand.lane);
+        requests.iter().for_each(|request| *counts.entry(request.lane).or_insert(0) += 1);
+        for request in requests {
+            request.stable = counts[&request.lane] == 1 && state.dirty.may_be_stable(batch, request.lane);
         }
     }
 
     /// Executes one request of a batch and records the outcome.
-    async fn run(self: &Arc<Self>, errand: Errand, layout: Option<LayoutUse>) {
-        let outcome = match (errand.lane, layout) {
-            (Lane::Direct(index), Some(layout)) => self.write_direct(index, &errand, layout).await,
-            _ => self.write_via_mgr(&errand).await,
+    async fn run(self: &Arc<Self>, request: WriteRequest, layout: Option<LayoutUse>) {
+        let outcome = match (request.lane, layout) {
+            (Lane::Direct(index), Some(layout)) => self.write_direct(index, &request, layout).await,
+            _ => self.write_via_mgr(&request).await,
         };
         let done = outcome.is_ok();
         if let Err(lost) = outcome {
-            let dropped = self.state().dirty.lost(errand.batch, lost.bytes);
+            let dropped = self.state().dirty.lost(request.batch, lost.bytes);
             self.mount.window.release(dropped);
             self.fail(lost.error);
         }
         let ended = {
             let mut state = self.state();
-            let ended = state.dirty.request_ended(errand.batch, done);
+            let ended = state.dirty.request_ended(request.batch, done);
             if ended.is_some() {
                 // A size that the client requested before the write completed may not include these bytes, so treat it
                 // as outdated.
@@ -375,33 +375,33 @@ impl Inode {
         };
         self.settled.send_modify(|count| *count += 1);
         if let Some(Batch { ranges, timed: Some(begun), .. }) = ended {
-            self.mount.learn_service((Path::Direct, longest(&ranges), 1), begun, errand.stable);
+            self.mount.learn_service((Path::Direct, longest(&ranges), 1), begun, request.stable);
         }
     }
 
     async fn write_direct(
         self: &Arc<Self>,
         index: usize,
-        errand: &Errand,
+        request: &WriteRequest,
         mut layout: LayoutUse,
     ) -> std::result::Result<(), Lost> {
-        let bytes = errand.piece.bytes();
+        let bytes = request.piece.bytes();
         let lost = |error| Lost { error, bytes };
-        let locks = self.lane(errand.lane);
+        let locks = self.lane(request.lane);
         let mut why = None;
         for _ in 0..LAYOUT_TRIES {
-            let sending = self.sending_after_mgr(&locks, &errand.piece).await;
-            self.check_given_up(errand.batch).map_err(lost)?;
+            let sending = self.sending_after_mgr(&locks, &request.piece).await;
+            self.check_given_up(request.batch).map_err(lost)?;
             let shared = self.writes_through();
-            let under = Under { grant: self.state().dirty.grant(), shared };
+            let under = SendConditions { grant: self.state().dirty.grant(), shared };
             let begun = Instant::now();
-            let written = layout.write(index, &errand.piece.parts, &errand.piece.payload, errand.stable).await;
+            let written = layout.write(index, &request.piece.parts, &request.piece.payload, request.stable).await;
             match written.map_err(|not_done| self.note_stray(not_done)) {
                 Ok(written) => {
-                    if let Some(together) = errand.together {
+                    if let Some(together) = request.together {
                         self.mount.learn_service((Path::Direct, bytes, together), begun, written.stable);
                     }
-                    self.received(errand.batch, errand.lane, errand.piece.clone(), (written, under));
+                    self.received(request.batch, request.lane, request.piece.clone(), (written, under));
                     return Ok(());
                 }
                 Err(NotDone::Failed(error)) => return Err(lost(error)),
@@ -419,11 +419,11 @@ impl Inode {
                 }
             }
         }
-        self.state().dirty.disregard_time(errand.batch);
+        self.state().dirty.disregard_time(request.batch);
         // Bytes that this iod received earlier and may lose must take the mgr path before these newer bytes.
-        let moved = locks.committing.hold(pin!(self.move_to_mgr(errand.lane))).await;
+        let moved = locks.committing.hold(pin!(self.move_to_mgr(request.lane))).await;
         moved.map_err(|error| lost(Error::by_no_path(why.clone(), error)))?;
-        let written = self.write_via_mgr(errand).await;
+        let written = self.write_via_mgr(request).await;
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
@@ -443,22 +443,22 @@ impl Inode {
     }
 
     /// Writes the ranges of a request through the mgr, one after the other.
-    async fn write_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
-        self.lane(Lane::Mgr).sending.hold_read(pin!(self.write_parts_via_mgr(errand))).await
+    async fn write_via_mgr(self: &Arc<Self>, request: &WriteRequest) -> std::result::Result<(), Lost> {
+        self.lane(Lane::Mgr).sending.hold_read(pin!(self.write_parts_via_mgr(request))).await
     }
 
-    async fn write_parts_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
-        let stable = errand.stable && errand.piece.parts.len() == 1;
-        let mut left = errand.piece.bytes();
-        for (range, data) in errand.piece.split() {
+    async fn write_parts_via_mgr(self: &Arc<Self>, request: &WriteRequest) -> std::result::Result<(), Lost> {
+        let stable = request.stable && request.piece.parts.len() == 1;
+        let mut left = request.piece.bytes();
+        for (range, data) in request.piece.split() {
             let lost = |error| Lost { error, bytes: left };
             let timed = self.mount.time_mgr();
-            let written = self.mgr_write(errand.batch, range.offset, data.clone(), stable).await.map_err(lost)?;
-            if let Some(together) = errand.together {
+            let written = self.mgr_write(request.batch, range.offset, data.clone(), stable).await.map_err(lost)?;
+            if let Some(together) = request.together {
                 timed.done(range.len, together);
             }
             left -= range.len;
-            self.received(errand.batch, Lane::Mgr, Piece::of_range(range, data), (written, Under::MGR));
+            self.received(request.batch, Lane::Mgr, Piece::of_range(range, data), (written, SendConditions::MGR));
         }
         Ok(())
     }
@@ -495,7 +495,7 @@ impl Inode {
     }
 
     /// Records that a server received bytes of a batch. Starts an early commit if there are many uncommitted bytes.
-    fn received(self: &Arc<Self>, batch: u64, lane: Lane, piece: Piece, written: (Written, Under)) {
+    fn received(self: &Arc<Self>, batch: u64, lane: Lane, piece: Piece, written: (Written, SendConditions)) {
         let mut state = self.state();
         let free = state.dirty.received(batch, lane, piece, written);
         self.mount.window.release(free);
@@ -510,42 +510,47 @@ impl Inode {
 
 impl State {
     /// Chooses a path for each gathered range by the write threshold; without `rule` all ranges take the mgr path.
-    fn ways(&self, rule: Option<(Verdict, &dyn Layout)>) -> Ways {
+    fn split_by_path(&self, rule: Option<(ThresholdChoice, &dyn Layout)>) -> PathSplit {
         let ranges = self.dirty.pending().ranges();
         let (straight, through) = match rule {
-            Some((verdict, layout)) => {
+            Some((choice, layout)) => {
                 let requests = |ranges: &[ByteRange]| layout.shares(ranges).len() as u64;
-                threshold::divide_by(&ranges, verdict, self.sending.streamed, requests)
+                threshold::divide_by(&ranges, choice, self.sending.streamed, requests)
             }
             None => (Vec::new(), ranges),
         };
-        Ways { straight, through }
+        PathSplit { direct: straight, via_mgr: through }
     }
 
     /// Returns the servers whose uncommitted bytes the gathered bytes overwrite on another path.
-    fn lanes_off_path(&self, rule: Option<(Verdict, &dyn Layout)>) -> Vec<Lane> {
-        let ways = self.ways(rule);
-        self.dirty.lanes_off_path(&ways.straight, &ways.through)
+    fn lanes_off_path(&self, rule: Option<(ThresholdChoice, &dyn Layout)>) -> Vec<Lane> {
+        let split = self.split_by_path(rule);
+        self.dirty.lanes_off_path(&split.direct, &split.via_mgr)
     }
 }
 
 /// Returns the requests of a batch, and whether the client measures their total time. It measures the time of several
 /// direct requests if their bytes fit into one request on the mgr path.
-fn errands_of(batch: u64, extents: &Extents, ways: &Ways, layout: Option<&dyn Layout>) -> (Vec<Errand>, bool) {
-    let straight = layout.map(|layout| layout.shares(&ways.straight)).unwrap_or_default();
-    let through = chunks(&ways.through);
+fn write_requests(
+    batch: u64,
+    extents: &Extents,
+    split: &PathSplit,
+    layout: Option<&dyn Layout>,
+) -> (Vec<WriteRequest>, bool) {
+    let straight = layout.map(|layout| layout.shares(&split.direct)).unwrap_or_default();
+    let through = chunks(&split.via_mgr);
     let many = [through.len(), straight.len()].map(|many| Some(many.min(RUNNERS)));
     let whole = through.is_empty()
         && straight.len() > 1
-        && matches!(ways.straight[..], [range] if range.len <= PAYLOAD_MAX as u64);
+        && matches!(split.direct[..], [range] if range.len <= PAYLOAD_MAX as u64);
     let straight = straight.into_iter().map(|share| (Lane::Direct(share.lane), share.parts));
     let through = through.into_iter().map(|chunk| (Lane::Mgr, vec![chunk]));
-    let errand = |(lane, parts): (Lane, Vec<ByteRange>)| {
+    let request = |(lane, parts): (Lane, Vec<ByteRange>)| {
         let payload = Arc::new(Payload::new(extents.gather(&parts)));
         let together = if whole { None } else { many[usize::from(lane != Lane::Mgr)] };
-        Errand { batch, lane, piece: Piece { payload, parts }, stable: false, together }
+        WriteRequest { batch, lane, piece: Piece { payload, parts }, stable: false, together }
     };
-    (straight.chain(through).map(errand).collect(), whole)
+    (straight.chain(through).map(request).collect(), whole)
 }
 
 /// Returns the length of the longest range.

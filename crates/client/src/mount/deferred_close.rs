@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const TRIES: u32 = 2;
 
 /// An open that the caller has closed, and whose CLOSE the client has not sent to the mgr.
-pub(crate) struct Left {
+pub(crate) struct DeferredClose {
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
     /// The delegation to return in the same COMPOUND.
@@ -56,7 +56,7 @@ pub(crate) struct DeferredCloses {
 
 #[derive(Default)]
 struct Queue {
-    left: VecDeque<Left>,
+    left: VecDeque<DeferredClose>,
     /// Delegations that the client is returning, by the `other` field of the stateid.
     sent: BTreeSet<[u8; 12]>,
     /// Recalled delegations. The client returns them even if the file is opened again, because it has accepted the
@@ -85,12 +85,12 @@ impl DeferredCloses {
     }
 
     /// Removes up to [`TOGETHER`] opens of one caller from the queue, the oldest first.
-    fn some(&self) -> VecDeque<Left> {
+    fn some(&self) -> VecDeque<DeferredClose> {
         let mut queue = self.queue();
         let Some(first) = queue.left.front() else { return VecDeque::new() };
         let caller = first.caller.clone();
         let alike = queue.left.iter().take(TOGETHER).take_while(|left| left.caller == caller).count();
-        let some: VecDeque<Left> = queue.left.drain(..alike).collect();
+        let some: VecDeque<DeferredClose> = queue.left.drain(..alike).collect();
         queue.sent.extend(some.iter().filter_map(|left| left.delegation).map(|held| held.other));
         some
     }
@@ -99,27 +99,27 @@ impl DeferredCloses {
     /// it at once and returns true.
     pub(crate) fn recall(&self, stateid: &stateid4) -> bool {
         let mut queue = self.queue();
-        let is_this = |left: &Left| left.delegation.is_some_and(|held| held.other == stateid.other);
+        let is_this = |left: &DeferredClose| left.delegation.is_some_and(|held| held.other == stateid.other);
         let waits = queue.left.iter().any(is_this);
-        let goes_back = waits || queue.sent.contains(&stateid.other);
-        if goes_back {
+        let is_returned = waits || queue.sent.contains(&stateid.other);
+        if is_returned {
             queue.recalled.insert(stateid.other);
         }
         if waits {
             self.hurry.notify_one();
         }
-        goes_back
+        is_returned
     }
 
     /// Records that the client is returning a delegation. An OPEN whose reply grants the same delegation does not get
     /// it.
-    pub(crate) fn goes_back(&self, stateid: stateid4) {
+    pub(crate) fn begin_return(&self, stateid: stateid4) {
         self.queue().sent.insert(stateid.other);
     }
 
     /// Records that the client has returned or lost a delegation. `asked` is the number of OPENs that the client has
     /// sent by now, and `answered` the number of the first unanswered one.
-    pub(crate) fn is_gone(&self, other: [u8; 12], (asked, answered): (u64, u64)) {
+    pub(crate) fn returned(&self, other: [u8; 12], (asked, answered): (u64, u64)) {
         let mut queue = self.queue();
         queue.sent.remove(&other);
         queue.recalled.remove(&other);
@@ -132,7 +132,7 @@ impl DeferredCloses {
     /// Removes a delegation from the queue because the file is open again, unless the client is already returning the
     /// delegation. The caller holds the inode's delegation lock until it has stored the delegation. Otherwise another
     /// task could return the delegation in between, and the client would write the file under a returned delegation.
-    pub(crate) fn take_back(&self, stateid: stateid4, _locked: &Delegation) -> Queued {
+    pub(crate) fn keep_queued(&self, stateid: stateid4, _locked: &Delegation) -> Queued {
         let mut queue = self.queue();
         let other = &stateid.other;
         if queue.sent.contains(other) || queue.recalled.contains(other) || queue.gone.contains_key(other) {
@@ -146,14 +146,14 @@ impl DeferredCloses {
 
 impl Inner {
     /// Returns the opens whose CLOSE is deferred.
-    pub(crate) fn leaving(&self) -> &DeferredCloses {
-        &self.inodes.leaving
+    pub(crate) fn deferred_closes(&self) -> &DeferredCloses {
+        &self.inodes.deferred_closes
     }
 
     /// Queues an open for a CLOSE in the background, together with other opens.
-    pub(crate) fn leave(self: &Arc<Self>, left: Left) {
+    pub(crate) fn defer_close(self: &Arc<Self>, left: DeferredClose) {
         {
-            let mut queue = self.leaving().queue();
+            let mut queue = self.deferred_closes().queue();
             if let Some(held) = left.delegation {
                 // The delegation is now in the queue. An open of the file may remove it from the queue and keep it.
                 queue.sent.remove(&held.other);
@@ -161,7 +161,7 @@ impl Inner {
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));
             queue.left.push_back(left);
             if recalled {
-                self.leaving().hurry.notify_one();
+                self.deferred_closes().hurry.notify_one();
             }
             if std::mem::replace(&mut queue.expected, true) {
                 return;
@@ -171,19 +171,19 @@ impl Inner {
         net::task::spawn_on(&self.runtime, async move {
             tokio::select! {
                 () = tokio::time::sleep(PATIENCE) => {}
-                () = mount.leaving().hurry.notified() => {}
+                () = mount.deferred_closes().hurry.notified() => {}
             }
             // The next task closes the opens that are queued from now on.
-            mount.leaving().queue().expected = false;
-            mount.close_left().await;
+            mount.deferred_closes().queue().expected = false;
+            mount.close_deferred().await;
         });
     }
 
     /// Sends the CLOSEs of all queued opens, and waits until the mgr has executed them or the client gives up.
-    pub(crate) async fn close_left(&self) {
-        let _closing = self.leaving().closing.lock().await;
+    pub(crate) async fn close_deferred(&self) {
+        let _closing = self.deferred_closes().closing.lock().await;
         loop {
-            let mut some = self.leaving().some();
+            let mut some = self.deferred_closes().some();
             if some.is_empty() {
                 return;
             }
@@ -199,14 +199,14 @@ impl Inner {
                 }
             }
             for held in some.iter().filter_map(|left| left.delegation) {
-                self.leaving().is_gone(held.other, self.opens_asked());
+                self.deferred_closes().returned(held.other, self.opens_asked());
             }
         }
     }
 
     /// Closes as many opens of `some` as one round trip allows, at least one, and removes them from `some`. On an
     /// error, removes none.
-    async fn close_some(&self, some: &mut VecDeque<Left>) -> Result<()> {
+    async fn close_some(&self, some: &mut VecDeque<DeferredClose>) -> Result<()> {
         let Some(first) = some.front() else { return Ok(()) };
         let mut compound = Compound::new("closing files").by(&first.caller).cached();
         for left in &*some {
@@ -227,7 +227,7 @@ impl Inner {
                 let returned = results.raw::<Nothing>(OP_DELEGRETURN);
                 if !matches!(returned, Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE))) {
                     left.delegation = None;
-                    self.leaving().is_gone(held.other, self.opens_asked());
+                    self.deferred_closes().returned(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
                         // The mgr does not know the delegation or has revoked it, and did not execute the remaining
                         // operations. The next COMPOUND contains them.
@@ -263,9 +263,9 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn left(delegation: stateid4) -> Left {
+    fn left(delegation: stateid4) -> DeferredClose {
         let (handle, stateid, caller) = (Bytes::new(), stateid4::default(), Caller::default());
-        Left { handle, stateid, delegation: Some(delegation), caller }
+        DeferredClose { handle, stateid, delegation: Some(delegation), caller }
     }
 
     fn delegation(number: u8) -> stateid4 {
@@ -274,37 +274,37 @@ mod tests {
 
     #[test]
     fn an_open_takes_back_a_queued_delegation() {
-        let leaving = DeferredCloses::default();
-        leaving.queue().left.push_back(left(delegation(1)));
-        assert_eq!(leaving.take_back(delegation(2), &Delegation::None), Queued::Nowhere);
-        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Kept);
-        assert!(!leaving.recall(&delegation(1)), "the open file has the delegation");
-        assert!(leaving.some()[0].delegation.is_none());
+        let deferred_closes = DeferredCloses::default();
+        deferred_closes.queue().left.push_back(left(delegation(1)));
+        assert_eq!(deferred_closes.keep_queued(delegation(2), &Delegation::None), Queued::Nowhere);
+        assert_eq!(deferred_closes.keep_queued(delegation(1), &Delegation::None), Queued::Kept);
+        assert!(!deferred_closes.recall(&delegation(1)), "the open file has the delegation");
+        assert!(deferred_closes.some()[0].delegation.is_none());
     }
 
     #[test]
     fn a_delegation_recalled_while_queued_is_not_taken_back() {
-        let leaving = DeferredCloses::default();
-        leaving.queue().left.push_back(left(delegation(1)));
-        assert!(leaving.recall(&delegation(1)));
+        let deferred_closes = DeferredCloses::default();
+        deferred_closes.queue().left.push_back(left(delegation(1)));
+        assert!(deferred_closes.recall(&delegation(1)));
         assert_eq!(
-            leaving.take_back(delegation(1), &Delegation::None),
+            deferred_closes.keep_queued(delegation(1), &Delegation::None),
             Queued::Sent,
             "the mgr does not repeat the recall"
         );
-        assert_eq!(leaving.some()[0].delegation, Some(delegation(1)));
-        leaving.is_gone([1; 12], (1, 1));
-        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Nowhere);
+        assert_eq!(deferred_closes.some()[0].delegation, Some(delegation(1)));
+        deferred_closes.returned([1; 12], (1, 1));
+        assert_eq!(deferred_closes.keep_queued(delegation(1), &Delegation::None), Queued::Nowhere);
     }
 
     #[test]
     fn a_delegation_that_a_close_is_about_to_queue_is_returned() {
-        let leaving = DeferredCloses::default();
-        leaving.goes_back(delegation(1));
-        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Sent);
-        assert!(leaving.recall(&delegation(1)));
-        leaving.queue().sent.clear();
-        leaving.queue().left.push_back(left(delegation(1)));
-        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Sent);
+        let deferred_closes = DeferredCloses::default();
+        deferred_closes.begin_return(delegation(1));
+        assert_eq!(deferred_closes.keep_queued(delegation(1), &Delegation::None), Queued::Sent);
+        assert!(deferred_closes.recall(&delegation(1)));
+        deferred_closes.queue().sent.clear();
+        deferred_closes.queue().left.push_back(left(delegation(1)));
+        assert_eq!(deferred_closes.keep_queued(delegation(1), &Delegation::None), Queued::Sent);
     }
 }

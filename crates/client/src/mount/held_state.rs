@@ -36,7 +36,7 @@ impl HeldState for Inodes {
         // Check first whether all OPENs are answered. If so, the client knows every delegation that it may hold, and
         // the search that follows finds it.
         let all_answered = self.names.are_opens_answered();
-        let leaves = || self.leaving.recall(stateid);
+        let leaves = || self.deferred_closes.recall(stateid);
         let is_known = self.names.recall(stateid)
             || leaves()
             || self.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))

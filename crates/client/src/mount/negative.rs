@@ -5,7 +5,7 @@ use super::names::check_answer;
 use super::{Inner, Mount, Node};
 use crate::compound::{Caller, Compound, Failed};
 use crate::counters::add;
-use crate::negative::{Gone, Negative, Removal};
+use crate::negative::{DelegationToReturn, Negative, Removal};
 use crate::{Error, Result};
 use bytes::Bytes;
 use futures_util::future;
@@ -88,7 +88,7 @@ impl Names {
     /// Starts to return a delegation that this client does not know.
     pub(crate) fn give_back_unknown(&self, handle: &Bytes, stateid: stateid4) {
         if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
-            mount.give_back_names([Gone { handle: handle.clone(), stateid }]);
+            mount.give_back_names([DelegationToReturn { handle: handle.clone(), stateid }]);
         }
     }
 
@@ -165,7 +165,7 @@ impl Mount {
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(_)) | Err(Failed::Nfs(_)) => return Ok(false),
             Err(failed) => return Err(results.error(&failed)),
         };
-        let given = Gone { handle: dir.handle.clone(), stateid: given };
+        let given = DelegationToReturn { handle: dir.handle.clone(), stateid: given };
         let granted = self.inner.names().known().granted(dir.id, number, given, epoch);
         drop(asking);
         if let Err(unwanted) = granted {
@@ -229,7 +229,7 @@ impl Inner {
     }
 
     /// Starts to return delegations that the cache has dropped.
-    fn give_back_names(self: &Arc<Self>, all: impl IntoIterator<Item = Gone>) {
+    fn give_back_names(self: &Arc<Self>, all: impl IntoIterator<Item = DelegationToReturn>) {
         for gone in all {
             let mount = self.clone();
             net::task::spawn_on(&self.runtime, async move { mount.give_back(&gone.handle, gone.stateid).await });

@@ -1,9 +1,9 @@
 //! Opening and creating regular files. One round trip opens the file and gets its attributes, policy and layout.
 
 use super::names::shown;
-use super::{Asking, Mount, Node};
+use super::{Mount, Node, OpenInFlight};
 use crate::compound::{Failed, Results};
-use crate::effective_policy::{Ruling, Words, heard, layout_at_open};
+use crate::effective_policy::{OpenPolicy, OpenSettings, layout_at_open, parse_settings};
 use crate::file::{Name, Origin};
 use crate::inode::layoutget;
 use crate::{Error, File, Placement, Result};
@@ -118,10 +118,10 @@ impl Default for CreateOptions {
 }
 
 /// The parameters of an OPEN in flight.
-struct Asked {
+struct OpenRequest {
     origin: Origin,
     /// The policy settings of the server and the directory, if the first results in the reply contained them.
-    said: Option<(Settings, Settings)>,
+    reported: Option<(Settings, Settings)>,
     /// The policy settings that the caller passed.
     policy: Settings,
     /// The ACCESS4 bits that the ACCESS before the OPEN requested.
@@ -187,45 +187,45 @@ impl Mount {
         }
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
-        let mut said = None;
+        let mut reported = None;
         if let Some(dir) = dir {
-            let heard = results.done(&[OP_PUTFH]).and_then(|()| self.hear(dir, &mut results));
-            match heard {
-                Ok(words) => said = Some(words),
+            let taken = results.done(&[OP_PUTFH]).and_then(|()| self.take_settings(dir, &mut results));
+            match taken {
+                Ok(settings) => reported = Some(settings),
                 Err(_) => return Ok(None),
             }
         }
         let (caller, name) = (self.caller.clone(), None);
-        let ruling = Arc::default();
-        let origin = Origin { key, caller, node: Some(node.clone()), name, flags, ruling };
-        let asked = Asked { origin, said, policy, needed, layout: wants_layout, named, alone };
+        let open_policy = Arc::default();
+        let origin = Origin { key, caller, node: Some(node.clone()), name, flags, open_policy };
+        let asked = OpenRequest { origin, reported, policy, needed, layout: wants_layout, named, alone };
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
     /// Predicts the policy of a file that the client is about to open.
     fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
         let effective_policy = &self.inner.effective_policy;
-        let words = effective_policy.guess(dir.map(|dir| dir.id), open);
-        effective_policy.effective(&words, own).policy
+        let settings = effective_policy.guess(dir.map(|dir| dir.id), open);
+        effective_policy.effective(&settings, own).policy
     }
 
     /// Takes the policy settings of a directory from the result of a GETATTR, and caches them.
-    fn hear(&self, dir: &Node, results: &mut Results) -> Result<(Settings, Settings)> {
+    fn take_settings(&self, dir: &Node, results: &mut Results) -> Result<(Settings, Settings)> {
         let told = results.values()?.weir_policy.unwrap_or_default();
-        Ok(self.heard(dir, &told))
+        Ok(self.record_settings(dir, &told))
     }
 
-    fn heard(&self, dir: &Node, told: &Told) -> (Settings, Settings) {
-        let words = heard(told, policy::Origin::Directory);
-        self.inner.effective_policy.heard_server(words.0);
-        self.inner.effective_policy.heard_directory(dir.id, words);
-        words
+    fn record_settings(&self, dir: &Node, told: &Told) -> (Settings, Settings) {
+        let settings = parse_settings(told, policy::Origin::Directory);
+        self.inner.effective_policy.record_server_settings(settings.0);
+        self.inner.effective_policy.record_directory_settings(dir.id, settings);
+        settings
     }
 
     /// Takes the attributes and policy settings of the directory from the end of the reply, if the reply contains them.
-    fn hear_last(&self, dir: &Node, results: &mut Results) -> (Option<Attrs>, Option<(Settings, Settings)>) {
+    fn take_last_settings(&self, dir: &Node, results: &mut Results) -> (Option<Attrs>, Option<(Settings, Settings)>) {
         match results.done(&[OP_PUTFH]).and_then(|()| results.attrs_and_policy()) {
-            Ok((attrs, told)) => (Some(attrs), told.map(|told| self.heard(dir, &told))),
+            Ok((attrs, told)) => (Some(attrs), told.map(|told| self.record_settings(dir, &told))),
             Err(_) => (None, None),
         }
     }
@@ -291,10 +291,10 @@ impl Mount {
         let mut results = self.inner.session.call(compound).await?;
         making.answered();
         results.arrived()?;
-        let said = if layout { Some(self.hear(dir, &mut results)?) } else { None };
-        let origin = Origin { key, caller, node: None, name: Some(name), flags, ruling: Arc::default() };
+        let reported = if layout { Some(self.take_settings(dir, &mut results)?) } else { None };
+        let origin = Origin { key, caller, node: None, name: Some(name), flags, open_policy: Arc::default() };
         let alone = options.alone;
-        let asked = Asked { origin, said, policy: options.policy, needed: 0, layout, named: false, alone };
+        let asked = OpenRequest { origin, reported, policy: options.policy, needed: 0, layout, named: false, alone };
         self.finish_open(results, asking, asked).await
     }
 
@@ -309,10 +309,10 @@ impl Mount {
     async fn finish_open(
         &self,
         mut results: Results,
-        asking: Asking<'_>,
-        asked: Asked,
+        asking: OpenInFlight<'_>,
+        asked: OpenRequest,
     ) -> Result<(File, Option<Attrs>)> {
-        let Asked { mut origin, said, policy, needed, layout, named, alone } = asked;
+        let OpenRequest { mut origin, reported, policy, needed, layout, named, alone } = asked;
         if origin.node.is_some() {
             results.arrived()?;
         }
@@ -329,21 +329,21 @@ impl Mount {
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
         // If the mgr refused LAYOUTGET, it did not execute the operations after it, so the reply lacks their results.
-        let (dir, heard_last) = match &origin.name {
-            Some(name) => self.hear_last(&name.dir, &mut results),
+        let (dir, last_settings) = match &origin.name {
+            Some(name) => self.take_last_settings(&name.dir, &mut results),
             None => (None, None),
         };
         let inode = self.inner.inode(&node);
-        let own = heard(&told.unwrap_or_default(), policy::Origin::File);
+        let own = parse_settings(&told.unwrap_or_default(), policy::Origin::File);
         inode.set_own(|settings| *settings = own.1);
-        let (server, directory) = said.or(heard_last).unwrap_or((own.0, Settings::default()));
-        origin.ruling = Arc::new(Ruling::new(Words { server, directory, open: policy }));
-        inode.opened_under(&origin.ruling, alone);
+        let (server, directory) = reported.or(last_settings).unwrap_or((own.0, Settings::default()));
+        origin.open_policy = Arc::new(OpenPolicy::new(OpenSettings { server, directory, open: policy }));
+        inode.opened_under(&origin.open_policy, alone);
         inode.add_open(origin.key, origin.caller.clone(), opened.stateid, origin.flags);
         if Mask::from_bitmap(&opened.attrset).0.has(FATTR4_WEIR_UNSYNCED) {
             inode.made_unsynced();
         }
-        let learnt = inode.learn_delegation(&opened.delegation, &asking);
+        let learnt = inode.record_delegation(&opened.delegation, &asking);
         if learnt.again {
             // Request the delegation again: without it, I/O would bypass the page cache as long as the file is open.
             // Box the future, because the request is rare.

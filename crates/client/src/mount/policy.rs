@@ -2,10 +2,10 @@
 //! service times.
 
 use super::{Inner, Mount, Node};
-use crate::effective_policy::{Words, heard};
+use crate::effective_policy::{OpenSettings, parse_settings};
 use crate::{Error, Result};
 use layout::policy::{Effective, Origin, Policy, Settings};
-use layout::threshold::{Auto, Path, Rule, Verdict};
+use layout::threshold::{Auto, Path, Rule, ThresholdChoice};
 use nfs::client::fattr;
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -63,17 +63,17 @@ impl Mount {
         let (attrs, told) = results.attrs_and_policy()?;
         let told = told.unwrap_or_default();
         if attrs.kind == FileKind::Directory {
-            let (server, directory) = heard(&told, Origin::Directory);
-            let words = Words { server, directory, open: Settings::default() };
-            return Ok((attrs.kind, self.inner.effective_policy.effective(&words, Settings::default())));
+            let (server, directory) = parse_settings(&told, Origin::Directory);
+            let settings = OpenSettings { server, directory, open: Settings::default() };
+            return Ok((attrs.kind, self.inner.effective_policy.effective(&settings, Settings::default())));
         }
-        let (server, own) = heard(&told, Origin::File);
+        let (server, own) = parse_settings(&told, Origin::File);
         let directory = match dir {
             Some(dir) => self.settings_of(dir).await?,
             None => Settings::default(),
         };
-        let words = Words { server, directory, open: Settings::default() };
-        Ok((attrs.kind, self.inner.effective_policy.effective(&words, own)))
+        let settings = OpenSettings { server, directory, open: Settings::default() };
+        Ok((attrs.kind, self.inner.effective_policy.effective(&settings, own)))
     }
 
     /// Returns the policy settings in the extended attributes of a directory.
@@ -83,7 +83,7 @@ impl Mount {
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[wire::nfs4::OP_PUTFH])?;
         let told = results.values()?.weir_policy.unwrap_or_default();
-        Ok(heard(&told, Origin::Directory).1)
+        Ok(parse_settings(&told, Origin::Directory).1)
     }
 
     /// Returns the policy settings from the current mount options.
@@ -126,7 +126,7 @@ impl Inner {
 
     /// Returns the write threshold under `rule` for a write whose longest range has `longest` bytes. The result may ask
     /// the client to send the write on a certain path as a probe, to measure the service time of the path.
-    pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> Verdict {
+    pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> ThresholdChoice {
         let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
         let mut timing = self.timing();

@@ -21,8 +21,8 @@ fn stateid(number: u8) -> stateid4 {
     stateid4 { seqid: 1, other: [number; 12] }
 }
 
-fn gone(number: u8) -> Gone {
-    Gone { handle: handle(), stateid: stateid(number) }
+fn gone(number: u8) -> DelegationToReturn {
+    DelegationToReturn { handle: handle(), stateid: stateid(number) }
 }
 
 /// Records failed lookups until the cache starts a task to read all names; returns the number of the task.
@@ -145,7 +145,7 @@ enum Sent {
 
 /// A model of an mgr with one directory, of other clients that change the directory, and of a mount.
 #[derive(Default)]
-struct World {
+struct Model {
     negative: Negative<u8>,
     there: BTreeSet<u8>,
     granted: Option<u8>,
@@ -157,7 +157,7 @@ struct World {
     known: usize,
 }
 
-impl World {
+impl Model {
     fn miss(&mut self) {
         if self.there.len() == usize::from(NAMES_USED) {
             return;
@@ -229,7 +229,7 @@ impl World {
         self.sent.swap_remove(which);
     }
 
-    fn given_back(&mut self, gone: &Gone) {
+    fn given_back(&mut self, gone: &DelegationToReturn) {
         if self.granted.is_some_and(|id| stateid(id) == gone.stateid) {
             self.granted = None;
         }
@@ -310,8 +310,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
     #[test]
     fn a_name_reported_as_absent_does_not_exist(steps in prop::collection::vec((0..20u8, any::<u8>()), 1..120)) {
-        let mut world = World::default();
-        steps.into_iter().for_each(|step| world.step(step));
+        let mut model = Model::default();
+        steps.into_iter().for_each(|step| model.step(step));
     }
 }
 
@@ -320,12 +320,12 @@ fn generated_histories_fill_the_cache() {
     let mut random = 1_u64;
     let mut known = 0;
     for _ in 0..3000 {
-        let mut world = World::default();
+        let mut model = Model::default();
         for _ in 0..200 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            world.step((((random >> 33) % 20) as u8, (random >> 48) as u8));
+            model.step((((random >> 33) % 20) as u8, (random >> 48) as u8));
         }
-        known += world.known;
+        known += model.known;
     }
     assert!(known > 10_000, "{known}");
 }

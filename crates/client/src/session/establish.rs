@@ -25,7 +25,7 @@ use xdr::Xdr;
 const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
 /// How often the client tries to end a session. Only a connection failure leads to another attempt.
-const GOODBYES: usize = 3;
+const END_TRIES: usize = 3;
 
 /// The parts of a session that the client has established: the connection, the client id, and the session itself.
 #[derive(Default)]
@@ -37,14 +37,14 @@ pub(super) struct Link {
     identity: Option<Identity>,
     /// The part of the reclaim of opens and locks that the client still has to do. If the session is lost before the
     /// reclaim is complete, the next session continues it.
-    owed: Owed,
+    pending_reclaim: PendingReclaim,
     epochs: u64,
     ever: bool,
 }
 
 /// The part of the reclaim of opens and locks that the client still has to do.
 #[derive(Default)]
-enum Owed {
+enum PendingReclaim {
     /// The client has nothing left to reclaim.
     #[default]
     Nothing,
@@ -180,9 +180,9 @@ impl Shared {
             _ => {}
         }
         // If the session is lost during the reclaim, the next session continues the reclaim, although the mgr then
-        // knows this client. So keep `owed` in that case.
+        // knows this client. So keep `pending_reclaim` in that case.
         if continuity == Continuity::Lost {
-            link.owed = Owed::Everything;
+            link.pending_reclaim = PendingReclaim::Everything;
         }
         // If the reply is lost, CREATE_SESSION with the same sequence number returns the same session.
         link.identity = Some(identity.clone());
@@ -194,12 +194,12 @@ impl Shared {
             self.let_go(&connection, replaced, by).await?;
         }
         let session = NewSession { shared: self, connection: &connection, epoch };
-        if matches!(link.owed, Owed::Everything) {
-            link.owed = Owed::End(self.held.reclaim(&session).await?);
+        if matches!(link.pending_reclaim, PendingReclaim::Everything) {
+            link.pending_reclaim = PendingReclaim::End(self.held.reclaim(&session).await?);
         }
-        if let Owed::End(refused) = &link.owed {
+        if let PendingReclaim::End(refused) = &link.pending_reclaim {
             self.end_reclaim(&session, refused).await?;
-            link.owed = Owed::Nothing;
+            link.pending_reclaim = PendingReclaim::Nothing;
         }
         link.epoch = Some(epoch);
         Ok(())
@@ -230,8 +230,8 @@ impl Shared {
     async fn dial(&self, link: &mut Link) -> Result<Connection> {
         let (net, limits) = (self.net.clone(), Limits { reserved_port: true, ..Limits::default() });
         let (callbacks, timeout) = (self.callbacks.clone(), self.options.connect_timeout);
-        let connected = match &self.options.door {
-            Some(door) => door.enter(callbacks, limits, net),
+        let connected = match &self.options.connector {
+            Some(connector) => connector.connect(callbacks, limits, net),
             None => Connection::connect(&self.address, callbacks, limits, net, timeout).await,
         };
         let connection = connected.map_err(|e| {
@@ -419,7 +419,7 @@ impl Shared {
         link.epoch = None;
         let Some(session) = lock(&self.table).session.take() else { return Ok(()) };
         let mut outcome = Ok(());
-        for _ in 0..GOODBYES {
+        for _ in 0..END_TRIES {
             outcome = self.leave(&mut link, &session).await;
             // Every step is idempotent, so the client can repeat all of them.
             if !matches!(&outcome, Err(error) if error.kind() == crate::ErrorKind::Connection) {

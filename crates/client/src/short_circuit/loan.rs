@@ -36,7 +36,7 @@ pub(crate) struct Loan {
 /// The error for an invalid loan: the file may contain bytes that the client must not see, or the client cannot read
 /// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Over;
+pub(crate) struct LoanEnded;
 
 impl Loan {
     /// Accepts a file that an iod lent under a capability that expires at `expires` (Unix seconds). May wait for the
@@ -73,17 +73,17 @@ impl Loan {
     ///
     /// # Errors
     /// The loan is invalid, and so are all bytes that were read.
-    pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Result<Option<Vec<ObjectRun>>, Over> {
+    pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Result<Option<Vec<ObjectRun>>, LoanEnded> {
         if now >= self.expires || !(self.is_there)() {
-            return Err(Over);
+            return Err(LoanEnded);
         }
         let all: u64 = extents.iter().map(|extent| extent.len).sum();
-        let mut buffer = Buffer::new(usize::try_from(all).map_err(|_| Over)?);
+        let mut buffer = Buffer::new(usize::try_from(all).map_err(|_| LoanEnded)?);
         let mut got = Vec::with_capacity(extents.len());
         let mut rest = buffer.bytes();
         for extent in extents {
             let (here, behind) = rest.split_at_mut(extent.len as usize);
-            let at = self.begin.checked_add(extent.offset).ok_or(Over)?;
+            let at = self.begin.checked_add(extent.offset).ok_or(LoanEnded)?;
             got.push(self.read_at(here, at)?);
             rest = behind;
         }
@@ -110,30 +110,30 @@ impl Loan {
 
     /// Reads bytes at file offset `at`, if they are in the page cache. Returns the number of bytes, which may be
     /// smaller than the buffer.
-    fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<u64, Over> {
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<u64, LoanEnded> {
         loop {
             match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], at, self.flags) {
                 Ok(got) => return Ok(got as u64),
                 Err(Errno::AGAIN) => return Ok(0),
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(Over),
+                Err(_) => return Err(LoanEnded),
             }
         }
     }
 
     /// Checks that the loan is valid. Returns the length of the file, and whether a part of the file is not allocated.
-    fn checked(&self) -> Result<(u64, bool), Over> {
+    fn checked(&self) -> Result<(u64, bool), LoanEnded> {
         let mut mark = [0; wire::native::LOAN_MARK_MAX];
-        let mark = mark.get_mut(..self.mark.len()).ok_or(Over)?;
+        let mark = mark.get_mut(..self.mark.len()).ok_or(LoanEnded)?;
         if self.read_at(mark, 0)? < self.mark.len() as u64 || *mark != *self.mark {
-            return Err(Over);
+            return Err(LoanEnded);
         }
         match rustix::fs::fstat(&self.file) {
             Ok(Stat { st_nlink: 1.., st_size, st_blocks, .. }) => {
-                let end = u64::try_from(st_size).map_err(|_| Over)?;
+                let end = u64::try_from(st_size).map_err(|_| LoanEnded)?;
                 Ok((end, u64::try_from(st_blocks).is_ok_and(|blocks| blocks * STAT_BLOCK < end)))
             }
-            _ => Err(Over),
+            _ => Err(LoanEnded),
         }
     }
 }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     impl Lent {
-        fn read(&self, now: u64, extents: &[(u64, u64)]) -> Result<Option<Vec<ObjectRun>>, Over> {
+        fn read(&self, now: u64, extents: &[(u64, u64)]) -> Result<Option<Vec<ObjectRun>>, LoanEnded> {
             let extents: Vec<_> =
                 extents.iter().map(|(offset, len)| ByteRange { offset: *offset, len: *len }).collect();
             self.loan.read(now, &extents)
@@ -213,7 +213,7 @@ mod tests {
             [data(b"8"), data(b"234"), data(b"9"), ObjectRun::Beyond(4), ObjectRun::Beyond(7)]
         );
         assert_eq!(read(&[]), []);
-        assert_eq!(lent.read(99, &[(u64::MAX - 5, 1)]), Err(Over), "the offset is beyond the largest file offset");
+        assert_eq!(lent.read(99, &[(u64::MAX - 5, 1)]), Err(LoanEnded), "the offset is beyond the largest file offset");
         lent.file.set_len(BEGIN + 3).unwrap();
         assert_eq!(read(&[(0, 10)]), [data(b"012"), ObjectRun::Beyond(7)]);
     }

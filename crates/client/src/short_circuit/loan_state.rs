@@ -1,9 +1,9 @@
 //! The loan state of an object: when the client requests a loan, uses it, gives it up, and requests it again.
 
 /// Number of reads of an object before the client requests a loan, because a loan does not pay for one or two reads.
-const PATIENCE: u32 = 2;
+const READS_BEFORE_LOAN: u32 = 2;
 /// Number of reads before the client requests a loan again, after a failed request or after it gave up a loan.
-const LATER: u32 = 32;
+const READS_BEFORE_RETRY: u32 = 32;
 
 /// The loan state of one object; `L` is the type of a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,20 +20,20 @@ pub(crate) enum LoanState<L> {
 
 /// Where a read of the object gets its bytes, and whether it requests a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Turn<L> {
+pub(crate) enum ReadFrom<L> {
     /// Read from the file of this loan.
-    Lent(L),
+    Loan(L),
     /// Send the read to the iod.
-    Usual,
-    /// Send the read to the iod, and also request a loan. The caller records the reply with [`LoanState::told`].
-    UsualAndAsk,
+    Iod,
+    /// Send the read to the iod, and also request a loan. The caller records the reply with [`LoanState::replied`].
+    IodAndAsk,
 }
 
 /// The reply to a request for a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Told<L> {
+pub(crate) enum LoanReply<L> {
     /// The iod granted this loan.
-    Lent(L),
+    Granted(L),
     /// The iod granted no loan now, but may grant one later.
     NotNow,
     /// The iod will never grant a loan that the client can use.
@@ -42,40 +42,40 @@ pub(crate) enum Told<L> {
 
 impl<L> Default for LoanState<L> {
     fn default() -> Self {
-        LoanState::Without(PATIENCE)
+        LoanState::Without(READS_BEFORE_LOAN)
     }
 }
 
 impl<L: Clone + PartialEq> LoanState<L> {
     /// Counts a read of the object, and returns where the read gets its bytes.
-    pub(crate) fn read(&mut self) -> Turn<L> {
+    pub(crate) fn read(&mut self) -> ReadFrom<L> {
         match self {
-            LoanState::Lent(loan) => Turn::Lent(loan.clone()),
-            LoanState::Asking | LoanState::Never => Turn::Usual,
+            LoanState::Lent(loan) => ReadFrom::Loan(loan.clone()),
+            LoanState::Asking | LoanState::Never => ReadFrom::Iod,
             LoanState::Without(0) => {
                 *self = LoanState::Asking;
-                Turn::UsualAndAsk
+                ReadFrom::IodAndAsk
             }
             LoanState::Without(left) => {
                 *left -= 1;
-                Turn::Usual
+                ReadFrom::Iod
             }
         }
     }
 
     /// Records the reply to a request for a loan.
-    pub(crate) fn told(&mut self, told: Told<L>) {
-        *self = match told {
-            Told::Lent(loan) => LoanState::Lent(loan),
-            Told::NotNow => LoanState::Without(LATER),
-            Told::Never => LoanState::Never,
+    pub(crate) fn replied(&mut self, reply: LoanReply<L>) {
+        *self = match reply {
+            LoanReply::Granted(loan) => LoanState::Lent(loan),
+            LoanReply::NotNow => LoanState::Without(READS_BEFORE_RETRY),
+            LoanReply::Never => LoanState::Never,
         };
     }
 
     /// Gives up a loan, unless another loan has already replaced it.
     pub(crate) fn give_up(&mut self, loan: &L) {
         if matches!(self, LoanState::Lent(held) if held == loan) {
-            *self = LoanState::Without(LATER);
+            *self = LoanState::Without(READS_BEFORE_RETRY);
         }
     }
 }
@@ -100,19 +100,19 @@ mod tests {
     }
 
     fn walk(history: &[usize]) {
-        let mut standing = LoanState::<u32>::default();
+        let mut state = LoanState::<u32>::default();
         // The model: the current loan, whether a request for a loan is in flight, and the number of reads until the
         // next request. Then whether a loan is possible at all, and the last loan number.
-        let (mut held, mut asking, mut left, mut hope, mut next) = (None, false, PATIENCE, true, 0);
+        let (mut held, mut asking, mut left, mut hope, mut next) = (None, false, READS_BEFORE_LOAN, true, 0);
         for event in history {
             match event {
                 0 => {
-                    let turn = standing.read();
+                    let turn = state.read();
                     match held {
-                        Some(loan) => assert_eq!(turn, Turn::Lent(loan), "{history:?}"),
-                        None if asking || !hope || left > 0 => assert_eq!(turn, Turn::Usual, "{history:?}"),
+                        Some(loan) => assert_eq!(turn, ReadFrom::Loan(loan), "{history:?}"),
+                        None if asking || !hope || left > 0 => assert_eq!(turn, ReadFrom::Iod, "{history:?}"),
                         None => {
-                            assert_eq!(turn, Turn::UsualAndAsk, "{history:?}");
+                            assert_eq!(turn, ReadFrom::IodAndAsk, "{history:?}");
                             asking = true;
                         }
                     }
@@ -122,36 +122,36 @@ mod tests {
                 1..=3 if !asking => {}
                 1 => {
                     next += 1;
-                    standing.told(Told::Lent(next));
+                    state.replied(LoanReply::Granted(next));
                     (held, asking) = (Some(next), false);
                 }
                 2 => {
-                    standing.told(Told::NotNow);
-                    (asking, left) = (false, LATER);
+                    state.replied(LoanReply::NotNow);
+                    (asking, left) = (false, READS_BEFORE_RETRY);
                 }
                 3 => {
-                    standing.told(Told::Never);
+                    state.replied(LoanReply::Never);
                     (asking, hope) = (false, false);
                 }
                 4 => {
                     let newest = next;
-                    standing.give_up(&newest);
+                    state.give_up(&newest);
                     if held == Some(newest) {
-                        (held, left) = (None, LATER);
+                        (held, left) = (None, READS_BEFORE_RETRY);
                     }
                 }
-                _ => standing.give_up(&u32::MAX),
+                _ => state.give_up(&u32::MAX),
             }
         }
     }
 
     #[test]
     fn a_refused_loan_is_requested_again_after_some_reads() {
-        let mut standing = LoanState::<u32>::default();
-        for wait in [PATIENCE, LATER, LATER] {
-            assert!((0..wait).all(|_| standing.read() == Turn::Usual));
-            assert_eq!(standing.read(), Turn::UsualAndAsk);
-            standing.told(Told::NotNow);
+        let mut state = LoanState::<u32>::default();
+        for wait in [READS_BEFORE_LOAN, READS_BEFORE_RETRY, READS_BEFORE_RETRY] {
+            assert!((0..wait).all(|_| state.read() == ReadFrom::Iod));
+            assert_eq!(state.read(), ReadFrom::IodAndAsk);
+            state.replied(LoanReply::NotNow);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! All loans of a mount. Their number is limited, so that the process has enough free file descriptors.
 
-use super::loan_state::{LoanState, Told, Turn};
-use super::{Loan, Over};
+use super::loan_state::{LoanReply, LoanState, ReadFrom};
+use super::{Loan, LoanEnded};
 use crate::drivers::native::ObjectRun;
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ const LOANS_MAX: u64 = 4096;
 
 /// The loan state of one object of a layout.
 #[derive(Default)]
-pub(crate) struct Place(Mutex<LoanState<Held>>);
+pub(crate) struct ObjectLoan(Mutex<LoanState<Held>>);
 
 /// A loan, and whether a read used it since the last eviction check.
 #[derive(Clone)]
@@ -35,42 +35,42 @@ pub(crate) enum Read {
     Done(Vec<ObjectRun>),
     /// The caller must send the read to the iod.
     Ask,
-    /// The caller must send the read to the iod, and also request a loan ([`Loans::told`]).
+    /// The caller must send the read to the iod, and also request a loan ([`Loans::replied`]).
     AskAndBorrow,
 }
 
 /// The loans of a mount, in the order in which they are evicted.
 pub(crate) struct Loans {
     most: usize,
-    loans: Mutex<VecDeque<Shelved>>,
+    loans: Mutex<VecDeque<QueuedLoan>>,
 }
 
 /// A loan in the eviction queue, and the loan state of its object. Both may have been dropped with the layout.
-struct Shelved {
-    place: Weak<Place>,
+struct QueuedLoan {
+    object: Weak<ObjectLoan>,
     loan: Weak<Loan>,
     used: Arc<AtomicBool>,
 }
 
-impl Place {
-    fn standing(&self) -> MutexGuard<'_, LoanState<Held>> {
+impl ObjectLoan {
+    fn state(&self) -> MutexGuard<'_, LoanState<Held>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads extents from the loan at time `now` (Unix seconds), if the object has a loan.
     pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Read {
-        let turn = self.standing().read();
+        let turn = self.state().read();
         let held = match turn {
-            Turn::Lent(held) => held,
-            Turn::Usual => return Read::Ask,
-            Turn::UsualAndAsk => return Read::AskAndBorrow,
+            ReadFrom::Loan(held) => held,
+            ReadFrom::Iod => return Read::Ask,
+            ReadFrom::IodAndAsk => return Read::AskAndBorrow,
         };
         held.used.store(true, Relaxed);
         match held.loan.read(now, extents) {
             Ok(Some(found)) => Read::Done(found),
             Ok(None) => Read::Ask,
-            Err(Over) => {
-                self.standing().give_up(&held);
+            Err(LoanEnded) => {
+                self.state().give_up(&held);
                 Read::Ask
             }
         }
@@ -90,28 +90,28 @@ impl Loans {
     }
 
     /// Records the reply to a request for the loan of an object, whose layout the client may have dropped.
-    pub(crate) fn told(&self, place: &Weak<Place>, told: Told<Loan>) {
-        let Some(there) = place.upgrade() else { return };
-        let told = match told {
-            Told::Lent(loan) => {
+    pub(crate) fn replied(&self, object: &Weak<ObjectLoan>, reply: LoanReply<Loan>) {
+        let Some(object_loan) = object.upgrade() else { return };
+        let reply = match reply {
+            LoanReply::Granted(loan) => {
                 let held = Held { loan: Arc::new(loan), used: Arc::default() };
                 let (loan, used) = (Arc::downgrade(&held.loan), held.used.clone());
-                self.put(Shelved { place: place.clone(), loan, used });
-                Told::Lent(held)
+                self.put(QueuedLoan { object: object.clone(), loan, used });
+                LoanReply::Granted(held)
             }
-            Told::NotNow => Told::NotNow,
-            Told::Never => Told::Never,
+            LoanReply::NotNow => LoanReply::NotNow,
+            LoanReply::Never => LoanReply::Never,
         };
-        there.standing().told(told);
+        object_loan.state().replied(reply);
     }
 
     /// Adds a loan to the eviction queue. If there are too many loans, evicts the oldest loan that no read used
     /// recently.
-    fn put(&self, new: Shelved) {
+    fn put(&self, new: QueuedLoan) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         if loans.len() >= self.most {
             // Remove the loans from the queue that the client gave up or dropped with their layouts.
-            loans.retain(|shelved| shelved.loan.strong_count() > 0);
+            loans.retain(|queued| queued.loan.strong_count() > 0);
         }
         let mut looks = loans.len();
         while loans.len() >= self.most
@@ -120,8 +120,8 @@ impl Loans {
             if looks > 0 && oldest.used.swap(false, Relaxed) {
                 looks -= 1;
                 loans.push_back(oldest);
-            } else if let (Some(place), Some(loan)) = (oldest.place.upgrade(), oldest.loan.upgrade()) {
-                place.standing().give_up(&Held { loan, used: oldest.used });
+            } else if let (Some(object), Some(loan)) = (oldest.object.upgrade(), oldest.loan.upgrade()) {
+                object.state().give_up(&Held { loan, used: oldest.used });
             }
         }
         loans.push_back(new);
@@ -148,32 +148,33 @@ mod tests {
         static FILES: std::cell::RefCell<Vec<tempfile::NamedTempFile>> = const { std::cell::RefCell::new(Vec::new()) };
     }
 
-    fn reads(place: &Place) -> bool {
-        matches!(place.read(0, &[ByteRange { offset: 0, len: 3 }]), Read::Done(found) if found == [ObjectRun::Data(Bytes::from_static(b"byt"))])
+    fn reads(object: &ObjectLoan) -> bool {
+        let read = object.read(0, &[ByteRange { offset: 0, len: 3 }]);
+        matches!(read, Read::Done(found) if found == [ObjectRun::Data(Bytes::from_static(b"byt"))])
     }
 
     /// Creates an object with a loan, by reading until a read requests one.
-    fn borrowed(loans: &Loans) -> Arc<Place> {
-        let place = Arc::new(Place::default());
-        while !matches!(place.read(0, &[]), Read::AskAndBorrow) {}
-        loans.told(&Arc::downgrade(&place), Told::Lent(loan()));
-        place
+    fn borrowed(loans: &Loans) -> Arc<ObjectLoan> {
+        let object = Arc::new(ObjectLoan::default());
+        while !matches!(object.read(0, &[]), Read::AskAndBorrow) {}
+        loans.replied(&Arc::downgrade(&object), LoanReply::Granted(loan()));
+        object
     }
 
-    fn held(place: &Place) -> bool {
-        matches!(&*place.standing(), LoanState::Lent(_))
+    fn held(object: &ObjectLoan) -> bool {
+        matches!(&*object.state(), LoanState::Lent(_))
     }
 
     #[test]
     fn beyond_the_limit_the_least_recently_used_loan_ends() {
         let loans = Loans::of(8);
-        let mut places = Vec::new();
+        let mut loan_states = Vec::new();
         for n in 0..50 {
-            places.push(borrowed(&loans));
-            let there: Vec<usize> = (0..places.len()).filter(|n| held(&places[*n])).collect();
-            assert_eq!(there, (places.len().saturating_sub(8)..=n).collect::<Vec<_>>());
+            loan_states.push(borrowed(&loans));
+            let lent: Vec<usize> = (0..loan_states.len()).filter(|n| held(&loan_states[*n])).collect();
+            assert_eq!(lent, (loan_states.len().saturating_sub(8)..=n).collect::<Vec<_>>());
         }
-        assert!(places[42..].iter().all(|place| reads(place)));
+        assert!(loan_states[42..].iter().all(|object| reads(object)));
         // Adding loans evicts unused loans, but not a loan that reads keep using.
         let favourite = borrowed(&loans);
         for _ in 0..100 {
@@ -188,24 +189,24 @@ mod tests {
     #[test]
     fn a_dropped_place_ends_its_loan() {
         let loans = Loans::of(8);
-        let place = borrowed(&loans);
+        let object = borrowed(&loans);
         let loan = loans.loans.lock().unwrap()[0].loan.clone();
         assert_eq!(loan.strong_count(), 1);
-        drop(place);
+        drop(object);
         assert_eq!(loan.strong_count(), 0, "the descriptor of the loan is still open");
         // The client dropped the layout of the object while the request for the loan was in flight, so the loan is
         // closed.
-        let gone = Arc::downgrade(&Arc::new(Place::default()));
-        loans.told(&gone, Told::Lent(self::loan()));
+        let gone = Arc::downgrade(&Arc::new(ObjectLoan::default()));
+        loans.replied(&gone, LoanReply::Granted(self::loan()));
         assert_eq!(loans.loans.lock().unwrap().len(), 1);
     }
 
     #[test]
     fn the_limit_holds_when_all_loans_are_in_use() {
         let loans = Loans::of(4);
-        let places: Vec<_> = (0..4).map(|_| borrowed(&loans)).collect();
-        assert!(places.iter().all(|place| reads(place)));
+        let loan_states: Vec<_> = (0..4).map(|_| borrowed(&loans)).collect();
+        assert!(loan_states.iter().all(|object| reads(object)));
         let fifth = borrowed(&loans);
-        assert!(held(&fifth) && !held(&places[0]) && places[1..].iter().all(|place| held(place)));
+        assert!(held(&fifth) && !held(&loan_states[0]) && loan_states[1..].iter().all(|object| held(object)));
     }
 }

@@ -7,7 +7,7 @@
 use crate::abi::fopen;
 use crate::coherence::Coherence;
 use crate::coherence::open_pages::PageUse;
-use crate::coherence::write_back::NotAlone;
+use crate::coherence::write_back::NotDelegated;
 use crate::coherence::writers::Writing;
 use client::{Access, File};
 use types::{Attrs, ByteRange};
@@ -64,9 +64,9 @@ impl Coherence {
             self.replied_surely(number, &Attrs { size: 0, ..attrs });
             true
         } else if self.write_back.is_on() && file.is_alone() {
-            self.agree_surely(number, &attrs).await
+            self.correct_for_page_cache(number, &attrs).await
         } else {
-            self.agree_whole(thread, number, &attrs).await;
+            self.correct_if_needed(thread, number, &attrs).await;
             true
         };
         Found { changed, sure }
@@ -88,7 +88,7 @@ impl Coherence {
                 self.size_may_change(number);
                 Admission { how: keep, writing }
             }
-            Err(NotAlone) => past,
+            Err(NotDelegated) => past,
         }
     }
 
@@ -117,7 +117,7 @@ impl Coherence {
         }
         // A direct write that ended before this open was in the table did not make the kernel drop its pages. So let
         // the kernel keep its pages only if the record has no direct write since this open.
-        let keeps = how & fopen::KEEP_CACHE != 0 && !self.cache.is_written_past(number);
+        let keeps = how & fopen::KEEP_CACHE != 0 && !self.cache.is_written_directly(number);
         if keeps { how } else { how & !fopen::KEEP_CACHE }
     }
 }

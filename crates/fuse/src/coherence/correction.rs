@@ -19,16 +19,16 @@ const EBUSY: Errno = Errno(16);
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long a read or write of a file that other clients use waits for the correction before it fails.
 const LONG: Duration = Duration::from_secs(20);
-/// Number of locks that serialize corrections. Corrections of files with the same inode number modulo `TURNS` run one
-/// after the other.
-const TURNS: usize = 64;
+/// Number of locks that serialize corrections. Corrections of files with the same inode number modulo
+/// `CORRECTION_LOCKS` run one after the other.
+const CORRECTION_LOCKS: usize = 64;
 
-/// The locks that serialize corrections, by inode number modulo [`TURNS`].
-pub(super) struct Turns([tokio::sync::Mutex<()>; TURNS]);
+/// The locks that serialize corrections, by inode number modulo [`CORRECTION_LOCKS`].
+pub(super) struct CorrectionLocks([tokio::sync::Mutex<()>; CORRECTION_LOCKS]);
 
-impl Default for Turns {
+impl Default for CorrectionLocks {
     fn default() -> Self {
-        Turns(std::array::from_fn(|_| tokio::sync::Mutex::default()))
+        CorrectionLocks(std::array::from_fn(|_| tokio::sync::Mutex::default()))
     }
 }
 
@@ -43,7 +43,7 @@ impl Coherence {
     /// Makes the kernel cache the given attributes of a file before it writes the file through the page cache. Returns
     /// whether that succeeded. The kernel replaces bytes after its cached end of the file by zeros, so a wrong size
     /// loses data.
-    pub(super) async fn agree_surely(&self, number: u64, attrs: &Attrs) -> bool {
+    pub(super) async fn correct_for_page_cache(&self, number: u64, attrs: &Attrs) -> bool {
         if self.write_back.is_written(number) {
             return true;
         }
@@ -56,8 +56,8 @@ impl Coherence {
     /// Makes the kernel cache the given attributes of a regular file, unless the kernel's own attributes are newer.
     /// Waits at most [`PATIENCE`]. Used before replies that contain attributes. For a file that other clients use, the
     /// kernel drops its pages before the mount requests the attributes.
-    pub(super) async fn agree(&self, thread: u32, number: u64, attrs: &Attrs) {
-        let _ = tokio::time::timeout(PATIENCE, self.agree_whole(thread, number, attrs)).await;
+    pub(super) async fn correct_for_reply(&self, thread: u32, number: u64, attrs: &Attrs) {
+        let _ = tokio::time::timeout(PATIENCE, self.correct_if_needed(thread, number, attrs)).await;
     }
 
     /// Makes the kernel cache the given attributes before a read or write of a file that other clients use. The kernel
@@ -65,8 +65,8 @@ impl Coherence {
     ///
     /// # Errors
     /// EIO: the kernel's cached attributes cannot be corrected in time.
-    pub(super) async fn agree_to_move_data(&self, number: u64, attrs: &Attrs) -> Result<(), Errno> {
-        let told = async {
+    pub(super) async fn correct_for_data(&self, number: u64, attrs: &Attrs) -> Result<(), Errno> {
+        let correction = async {
             let (mut attrs, mut attempt) = (*attrs, 0);
             loop {
                 let Some(coherence) = self.shared() else { return };
@@ -85,12 +85,12 @@ impl Coherence {
                 attrs = self.present_attrs(number).await.unwrap_or(attrs);
             }
         };
-        tokio::time::timeout(LONG, told).await.map_err(|_| EIO)
+        tokio::time::timeout(LONG, correction).await.map_err(|_| EIO)
     }
 
-    /// Does the work of [`Coherence::agree`] without a time limit. Only for requests whose thread does not have the
-    /// inode locked.
-    pub(super) async fn agree_whole(&self, thread: u32, number: u64, attrs: &Attrs) {
+    /// Does the work of [`Coherence::correct_for_reply`] without a time limit. Only for requests whose thread does
+    /// not have the inode locked.
+    pub(super) async fn correct_if_needed(&self, thread: u32, number: u64, attrs: &Attrs) {
         let shared = self.write_back.is_shared(number) && self.kernel_sizes.set_by(thread).is_none();
         if (shared || self.needs_correction(thread, number, attrs))
             && let Some(coherence) = self.shared()
@@ -115,14 +115,14 @@ impl Coherence {
     /// EBUSY: the kernel writes or has written the file through its page cache since the correction began, so the
     /// kernel's attributes are newer.
     pub(crate) fn own_setattr(&self, thread: u32, number: u64, args: &SetAttr) -> Option<Result<Attrs, Errno>> {
-        let told = self.kernel_sizes.set_by(thread)?;
+        let setting = self.kernel_sizes.set_by(thread)?;
         let (written, shared) = (self.write_back.is_written(number), self.write_back.is_shared(number));
         // The kernel has locked the inode for this SETATTR, so no program can write between this check and the reply.
         let sizes = args.valid & fattr::SIZE != 0;
-        if written && !(shared && told.is_of_shared() && (!sizes || told.is_untouched())) {
+        if written && !(shared && setting.is_of_shared() && (!sizes || setting.is_untouched())) {
             return Some(Err(EBUSY));
         }
-        let attrs = told.attrs();
+        let attrs = setting.attrs();
         Some(Ok(Attrs { size: if sizes { args.size } else { attrs.size }, ..attrs }))
     }
 
@@ -131,24 +131,24 @@ impl Coherence {
     pub(super) fn correct(self: Arc<Self>, number: u64, attrs: Attrs, times: bool) -> tokio::task::JoinHandle<bool> {
         let coherence = self;
         tokio::spawn(async move {
-            let _turn = coherence.turns.0[number as usize % TURNS].lock().await;
-            let (told, shared) = (coherence.clone(), coherence.write_back.is_shared(number));
+            let _lock = coherence.correction_locks.0[number as usize % CORRECTION_LOCKS].lock().await;
+            let (of, shared) = (coherence.clone(), coherence.write_back.is_shared(number));
             let runtime = tokio::runtime::Handle::current();
-            let correct = move || corrected(&told, &runtime, number, attrs, (shared, times));
+            let correct = move || corrected(&of, &runtime, number, attrs, (shared, times));
             match tokio::task::spawn_blocking(correct).await {
                 Ok(Ok(changed)) => {
-                    let believed = changed.unwrap_or(attrs);
+                    let cached = changed.unwrap_or(attrs);
                     match shared {
                         // The correction of a file that other clients use may leave another modification time in the
-                        // kernel's cache, so the record must not contain `believed`.
+                        // kernel's cache, so the record must not contain `cached`.
                         true => coherence.cache.is_unknown(number),
-                        false => coherence.cache.has_now(number, &believed),
+                        false => coherence.cache.has_now(number, &cached),
                     }
-                    coherence.write_back.reaches(number, believed.size);
+                    coherence.write_back.reaches(number, cached.size);
                     // The kernel's cached pages may be as old as the attributes before the correction, so the kernel
                     // has to drop the pages.
                     if changed.is_some() && !coherence.write_back.is_written(number) {
-                        coherence.forget_pages(number).await;
+                        coherence.drop_pages(number).await;
                     }
                     true
                 }
@@ -183,10 +183,10 @@ fn corrected(
         };
         of.kernel_sizes.correct(number, &attrs, (shared, times), refresh)
     };
-    let thread = self_requests::spawn("fuse-beliefs".to_owned(), correct)?;
+    let thread = self_requests::spawn("fuse-correction".to_owned(), correct)?;
     // Execute the calls that need this process's descriptors, until the separate thread has ended.
     while asked.recv().is_ok() {
-        let written = if shared { coherence.have_pages_written(number, ByteRange::ALL) } else { Ok(()) };
+        let written = if shared { coherence.drop_pages_blocking(number, ByteRange::ALL) } else { Ok(()) };
         let _ = answer.send(written.and_then(|()| runtime.block_on(coherence.present_attrs(number))));
     }
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that corrects it panicked")))

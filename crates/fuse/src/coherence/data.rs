@@ -2,7 +2,7 @@
 
 use crate::Errno;
 use crate::coherence::Coherence;
-use crate::coherence::mmap::{Back, Fill, Past};
+use crate::coherence::mmap::{DirectWriteGuard, PageReadGuard, WriteBackGuard};
 use crate::coherence::open_pages::PageUse;
 use crate::opens::OpenFile;
 use bytes::Bytes;
@@ -10,21 +10,21 @@ use client::Segment;
 use types::{Attrs, ByteRange, SetAttrs, SetTime};
 
 impl Coherence {
-    /// Records that a READ begins: a direct read if `past`, otherwise a read into the kernel's page cache. The caller
+    /// Records that a READ begins: a direct read if `direct`, otherwise a read into the kernel's page cache. The caller
     /// passes the bytes for the kernel to the returned guard.
     pub(crate) fn read_begins<'a>(
         &self,
         number: u64,
         pages: &'a PageUse,
         range: ByteRange,
-        past: bool,
-    ) -> Option<Fill<'a>> {
-        if !past && self.is_shared(number) {
+        direct: bool,
+    ) -> Option<PageReadGuard<'a>> {
+        if !direct && self.is_shared(number) {
             // Record the pages before the read. The kernel may send a GETATTR during a read-ahead, and the mount then
             // has to make it drop these pages.
-            self.let_pages_linger(number, pages);
+            self.keep_pages_briefly(number, pages);
         }
-        let fills = !past && !pages.is_cached() && !self.write_back.is_written(number);
+        let fills = !direct && !pages.is_cached() && !self.write_back.is_written(number);
         fills.then(|| pages.mapped().fill(range))
     }
 
@@ -55,7 +55,7 @@ impl Coherence {
         pages: &'a PageUse,
         (offset, data): (u64, &Bytes),
         (of_pages, appends): (bool, bool),
-    ) -> Option<Past<'a>> {
+    ) -> Option<DirectWriteGuard<'a>> {
         let len = data.len() as u64;
         // The kernel raises its cached size when it receives the reply to the WRITE, so record the new size now.
         match self.write_back.is_on() || appends {
@@ -70,26 +70,26 @@ impl Coherence {
             }
             (false, false) => {
                 let range = if appends { ByteRange::ALL } else { ByteRange { offset, len } };
-                Some(pages.mapped().write_past(range).await)
+                Some(pages.mapped().begin_direct_write(range).await)
             }
         }
     }
 
     /// Records that a direct write has ended. Makes the kernel drop pages that it may have read before the written
     /// bytes arrived.
-    pub(crate) async fn write_ended(&self, number: u64, past: Past<'_>) {
+    pub(crate) async fn write_ended(&self, number: u64, write: DirectWriteGuard<'_>) {
         if self.write_back.is_on() {
             // Record the write before the check for readers of pages. Otherwise an open between both keeps pages that
             // are older than the write.
-            self.cache.written_past(number);
+            self.cache.written_directly(number);
         }
         if self.pages.are_read(number) {
             // The kernel dropped the pages of this range before it sent the write. But the kernel may have read some of
             // these pages again before the bytes arrived, so make it drop them again.
-            Box::pin(self.forget_pages(number)).await;
-        } else if let Some((range, mark)) = past.written() {
-            Box::pin(self.forget_pages_of(number, range)).await;
-            past.forgotten(mark);
+            Box::pin(self.drop_pages(number)).await;
+        } else if let Some((range, mark)) = write.written() {
+            Box::pin(self.drop_pages_of(number, range)).await;
+            write.pages_dropped(mark);
         }
     }
 
@@ -115,7 +115,7 @@ impl Coherence {
             }
             return Ok(());
         }
-        let (_back, runs): (Back<'_>, _) = open.pages.mapped().write_back(offset, &data);
+        let (_back, runs): (WriteBackGuard<'_>, _) = open.pages.mapped().write_back(offset, &data);
         let runs = runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run)));
         Ok(open.file.write_list_behind(runs.collect()).await?)
     }
@@ -148,16 +148,16 @@ impl Coherence {
     /// Returns whether `mtime` is the modification time that the mount last sent to the kernel, so that no program
     /// has set it.
     pub(crate) fn is_time_of_mount(&self, number: u64, mtime: Option<SetTime>) -> bool {
-        let told = self.cache.size_and_time(number).map(|(_, mtime)| SetTime::To(mtime));
-        told.is_some() && mtime == told
+        let cached = self.cache.size_and_time(number).map(|(_, mtime)| SetTime::To(mtime));
+        cached.is_some() && mtime == cached
     }
 
     /// Records that a program has locked an open file. Makes the kernel drop its cached pages, and corrects its
     /// cached size.
     pub(crate) async fn lock_taken(&self, thread: u32, number: u64, open: &OpenFile) -> Result<(), Errno> {
-        self.forget_pages(number).await;
+        self.drop_pages(number).await;
         let attrs = open.file.refresh().await?;
-        self.agree_whole(thread, number, &attrs).await;
+        self.correct_if_needed(thread, number, &attrs).await;
         Ok(())
     }
 

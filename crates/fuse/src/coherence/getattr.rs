@@ -4,7 +4,7 @@
 use crate::Errno;
 use crate::caller_syscall::{self, Call};
 use crate::coherence::Coherence;
-use crate::coherence::open_pages::Asks;
+use crate::coherence::open_pages::GetattrGuard;
 use crate::opens::OpenFile;
 use std::time::Duration;
 use types::{Attrs, ByteRange};
@@ -47,8 +47,8 @@ impl Caller {
 impl Coherence {
     /// Records that the kernel requests the attributes of a file; dropping the returned guard ends the request.
     /// Returns `None` if the file is not open.
-    pub(crate) fn getattr_begins(&self, number: u64) -> Option<Asks> {
-        self.pages.attributes_are_asked(number)
+    pub(crate) fn getattr_begins(&self, number: u64) -> Option<GetattrGuard> {
+        self.pages.begin_getattr(number)
     }
 
     /// Returns the delegation under which the kernel may read an open file from its pages. The flag says whether the
@@ -75,9 +75,9 @@ impl Coherence {
         // The reply contains the modification time that the kernel has cached, even if this mount has written the file
         // after that time: with a new time, the kernel drops its pages. The old time gets no lifetime, so a program
         // that requests the time receives the new one.
-        let (attrs, told) = (open.file.attrs(), self.cache.told_time(number)?);
-        let valid = if told == attrs.mtime { self.attrs_valid } else { Duration::ZERO };
-        Some((Attrs { mtime: told, ..attrs }, valid))
+        let (attrs, sent) = (open.file.attrs(), self.cache.sent_mtime(number)?);
+        let valid = if sent == attrs.mtime { self.attrs_valid } else { Duration::ZERO };
+        Some((Attrs { mtime: sent, ..attrs }, valid))
     }
 
     /// Makes the kernel drop stale pages before the mount requests the attributes of a file from the mgr.
@@ -85,13 +85,13 @@ impl Coherence {
         let delegation = Coherence::delegation(open);
         let shared = self.write_back.is_shared(number);
         let read = self.pages.are_read(number) && (self.write_back.is_on() || open.is_some());
-        let lingers = self.pages.do_linger(number);
+        let lingers = self.pages.keeps_shared_pages(number);
         let older = delegation.is_some_and(|(_, older)| older);
         let stale = shared || older || (read || lingers) && self.is_shared(number);
         if stale {
             // The kernel requests attributes before each read and write, so each read and write begins without stale
             // pages.
-            Box::pin(self.forget_pages(number)).await;
+            Box::pin(self.drop_pages(number)).await;
             if let (Some(open), Some((number, _))) = (open, delegation) {
                 open.pages.pages_begin_under(number);
             }
@@ -112,7 +112,7 @@ impl Coherence {
         open: Option<&OpenFile>,
         (before, attrs): (Before, &Attrs),
     ) -> Result<(), Errno> {
-        let forgot = || self.is_shared(number) && self.pages.were_forgotten(number, UNDER_WAY);
+        let forgot = || self.is_shared(number) && self.pages.had_recent_invalidation(number, UNDER_WAY);
         if !self.write_back.is_on() && (before.stale || forgot()) {
             // The kernel dropped pages after it sent this request, so it discards the reply. Make it request the size
             // again.
@@ -130,9 +130,9 @@ impl Coherence {
             (Caller::SeeksTheEnd, Some(open)) => Box::pin(self.raise_size(open, attrs.size)).await,
             (Caller::MovesData(range), _) if by_program => {
                 self.write_back.thread_writes(number, thread, range);
-                Box::pin(self.agree_to_move_data(number, attrs)).await?;
+                Box::pin(self.correct_for_data(number, attrs)).await?;
             }
-            _ => self.agree(thread, number, attrs).await,
+            _ => self.correct_for_reply(thread, number, attrs).await,
         }
         Ok(())
     }

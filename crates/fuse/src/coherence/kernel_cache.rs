@@ -24,14 +24,14 @@ struct Record {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Cached {
     /// Change attribute and size that the kernel last received in a reply.
-    told: (u64, u64),
+    sent: (u64, u64),
     /// The modification time that the kernel last received in a reply.
-    told_time: Timestamp,
+    sent_mtime: Timestamp,
     /// Change attribute and size of the file version to which the kernel's cached pages belong.
     pages: Option<(u64, u64)>,
     /// Whether a direct write of this mount has bypassed the page cache since the last open. The kernel's pages may
     /// then be older than the attributes.
-    past: bool,
+    bypassed: bool,
     /// Size and modification time that the kernel has cached, or `None` if the mount does not know them. The kernel
     /// keeps the time itself only with write-back.
     size: Option<(u64, Timestamp)>,
@@ -48,17 +48,17 @@ impl KernelCache {
 
     /// Records that the kernel receives an entry with the given attributes. The kernel never discards the first entry
     /// of a file.
-    pub(super) fn entry_told(&self, number: u64, attrs: &Attrs) {
+    pub(super) fn entry_sent(&self, number: u64, attrs: &Attrs) {
         let first = || Cached {
-            told: version(attrs),
-            told_time: attrs.mtime,
+            sent: version(attrs),
+            sent_mtime: attrs.mtime,
             pages: None,
-            past: false,
+            bypassed: false,
             size: Some((attrs.size, attrs.mtime)),
         };
         let mut record = self.record();
         let cached = record.files.entry(number).or_insert_with(first);
-        (cached.told, cached.told_time) = (version(attrs), attrs.mtime);
+        (cached.sent, cached.sent_mtime) = (version(attrs), attrs.mtime);
     }
 
     /// Records that the kernel has dropped the inode of a file (FORGET).
@@ -79,11 +79,11 @@ impl KernelCache {
 
     /// Records that the kernel receives the given attributes of a file. Returns whether they differ from the attributes
     /// that it received before.
-    pub(super) fn told(&self, number: u64, attrs: &Attrs) -> bool {
+    pub(super) fn attrs_sent(&self, number: u64, attrs: &Attrs) -> bool {
         let mut record = self.record();
         let Some(cached) = record.files.get_mut(&number) else { return false };
-        cached.told_time = attrs.mtime;
-        std::mem::replace(&mut cached.told, version(attrs)) != version(attrs)
+        cached.sent_mtime = attrs.mtime;
+        std::mem::replace(&mut cached.sent, version(attrs)) != version(attrs)
     }
 
     /// Records attributes that the mgr has sent to the mount. Returns whether the kernel may continue to use older
@@ -91,7 +91,7 @@ impl KernelCache {
     /// `keeps_sizes`: the kernel takes its cached size from no reply (write-back).
     pub(super) fn is_outdated(&self, number: u64, attrs: &Attrs, keeps_sizes: bool) -> bool {
         let unsure = !keeps_sizes && !self.has_size(number, attrs.size);
-        self.told(number, attrs) || unsure
+        self.attrs_sent(number, attrs) || unsure
     }
 
     /// Records that the kernel receives the given attributes in the reply to a GETATTR by a thread of the mount itself.
@@ -106,8 +106,8 @@ impl KernelCache {
     }
 
     /// Returns the modification time of a file that the kernel last received.
-    pub(super) fn told_time(&self, number: u64) -> Option<Timestamp> {
-        self.record().files.get(&number).map(|cached| cached.told_time)
+    pub(super) fn sent_mtime(&self, number: u64) -> Option<Timestamp> {
+        self.record().files.get(&number).map(|cached| cached.sent_mtime)
     }
 
     /// Returns the size and modification time that the kernel has cached, or `None` if the mount does not know them.
@@ -180,7 +180,7 @@ impl KernelCache {
         if record.doubts == doubts
             && let Some(cached) = record.files.get_mut(&number)
         {
-            cached.size = Some((size, cached.told_time));
+            cached.size = Some((size, cached.sent_mtime));
         }
     }
 
@@ -190,7 +190,7 @@ impl KernelCache {
     pub(super) fn pages_are_of(&self, number: u64, attrs: &Attrs) -> bool {
         let now = Some(version(attrs));
         self.record().files.get_mut(&number).is_some_and(|cached| {
-            cached.past = false;
+            cached.bypassed = false;
             std::mem::replace(&mut cached.pages, now) == now
         })
     }
@@ -198,21 +198,21 @@ impl KernelCache {
     /// Records that the kernel's cached pages belong to the given version of the file, because the kernel's own writes
     /// made this version. Has no effect after a direct write.
     pub(super) fn pages_became(&self, number: u64, attrs: &Attrs) {
-        if let Some(cached) = self.record().files.get_mut(&number).filter(|cached| !cached.past) {
+        if let Some(cached) = self.record().files.get_mut(&number).filter(|cached| !cached.bypassed) {
             cached.pages = Some(version(attrs));
         }
     }
 
     /// Records a direct write. Pages that the kernel reads during the write may be older than the written bytes.
-    pub(super) fn written_past(&self, number: u64) {
+    pub(super) fn written_directly(&self, number: u64) {
         if let Some(cached) = self.record().files.get_mut(&number) {
-            (cached.pages, cached.past) = (None, true);
+            (cached.pages, cached.bypassed) = (None, true);
         }
     }
 
     /// Returns whether this mount has made a direct write to the file since the last open.
-    pub(super) fn is_written_past(&self, number: u64) -> bool {
-        self.record().files.get(&number).is_some_and(|cached| cached.past)
+    pub(super) fn is_written_directly(&self, number: u64) -> bool {
+        self.record().files.get(&number).is_some_and(|cached| cached.bypassed)
     }
 }
 

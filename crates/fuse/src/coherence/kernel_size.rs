@@ -35,7 +35,7 @@ pub(super) struct KernelSizes {
     /// The mount point, and the device number of the mounted file system.
     place: OnceLock<(PathBuf, (u32, u32))>,
     /// The attributes that threads of this process are setting, by thread id.
-    setting: Mutex<HashMap<u32, Told>>,
+    setting: Mutex<HashMap<u32, AttrsBeingSet>>,
     /// Threads of this process that make the kernel request attributes, by thread id. The value is the size in the
     /// mount's reply, or `None` before the kernel's request.
     expiring: Mutex<HashMap<u32, Option<u64>>>,
@@ -43,7 +43,7 @@ pub(super) struct KernelSizes {
 
 /// The attributes that this process is setting on a file.
 #[derive(Clone)]
-pub(super) struct Told {
+pub(super) struct AttrsBeingSet {
     attrs: Attrs,
     /// For a file that other clients use and the kernel writes through its page cache: the modification time that the
     /// correction set first. No write sets this time.
@@ -52,7 +52,7 @@ pub(super) struct Told {
     path: Arc<CString>,
 }
 
-impl Told {
+impl AttrsBeingSet {
     /// Returns the attributes of the file that the kernel has to cache.
     pub(super) fn attrs(&self) -> Attrs {
         self.attrs
@@ -67,8 +67,8 @@ impl Told {
     /// write changes this time.
     pub(super) fn is_untouched(&self) -> bool {
         let Some(mark) = self.mark else { return false };
-        let believed = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
-        believed.is_ok_and(|believed| !differs(&believed, &Attrs { mtime: mark, ..self.attrs }).1)
+        let cached = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
+        cached.is_ok_and(|cached| !differs(&cached, &Attrs { mtime: mark, ..self.attrs }).1)
     }
 }
 
@@ -82,7 +82,7 @@ impl Drop for Setting<'_> {
 }
 
 impl KernelSizes {
-    fn setting(&self) -> MutexGuard<'_, HashMap<u32, Told>> {
+    fn setting(&self) -> MutexGuard<'_, HashMap<u32, AttrsBeingSet>> {
         self.setting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -94,7 +94,7 @@ impl KernelSizes {
     }
 
     /// Returns the attributes that a thread of this process is setting, or `None` if it sets none.
-    pub(super) fn set_by(&self, thread: u32) -> Option<Told> {
+    pub(super) fn set_by(&self, thread: u32) -> Option<AttrsBeingSet> {
         self.setting().get(&thread).cloned()
     }
 
@@ -149,9 +149,9 @@ impl KernelSizes {
         for _ in 0..EXPIRES {
             let answered = self.ask(&file, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)?;
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-            let believed = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
-            if answered == Some(believed.stx_size) {
-                return Ok(believed.stx_size);
+            let cached = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
+            if answered == Some(cached.stx_size) {
+                return Ok(cached.stx_size);
             }
         }
         Err(io::ErrorKind::TimedOut.into())
@@ -182,12 +182,12 @@ impl KernelSizes {
         let file = open_by_number(mount, number)?;
         // With STATX_DONT_SYNC, the kernel returns its cached attributes without a request to this mount.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let believed = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
-        if (believed.stx_dev_major, believed.stx_dev_minor) != *device {
+        let cached = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
+        if (cached.stx_dev_major, cached.stx_dev_minor) != *device {
             // Another file system is mounted over the mount point, so the opened file is not a file of this mount.
             return Err(io::Error::other("something else is mounted there"));
         }
-        Ok((file, believed))
+        Ok((file, cached))
     }
 
     /// Makes the kernel cache the size and modification time in `attrs`. If the size or, for a file that is not shared,
@@ -210,8 +210,8 @@ impl KernelSizes {
         (shared, times): (bool, bool),
         refresh: impl FnOnce() -> io::Result<Attrs>,
     ) -> io::Result<Option<Attrs>> {
-        let (file, believed) = self.look(number)?;
-        let (size, mtime) = differs(&believed, attrs);
+        let (file, cached) = self.look(number)?;
+        let (size, mtime) = differs(&cached, attrs);
         if !size && (!mtime || shared && !times) {
             return Ok(None);
         }
@@ -222,7 +222,7 @@ impl KernelSizes {
         let path = format!("/proc/{}/fd/{}", here.display(), file.as_raw_fd());
         let path = Arc::new(CString::new(path).map_err(io::Error::other)?);
         let mark = shared.then(|| if size { earlier_than_writes(attrs.mtime) } else { attrs.mtime });
-        let setting = |attrs: Attrs| Told { attrs, mark, path: path.clone() };
+        let setting = |attrs: Attrs| AttrsBeingSet { attrs, mark, path: path.clone() };
         self.setting().insert(thread, setting(*attrs));
         let _setting = Setting(self, thread);
         if let Some(mark) = mark {
@@ -261,9 +261,9 @@ fn set_time(path: &CStr, mtime: Timestamp) -> io::Result<()> {
 }
 
 /// Returns whether the size differs, and whether the modification time differs.
-fn differs(believed: &Statx, attrs: &Attrs) -> (bool, bool) {
-    let mtime = (believed.stx_mtime.tv_sec, believed.stx_mtime.tv_nsec);
-    (believed.stx_size != attrs.size, mtime != (attrs.mtime.secs, attrs.mtime.nanos))
+fn differs(cached: &Statx, attrs: &Attrs) -> (bool, bool) {
+    let mtime = (cached.stx_mtime.tv_sec, cached.stx_mtime.tv_nsec);
+    (cached.stx_size != attrs.size, mtime != (attrs.mtime.secs, attrs.mtime.nanos))
 }
 
 /// Opens the kernel's inode `number` with `O_PATH`. Makes no request to the mount.

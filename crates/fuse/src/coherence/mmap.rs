@@ -47,7 +47,7 @@ struct State {
     /// Ids and ranges of the kernel's write-backs in progress.
     writing_back: Vec<(u64, ByteRange)>,
     /// Direct writes to the file that are in progress.
-    writing: Vec<Writing>,
+    writing: Vec<DirectWrite>,
 }
 
 /// A copy of a page as the kernel read it, up to the end of the file, or as the kernel last wrote it back.
@@ -58,23 +58,23 @@ struct Twin {
     /// write-back before it reads the page again.
     gone: bool,
     /// The smallest range of the page that contains all direct writes since the copy was made.
-    past: Option<ByteRange>,
+    written_directly: Option<ByteRange>,
 }
 
 impl Twin {
     /// Records a direct write of `range` to this page; `number` is the page number.
-    fn write_past(&mut self, number: u64, range: ByteRange) {
+    fn record_direct_write(&mut self, number: u64, range: ByteRange) {
         let Some(within) = range.intersection(ByteRange { offset: number * PAGE, len: PAGE }) else { return };
-        let both = self.past.map_or(within, |past| {
+        let both = self.written_directly.map_or(within, |past| {
             let offset = past.offset.min(within.offset);
             ByteRange { offset, len: past.end().max(within.end()) - offset }
         });
-        self.past = Some(both);
+        self.written_directly = Some(both);
     }
 }
 
 /// A direct write to a file that is in progress.
-struct Writing {
+struct DirectWrite {
     id: u64,
     range: ByteRange,
     /// Whether the kernel has read pages of the range since the direct write began.
@@ -82,13 +82,13 @@ struct Writing {
 }
 
 /// Guard of a read of the kernel into its page cache. Dropping the guard ends the read.
-pub(crate) struct Fill<'a>(&'a MappedPages, u64);
+pub(crate) struct PageReadGuard<'a>(&'a MappedPages, u64);
 
 /// Guard of a write-back of pages by the kernel. Dropping the guard ends the write-back.
-pub(crate) struct Back<'a>(&'a MappedPages, u64);
+pub(crate) struct WriteBackGuard<'a>(&'a MappedPages, u64);
 
 /// Guard of a direct write. Dropping the guard ends the write.
-pub(crate) struct Past<'a>(&'a MappedPages, u64, ByteRange);
+pub(crate) struct DirectWriteGuard<'a>(&'a MappedPages, u64, ByteRange);
 
 impl MappedPages {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -102,20 +102,20 @@ impl MappedPages {
     }
 
     /// Begins a read of the kernel into its page cache.
-    pub(super) fn fill(&self, range: ByteRange) -> Fill<'_> {
-        Fill(self, self.state().fill_begins(range))
+    pub(super) fn fill(&self, range: ByteRange) -> PageReadGuard<'_> {
+        PageReadGuard(self, self.state().fill_begins(range))
     }
 
     /// Begins a write-back of `data` at `offset`. Returns the ranges within `data` that the mount has to write.
-    pub(super) fn write_back(&self, offset: u64, data: &[u8]) -> (Back<'_>, Vec<Range<usize>>) {
+    pub(super) fn write_back(&self, offset: u64, data: &[u8]) -> (WriteBackGuard<'_>, Vec<Range<usize>>) {
         let (id, runs) = self.state().write_back_begins(offset, data);
-        (Back(self, id), runs)
+        (WriteBackGuard(self, id), runs)
     }
 
     /// Begins a direct write. Waits for write-backs of pages in its range, because their bytes are older.
-    pub(super) async fn write_past(&self, range: ByteRange) -> Past<'_> {
+    pub(super) async fn begin_direct_write(&self, range: ByteRange) -> DirectWriteGuard<'_> {
         let (id, waits) = self.state().write_begins(range);
-        let past = Past(self, id, range);
+        let past = DirectWriteGuard(self, id, range);
         if waits {
             Box::pin(self.wait_for_pages(id)).await;
         }
@@ -124,13 +124,13 @@ impl MappedPages {
 
     async fn wait_for_pages(&self, id: u64) {
         loop {
-            let news = self.written_back.notified();
-            let mut news = std::pin::pin!(news);
-            news.as_mut().enable();
+            let notified = self.written_back.notified();
+            let mut notified = std::pin::pin!(notified);
+            notified.as_mut().enable();
             if !self.state().has_to_wait(id) {
                 return;
             }
-            news.await;
+            notified.await;
         }
     }
 
@@ -145,41 +145,41 @@ impl MappedPages {
     }
 }
 
-impl Fill<'_> {
+impl PageReadGuard<'_> {
     /// Records the bytes that the kernel is about to receive for its page cache.
     pub(crate) fn got(&self, data: &[Segment]) {
         self.0.state().got(self.1, data);
     }
 }
 
-impl Drop for Fill<'_> {
+impl Drop for PageReadGuard<'_> {
     fn drop(&mut self) {
         self.0.state().filling.retain(|(id, _)| *id != self.1);
     }
 }
 
-impl Drop for Back<'_> {
+impl Drop for WriteBackGuard<'_> {
     fn drop(&mut self) {
         self.0.state().writing_back.retain(|(id, _)| *id != self.1);
         self.0.written_back.notify_waiters();
     }
 }
 
-impl Past<'_> {
+impl DirectWriteGuard<'_> {
     /// Records that the servers have the written bytes. Returns `None` if the kernel cannot have read older bytes of
     /// the range during the write. Otherwise returns the range whose pages the kernel has to drop, and the id for
-    /// [`Past::forgotten`].
+    /// [`DirectWriteGuard::pages_dropped`].
     pub(super) fn written(&self) -> Option<(ByteRange, u64)> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
     }
 
     /// Records that the kernel has dropped the pages of the range.
-    pub(super) fn forgotten(&self, mark: u64) {
-        self.0.state().forgotten(self.2, mark);
+    pub(super) fn pages_dropped(&self, mark: u64) {
+        self.0.state().pages_dropped(self.2, mark);
     }
 }
 
-impl Drop for Past<'_> {
+impl Drop for DirectWriteGuard<'_> {
     fn drop(&mut self) {
         self.0.state().writing.retain(|writing| writing.id != self.1);
     }
@@ -243,8 +243,8 @@ impl State {
     }
 
     fn keep(&mut self, number: u64, bytes: Vec<u8>, since: u64) {
-        let mut twin = Twin { bytes: bytes.into(), since, gone: false, past: None };
-        self.writing.iter().for_each(|writing| twin.write_past(number, writing.range));
+        let mut twin = Twin { bytes: bytes.into(), since, gone: false, written_directly: None };
+        self.writing.iter().for_each(|writing| twin.record_direct_write(number, writing.range));
         if self.young_bytes > GENERATION {
             self.old = std::mem::take(&mut self.young);
             self.young_bytes = 0;
@@ -265,7 +265,7 @@ impl State {
     fn write_back_begins(&mut self, offset: u64, data: &[u8]) -> (u64, Vec<Range<usize>>) {
         let (id, range) = (self.id(), ByteRange { offset, len: data.len() as u64 });
         self.writing_back.push((id, range));
-        let pasts = pages(range).filter_map(|page| self.twin(page)).filter_map(|twin| twin.past);
+        let pasts = pages(range).filter_map(|page| self.twin(page)).filter_map(|twin| twin.written_directly);
         let pasts = pasts.chain(self.writing.iter().map(|writing| writing.range));
         let within = pasts.filter_map(|past| past.intersection(range));
         let mut places: Vec<_> = within.map(|p| (p.offset - offset) as usize..(p.end() - offset) as usize).collect();
@@ -319,7 +319,7 @@ impl State {
 
     fn write_begins(&mut self, range: ByteRange) -> (u64, bool) {
         let id = self.id();
-        self.writing.push(Writing { id, range, got: false });
+        self.writing.push(DirectWrite { id, range, got: false });
         (id, self.has_to_wait(id))
     }
 
@@ -330,17 +330,17 @@ impl State {
     }
 
     fn written(&mut self, id: u64) -> Option<u64> {
-        let Writing { range, got, .. } = *self.writing.iter().find(|writing| writing.id == id)?;
+        let DirectWrite { range, got, .. } = *self.writing.iter().find(|writing| writing.id == id)?;
         let is_getting = self.filling.iter().any(|fill| whole_pages(fill.1).overlaps(range));
         let mut has = false;
         self.for_each_within(range, |number, twin| {
-            twin.write_past(number, range);
+            twin.record_direct_write(number, range);
             has |= !twin.gone;
         });
         (got || is_getting || has).then(|| self.id())
     }
 
-    fn forgotten(&mut self, range: ByteRange, mark: u64) {
+    fn pages_dropped(&mut self, range: ByteRange, mark: u64) {
         self.for_each_within(range, |_, twin| twin.gone |= twin.since <= mark);
     }
 
@@ -402,9 +402,9 @@ mod tests {
     enum Stage {
         Idle,
         /// The kernel has to lock and drop the page before it sends the write.
-        Forgets,
+        MustDropPage,
         Locked,
-        HandedOn,
+        PageDropped,
         Begun(u64),
         Put(u64),
         /// The kernel has to drop the page again after the write.
@@ -413,7 +413,7 @@ mod tests {
         Ends(u64),
     }
 
-    struct World {
+    struct Model {
         state: State,
         server: Vec<u8>,
         model: Vec<u8>,
@@ -422,17 +422,17 @@ mod tests {
         writers: [(Stage, usize, u8); 2],
     }
 
-    impl World {
+    impl Model {
         fn new() -> Self {
             let state = State { writers: 1, ..State::default() };
             let writers = [(Stage::Idle, 0, 0); 2];
-            World { state, server: vec![0; LEN], model: vec![0; LEN], pages: Default::default(), writers }
+            Model { state, server: vec![0; LEN], model: vec![0; LEN], pages: Default::default(), writers }
         }
 
         /// Executes the next step of one actor, if the actor can make a step.
         fn step(&mut self, actor: u8, at: usize, byte: u8) {
             match actor % 5 {
-                0 | 1 => self.write_past(usize::from(actor % 5), at, byte),
+                0 | 1 => self.begin_direct_write(usize::from(actor % 5), at, byte),
                 2 => self.store(at, byte),
                 3 => self.fill(at % 2),
                 _ => self.write_back(at % 2, false),
@@ -445,7 +445,7 @@ mod tests {
         }
 
         fn store(&mut self, at: usize, byte: u8) {
-            let at = World::cell(2, at) + at % CELL;
+            let at = Model::cell(2, at) + at % CELL;
             let page = &mut self.pages[at / PAGE as usize];
             if page.is_locked {
                 return;
@@ -510,7 +510,7 @@ mod tests {
 
         /// Drops the locked page, and returns whether it is dropped. The kernel first writes back the bytes that
         /// programs stored in the page.
-        fn forgets(&mut self, number: usize) -> bool {
+        fn drops_page(&mut self, number: usize) -> bool {
             let page = &mut self.pages[number];
             // The kernel does not wait for a write-back in progress, because the write-back uses a copy of the page.
             if page.is_dirty {
@@ -526,24 +526,24 @@ mod tests {
             !std::mem::replace(&mut page.is_locked, true)
         }
 
-        fn write_past(&mut self, writer: usize, at: usize, byte: u8) {
+        fn begin_direct_write(&mut self, writer: usize, at: usize, byte: u8) {
             let (stage, start, value) = self.writers[writer];
             let number = start / PAGE as usize;
             let range = ByteRange { offset: start as u64, len: CELL as u64 };
             let next = match stage {
                 Stage::Idle => {
-                    self.writers[writer] = (Stage::Forgets, World::cell(writer, at), byte);
+                    self.writers[writer] = (Stage::MustDropPage, Model::cell(writer, at), byte);
                     return;
                 }
-                Stage::Forgets if self.locks(number) => Stage::Locked,
+                Stage::MustDropPage if self.locks(number) => Stage::Locked,
                 // Before it drops the page for a direct write, the kernel waits for all write-backs of the page, so
                 // advance the write-back.
                 Stage::Locked if self.pages[number].writing_back.is_some() => {
                     self.write_back(number, true);
                     Stage::Locked
                 }
-                Stage::Locked if self.forgets(number) => Stage::HandedOn,
-                Stage::HandedOn => Stage::Begun(self.state.write_begins(range).0),
+                Stage::Locked if self.drops_page(number) => Stage::PageDropped,
+                Stage::PageDropped => Stage::Begun(self.state.write_begins(range).0),
                 Stage::Begun(id) if !self.state.has_to_wait(id) => {
                     self.server[start..start + CELL].fill(value);
                     self.model[start..start + CELL].fill(value);
@@ -551,8 +551,8 @@ mod tests {
                 }
                 Stage::Put(id) => self.state.written(id).map_or(Stage::Ends(id), |mark| Stage::Again(id, mark)),
                 Stage::Again(id, mark) if self.locks(number) => Stage::AgainLocked(id, mark),
-                Stage::AgainLocked(id, mark) if self.forgets(number) => {
-                    self.state.forgotten(range, mark);
+                Stage::AgainLocked(id, mark) if self.drops_page(number) => {
+                    self.state.pages_dropped(range, mark);
                     Stage::Ends(id)
                 }
                 Stage::Ends(id) => {
@@ -582,7 +582,7 @@ mod tests {
                     self.fill(number);
                     self.write_back(number, false);
                     if self.writers[number].0 != Stage::Idle {
-                        self.write_past(number, 0, 0);
+                        self.begin_direct_write(number, 0, 0);
                     }
                 }
             }
@@ -595,12 +595,12 @@ mod tests {
         /// byte keeps the last value written to it, for every order of the steps of the kernel and the mount.
         #[test]
         fn mapped_writes_and_other_writes_do_not_undo_each_other(steps in proptest::collection::vec((any::<u8>(), 0..4096usize, any::<u8>()), 1..300)) {
-            let mut world = World::new();
+            let mut model = Model::new();
             for (actor, at, byte) in steps {
-                world.step(actor, at, byte);
+                model.step(actor, at, byte);
             }
-            world.finish();
-            prop_assert!(world.server == world.model);
+            model.finish();
+            prop_assert!(model.server == model.model);
         }
     }
 
@@ -621,7 +621,7 @@ mod tests {
         page[1050] = 9;
         assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..1000, 1050..1051, 1100..4096]);
         let mark = state.written(past).expect("the kernel has the page cached");
-        state.forgotten(ByteRange { offset: PAGE + 1000, len: 100 }, mark);
+        state.pages_dropped(ByteRange { offset: PAGE + 1000, len: 100 }, mark);
         state.writing.clear();
         assert_eq!(
             state.write_back_begins(PAGE, &page).1,

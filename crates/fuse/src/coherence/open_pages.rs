@@ -30,28 +30,28 @@ struct FilePages {
     /// Page twins for mappings through opens that otherwise bypass the page cache.
     mapped: MappedPages,
     /// The number of the delegation under which the kernel has read all its cached pages of the file.
-    got_under: AtomicU64,
-    lingering: Lingering,
-    forgetting: Mutex<Forgetting>,
+    read_under: AtomicU64,
+    shared_pages: SharedPages,
+    invalidations: Mutex<Invalidations>,
 }
 
 /// Requests of the mount to drop pages, and GETATTR requests of the kernel. The kernel discards the reply to a GETATTR
 /// if it has to drop pages before it receives the reply.
 #[derive(Default)]
-struct Forgetting {
+struct Invalidations {
     /// Number of running requests of the mount to drop pages.
     running: u32,
     /// When the mount's last request to drop pages of the file ended.
     last: Option<Instant>,
     /// Number of GETATTR requests for the file that have no reply yet.
-    asking: u32,
+    getattrs: u32,
     /// When the mount last replied to a GETATTR for the file.
     answered: Option<Instant>,
 }
 
 /// Pages that the kernel may keep for at most `pages::SHARED_KEPT` although other clients use the file.
 #[derive(Default)]
-struct Lingering {
+struct SharedPages {
     /// Whether a pending task will make the kernel drop the pages that it reads now.
     expected: AtomicBool,
     /// Number of tasks that will make the kernel drop pages of the file and have not ended.
@@ -74,40 +74,40 @@ pub(crate) struct PageUse {
 }
 
 /// Guard of a GETATTR for an open file. Dropping the guard ends the GETATTR.
-pub(crate) struct Asks(Arc<FilePages>);
+pub(crate) struct GetattrGuard(Arc<FilePages>);
 
-impl Drop for Asks {
+impl Drop for GetattrGuard {
     fn drop(&mut self) {
-        let mut forgetting = self.0.forgetting();
-        forgetting.asking -= 1;
-        forgetting.answered = Some(Instant::now());
+        let mut invalidations = self.0.invalidations();
+        invalidations.getattrs -= 1;
+        invalidations.answered = Some(Instant::now());
     }
 }
 
 /// Guard of a request to the kernel to drop pages. Dropping the guard ends the request.
-pub(super) struct Forgets(Arc<FilePages>);
+pub(super) struct InvalidationGuard(Arc<FilePages>);
 
-impl Drop for Forgets {
+impl Drop for InvalidationGuard {
     fn drop(&mut self) {
-        let mut forgetting = self.0.forgetting();
-        forgetting.running -= 1;
-        forgetting.last = Some(Instant::now());
+        let mut invalidations = self.0.invalidations();
+        invalidations.running -= 1;
+        invalidations.last = Some(Instant::now());
     }
 }
 
 /// Guard of a task that will make the kernel drop pages of a file that other clients use.
-pub(super) struct Lingers(Arc<FilePages>);
+pub(super) struct SharedPagesGuard(Arc<FilePages>);
 
-impl Lingers {
+impl SharedPagesGuard {
     /// Declares that the task will not drop pages that the kernel reads from now on.
-    pub(super) fn is_over(&self) {
-        self.0.lingering.expected.store(false, SeqCst);
+    pub(super) fn expire(&self) {
+        self.0.shared_pages.expected.store(false, SeqCst);
     }
 }
 
-impl Drop for Lingers {
+impl Drop for SharedPagesGuard {
     fn drop(&mut self) {
-        self.0.lingering.left.fetch_sub(1, SeqCst);
+        self.0.shared_pages.left.fetch_sub(1, SeqCst);
     }
 }
 
@@ -116,14 +116,14 @@ impl FilePages {
         FilePages {
             unsynced: Unsynced::new(false),
             mapped: MappedPages::default(),
-            got_under: AtomicU64::new(0),
-            lingering: Lingering::default(),
-            forgetting: Mutex::default(),
+            read_under: AtomicU64::new(0),
+            shared_pages: SharedPages::default(),
+            invalidations: Mutex::default(),
         }
     }
 
-    fn forgetting(&self) -> MutexGuard<'_, Forgetting> {
-        self.forgetting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn invalidations(&self) -> MutexGuard<'_, Invalidations> {
+        self.invalidations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -189,22 +189,22 @@ impl PageUse {
 
     /// Returns whether the kernel has read all its cached pages under the given delegation ([`File::delegation`]).
     pub(super) fn are_pages_of(&self, delegation: u64) -> bool {
-        self.pages.got_under.load(SeqCst) == delegation
+        self.pages.read_under.load(SeqCst) == delegation
     }
 
     /// Records that the kernel has dropped the pages that it read before the mount got the given delegation.
     pub(super) fn pages_begin_under(&self, delegation: u64) {
-        self.pages.got_under.fetch_max(delegation, SeqCst);
+        self.pages.read_under.fetch_max(delegation, SeqCst);
     }
 
     /// Records that the kernel reads pages of a file that other clients use. Returns the guard of a task that has to
     /// make the kernel drop these pages, or `None` if an earlier task will do so.
-    pub(super) fn pages_linger(&self) -> Option<Lingers> {
-        if self.pages.lingering.expected.swap(true, SeqCst) {
+    pub(super) fn begin_keeping(&self) -> Option<SharedPagesGuard> {
+        if self.pages.shared_pages.expected.swap(true, SeqCst) {
             return None;
         }
-        self.pages.lingering.left.fetch_add(1, SeqCst);
-        Some(Lingers(self.pages.clone()))
+        self.pages.shared_pages.left.fetch_add(1, SeqCst);
+        Some(SharedPagesGuard(self.pages.clone()))
     }
 }
 
@@ -223,7 +223,7 @@ impl OpenPages {
         if cached && pages.cached == 0 {
             // At the first such open, the kernel keeps cached pages only if they belong to the opened version of the
             // file. So all kept pages are valid under the delegation of this open.
-            pages.known.got_under.store(delegation.unwrap_or(0), SeqCst);
+            pages.known.read_under.store(delegation.unwrap_or(0), SeqCst);
         }
         pages.cached += usize::from(cached);
         pages.known.clone()
@@ -252,39 +252,39 @@ impl OpenPages {
     }
 
     /// Records that the kernel requests the attributes of a file. Returns `None` if the file is not open.
-    pub(super) fn attributes_are_asked(&self, number: u64) -> Option<Asks> {
+    pub(super) fn begin_getattr(&self, number: u64) -> Option<GetattrGuard> {
         let known = self.known(number)?;
-        known.forgetting().asking += 1;
-        Some(Asks(known))
+        known.invalidations().getattrs += 1;
+        Some(GetattrGuard(known))
     }
 
     /// Returns whether a GETATTR of a file is in progress, or got its reply less than `within` ago.
-    pub(super) fn are_attributes_asked(&self, number: u64, within: Duration) -> bool {
+    pub(super) fn has_recent_getattr(&self, number: u64, within: Duration) -> bool {
         self.known(number).is_some_and(|known| {
-            let forgetting = known.forgetting();
-            forgetting.asking > 0 || forgetting.answered.is_some_and(|answered| answered.elapsed() < within)
+            let invalidations = known.invalidations();
+            invalidations.getattrs > 0 || invalidations.answered.is_some_and(|answered| answered.elapsed() < within)
         })
     }
 
     /// Records that the mount is about to make the kernel drop pages of a file. Returns `None` if the file is not
     /// open.
-    pub(super) fn are_being_forgotten(&self, number: u64) -> Option<Forgets> {
+    pub(super) fn begin_invalidation(&self, number: u64) -> Option<InvalidationGuard> {
         let known = self.known(number)?;
-        known.forgetting().running += 1;
-        Some(Forgets(known))
+        known.invalidations().running += 1;
+        Some(InvalidationGuard(known))
     }
 
     /// Returns whether the mount is making the kernel drop pages of a file, or did so less than `within` ago.
-    pub(super) fn were_forgotten(&self, number: u64, within: Duration) -> bool {
+    pub(super) fn had_recent_invalidation(&self, number: u64, within: Duration) -> bool {
         self.known(number).is_some_and(|known| {
-            let forgetting = known.forgetting();
-            forgetting.running > 0 || forgetting.last.is_some_and(|last| last.elapsed() < within)
+            let invalidations = known.invalidations();
+            invalidations.running > 0 || invalidations.last.is_some_and(|last| last.elapsed() < within)
         })
     }
 
     /// Returns whether a task has yet to make the kernel drop pages of a file that other clients use.
-    pub(super) fn do_linger(&self, number: u64) -> bool {
-        self.known(number).is_some_and(|known| known.lingering.left.load(SeqCst) > 0)
+    pub(super) fn keeps_shared_pages(&self, number: u64) -> bool {
+        self.known(number).is_some_and(|known| known.shared_pages.left.load(SeqCst) > 0)
     }
 
     /// Records that a file was changed other than by a write. The kernel applies the same change to its pages.

@@ -25,7 +25,7 @@ pub(super) struct PageTwins {
     /// contain only zeros from the kernel.
     end: u64,
     /// A lower bound of the size that the kernel has cached for the file, or `None` if the mount knows no bound.
-    believed: Option<u64>,
+    min_cached_size: Option<u64>,
     /// The byte range that each thread is writing, by thread id.
     writing: HashMap<u32, ByteRange>,
 }
@@ -65,7 +65,7 @@ impl Default for PageTwins {
     fn default() -> Self {
         // The kernel may have read pages before this table of twins existed. With the largest `end`, such pages count
         // as written by programs as a whole.
-        PageTwins { pages: BTreeMap::new(), age: 0, end: u64::MAX, believed: None, writing: HashMap::new() }
+        PageTwins { pages: BTreeMap::new(), age: 0, end: u64::MAX, min_cached_size: None, writing: HashMap::new() }
     }
 }
 
@@ -77,7 +77,7 @@ impl PageTwins {
 
     /// Records that the kernel has received `end` as the size of the file.
     pub(super) fn reaches(&mut self, end: u64) {
-        (self.end, self.believed) = (end, Some(end));
+        (self.end, self.min_cached_size) = (end, Some(end));
     }
 
     /// Records the byte range that a thread is about to write or has written, or `None` if the range is unknown.
@@ -137,7 +137,7 @@ impl PageTwins {
     /// kernel.
     pub(super) fn changed(&mut self, offset: u64, data: &[u8]) -> Changed {
         let end = offset + data.len() as u64;
-        let longer = self.believed.is_none_or(|believed| end > believed);
+        let longer = self.min_cached_size.is_none_or(|min_cached_size| end > min_cached_size);
         let mut runs: Vec<Range<usize>> = Vec::new();
         let mut at = 0;
         while at < data.len() {
@@ -174,7 +174,7 @@ impl PageTwins {
             differing(0..data.len(), |at| known.get(at).copied().unwrap_or(0) == data[at], take);
         }
         let end = number * PAGE + (within + data.len()) as u64;
-        self.believed = self.believed.map(|believed| believed.max(end));
+        self.min_cached_size = self.min_cached_size.map(|min_cached_size| min_cached_size.max(end));
         let len = twin.len().max(within + data.len());
         let mut now = std::mem::take(twin).into_vec();
         now.resize(len, 0);
@@ -186,7 +186,7 @@ impl PageTwins {
     /// that are entirely within the range.
     pub(super) fn zeroed(&mut self, from: u64, to: u64) {
         if to == u64::MAX {
-            self.believed = self.believed.map(|believed| believed.min(from));
+            self.min_cached_size = self.min_cached_size.map(|min_cached_size| min_cached_size.min(from));
         }
         self.pages.retain(|number, twin| {
             let (start, page) = (number * PAGE, &mut twin.bytes);
@@ -197,14 +197,14 @@ impl PageTwins {
         });
     }
 
-    /// Begins a request to the kernel to drop its pages of the file. Returns the age for [`PageTwins::forgotten`].
-    pub(super) fn forgetting(&mut self) -> u64 {
+    /// Begins a request to the kernel to drop its pages of the file. Returns the age for [`PageTwins::pages_dropped`].
+    pub(super) fn begin_dropping(&mut self) -> u64 {
         self.age += 1;
         self.age
     }
 
     /// Records that the kernel has dropped pages of a range: all that it read before `age`, and perhaps newer pages.
-    pub(super) fn forgotten(&mut self, age: u64, range: ByteRange) {
+    pub(super) fn pages_dropped(&mut self, age: u64, range: ByteRange) {
         let within = range.offset / PAGE..range.end().div_ceil(PAGE);
         self.pages.retain(|number, twin| twin.since >= age || !within.contains(number));
     }
@@ -249,9 +249,9 @@ mod tests {
         page[100..200].fill(0);
         assert_eq!(runs(&mut twins, PAGE, &page), vec![200..4096], "what it was is written again");
         assert_eq!(twins.changed(2 * PAGE, &[0; 50]), Changed { runs: Vec::new(), end: Some(2 * PAGE + 50) });
-        let age = twins.forgetting();
+        let age = twins.begin_dropping();
         twins.got(2 * PAGE, &[7; 3]);
-        twins.forgotten(age, ByteRange::ALL);
+        twins.pages_dropped(age, ByteRange::ALL);
         assert_eq!(twins.bytes(), PAGE, "pages read after the invalidation keep their twins");
         assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), vec![0..4096]);
     }
@@ -313,13 +313,13 @@ mod tests {
     fn pages_read_during_an_invalidation_have_twins() {
         let mut twins = PageTwins::default();
         twins.got(0, &[1; 8192]);
-        let age = twins.forgetting();
+        let age = twins.begin_dropping();
         twins.got(0, &[3; 4096]);
-        twins.forgotten(age, ByteRange { offset: 5, len: 1 });
+        twins.pages_dropped(age, ByteRange { offset: 5, len: 1 });
         assert_eq!(runs(&mut twins, 0, &[3; 4096]), [0..0; 0]);
         assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), [0..0; 0], "it was to forget the first one");
-        let age = twins.forgetting();
-        twins.forgotten(age, ByteRange { offset: PAGE, len: 1 });
+        let age = twins.begin_dropping();
+        twins.pages_dropped(age, ByteRange { offset: PAGE, len: 1 });
         assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), vec![0..4096]);
     }
 
@@ -386,7 +386,7 @@ mod tests {
                         there[range].fill(true);
                     }
                     Step::Back | Step::Forget => {
-                        let age = twins.forgetting();
+                        let age = twins.begin_dropping();
                         for (number, page) in &cache {
                             let offset = number * size;
                             for run in twins.changed(offset as u64, page).runs {
@@ -394,7 +394,7 @@ mod tests {
                             }
                         }
                         if matches!(step, Step::Forget) {
-                            twins.forgotten(age, ByteRange::ALL);
+                            twins.pages_dropped(age, ByteRange::ALL);
                             cache.clear();
                             for at in 0..len {
                                 let both = here[at] && there[at];
@@ -434,7 +434,7 @@ mod tests {
                     continue;
                 }
                 if !close {
-                    let age = twins.forgetting();
+                    let age = twins.begin_dropping();
                     for (number, page) in std::mem::take(&mut cache) {
                         let whole = &page[..size.min(kernel_len - number * size)];
                         let Changed { runs, end } = twins.changed((number * size) as u64, whole);
@@ -443,7 +443,7 @@ mod tests {
                         }
                         server.resize(server.len().max(end.unwrap_or(0) as usize), 0);
                     }
-                    twins.forgotten(age, ByteRange::ALL);
+                    twins.pages_dropped(age, ByteRange::ALL);
                     kernel_len = server.len();
                     twins.reaches(kernel_len as u64);
                 }

@@ -18,36 +18,36 @@ pub(super) const SHARED_KEPT: Duration = Duration::from_millis(50);
 
 impl Coherence {
     /// Makes the kernel write back and drop all pages of a file.
-    pub(crate) async fn forget_pages(&self, number: u64) {
-        self.forget_pages_of(number, ByteRange::ALL).await;
+    pub(crate) async fn drop_pages(&self, number: u64) {
+        self.drop_pages_of(number, ByteRange::ALL).await;
     }
 
     /// Makes the kernel write back and drop the pages of a file that contain bytes of a range.
-    pub(super) async fn forget_pages_of(&self, number: u64, range: ByteRange) {
+    pub(super) async fn drop_pages_of(&self, number: u64, range: ByteRange) {
         let Some(coherence) = self.shared() else { return };
         // The notification returns after the write-back. Other threads of this process execute the WRITE requests of
         // the write-back, so send the notification from a blocking thread.
-        let _ = tokio::task::spawn_blocking(move || coherence.have_pages_written(number, range)).await;
+        let _ = tokio::task::spawn_blocking(move || coherence.drop_pages_blocking(number, range)).await;
     }
 
-    /// Does the work of [`Coherence::forget_pages_of`], but blocks the calling thread.
-    pub(super) fn have_pages_written(&self, number: u64, range: ByteRange) -> io::Result<()> {
+    /// Does the work of [`Coherence::drop_pages_of`], but blocks the calling thread.
+    pub(super) fn drop_pages_blocking(&self, number: u64, range: ByteRange) -> io::Result<()> {
         let Some(transport) = self.transport() else { return Ok(()) };
         let _change = self.recent_attrs.change();
-        let age = self.write_back.pages_are_being_forgotten(number);
+        let age = self.write_back.begin_invalidation(number);
         // In an `INVAL_INODE` notification, the length 0 means the rest of the file.
         let len = if range.end() > i64::MAX as u64 { 0 } else { range.len };
         let body = Body::with_capacity(24).u64(number).u64(range.offset).u64(len).into_vec();
-        let forgets = self.pages.are_being_forgotten(number);
-        let told = transport.notify(abi::notify::INVAL_INODE, &body);
-        drop(forgets);
+        let invalidation = self.pages.begin_invalidation(number);
+        let notified = transport.notify(abi::notify::INVAL_INODE, &body);
+        drop(invalidation);
         if let Some(age) = age {
-            self.write_back.pages_were_forgotten(number, age, range);
+            self.write_back.end_invalidation(number, age, range);
         }
-        match told {
+        match notified {
             // The kernel has no inode of the file, so it has no pages to drop.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            told => told,
+            notified => notified,
         }
     }
 
@@ -55,14 +55,14 @@ impl Coherence {
     /// clients use the file. The kernel uses such pages without checking that they are valid. So the mount makes the
     /// kernel drop them after [`SHARED_KEPT`], and before it replies to a GETATTR. The mount does not do so at once,
     /// because one instruction of a program may need several pages of a mapping.
-    pub(super) fn let_pages_linger(&self, number: u64, pages: &PageUse) {
-        let (Some(coherence), Some(lingers)) = (self.shared(), pages.pages_linger()) else { return };
+    pub(super) fn keep_pages_briefly(&self, number: u64, pages: &PageUse) {
+        let (Some(coherence), Some(guard)) = (self.shared(), pages.begin_keeping()) else { return };
         tokio::spawn(async move {
             tokio::time::sleep(SHARED_KEPT).await;
             coherence.wait_for_quiet(number).await;
-            lingers.is_over();
-            coherence.forget_pages(number).await;
-            drop(lingers);
+            guard.expire();
+            coherence.drop_pages(number).await;
+            drop(guard);
         });
     }
 
@@ -74,7 +74,7 @@ impl Coherence {
         {
             // Drop the pages in the background, because the kernel keeps some of these pages locked until it receives
             // the bytes of this READ.
-            tokio::spawn(async move { coherence.forget_pages(number).await });
+            tokio::spawn(async move { coherence.drop_pages(number).await });
         }
     }
 
@@ -83,7 +83,7 @@ impl Coherence {
     pub(super) async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
             // With write-back, the kernel takes the size from no reply, so a discarded reply does no harm.
-            if self.write_back.is_on() || !self.pages.are_attributes_asked(number, QUIET) {
+            if self.write_back.is_on() || !self.pages.has_recent_getattr(number, QUIET) {
                 return;
             }
             tokio::time::sleep(QUIET).await;
@@ -132,7 +132,7 @@ impl Coherence {
     /// lifetime.
     pub(crate) fn own_getattr_replied(&self, thread: u32, number: u64, attrs: &Attrs) {
         self.kernel_sizes.answers(thread, attrs.size);
-        self.told(number, attrs);
+        self.attrs_sent(number, attrs);
         if !self.write_back.is_on() {
             self.cache.may_take_own(number, attrs);
         }

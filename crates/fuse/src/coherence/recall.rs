@@ -4,7 +4,7 @@
 use crate::coherence::Coherence;
 use crate::coherence::pages::SHARED_KEPT;
 use crate::{Errno, caller_syscall};
-use client::Keeper;
+use client::UpperCache;
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The handler of delegation recalls: makes the kernel write back and drop its cached data of a file that another
 /// client wants.
-pub(super) struct Recalled(pub(super) Weak<Coherence>);
+pub(super) struct RecallHandler(pub(super) Weak<Coherence>);
 
-impl Keeper for Recalled {
-    fn hand_on(&self, file: FileId) -> BoxFuture<'static, ()> {
+impl UpperCache for RecallHandler {
+    fn flush_and_invalidate(&self, file: FileId) -> BoxFuture<'static, ()> {
         let coherence = self.0.upgrade();
         Box::pin(async move {
             let Some(coherence) = coherence else { return };
-            let news = coherence.write_back.share(file.0);
+            let newly_shared = coherence.write_back.share(file.0);
             coherence.recent_attrs.changed();
-            if news {
+            if newly_shared {
                 // Turn on synchronous writes before the kernel writes back its pages. Then later writes are written
                 // back before write(2) returns.
                 coherence.settle_sync().await;
@@ -33,9 +33,9 @@ impl Keeper for Recalled {
             // kernel drops them before this client returns the delegation.
             if coherence.cache.is_known(file.0) {
                 coherence.wait_for_quiet(file.0).await;
-                coherence.forget_pages(file.0).await;
+                coherence.drop_pages(file.0).await;
             }
-            if let Some(open) = coherence.opens.writing(file.0).filter(|_| news) {
+            if let Some(open) = coherence.opens.writing(file.0).filter(|_| newly_shared) {
                 // From now on, other clients may extend the file. So zeros after its present end may come from the
                 // kernel and not from a program.
                 coherence.write_back.reaches(file.0, open.file.attrs().size);
@@ -45,7 +45,7 @@ impl Keeper for Recalled {
             if coherence.write_back.is_on() && coherence.cache.is_known(file.0) {
                 coherence.expire(file.0).await;
             }
-            if news {
+            if newly_shared {
                 tokio::spawn(coherence.look_after(file.0));
             }
         })
@@ -53,7 +53,7 @@ impl Keeper for Recalled {
 
     /// Makes the kernel discard the attributes in replies to its pending requests. These attributes may be older than
     /// the new delegation, but have a lifetime.
-    fn gained(&self, file: FileId) {
+    fn delegation_gained(&self, file: FileId) {
         if let Some(coherence) = self.0.upgrade() {
             coherence.recent_attrs.changed();
             coherence.invalidate_attributes(file.0);
@@ -69,14 +69,14 @@ impl Keeper for Recalled {
         })
     }
 
-    fn give_up(&self, file: FileId) -> BoxFuture<'static, ()> {
+    fn discard(&self, file: FileId) -> BoxFuture<'static, ()> {
         let coherence = self.0.upgrade();
         coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, true));
-        let handing_on = self.hand_on(file);
+        let flushed = self.flush_and_invalidate(file);
         Box::pin(async move {
             // The kernel tries to write back its dirty pages. The mount refuses them, so the kernel reports an error to
             // the program that wrote them.
-            handing_on.await;
+            flushed.await;
             coherence.iter().for_each(|coherence| coherence.write_back.set_given_up(file.0, false));
         })
     }
@@ -127,7 +127,7 @@ impl Coherence {
         while self.write_back.is_shared(number) {
             tokio::time::sleep(SHARED_KEPT).await;
             if !self.sync.is_on() {
-                self.forget_pages(number).await;
+                self.drop_pages(number).await;
             }
             if asked.elapsed() >= ASK_AGAIN {
                 if let Err(error) = self.try_alone(number).await {
@@ -146,7 +146,7 @@ impl Coherence {
         if !open.file.ask_alone().await? {
             return Ok(());
         }
-        self.forget_pages(number).await;
+        self.drop_pages(number).await;
         let attrs = open.file.refresh().await?;
         let Some(coherence) = self.shared() else { return Ok(()) };
         if coherence.correct(number, attrs, false).await.unwrap_or(false) {

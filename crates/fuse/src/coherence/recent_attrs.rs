@@ -17,7 +17,7 @@ const MOST: usize = 2048;
 pub(super) struct RecentAttrs {
     /// Number of beginnings and ends of operations that may change attributes of any file.
     changes: AtomicU64,
-    told: Mutex<HashMap<u64, Told>>,
+    entries: Mutex<HashMap<u64, RecentEntry>>,
 }
 
 /// The moment before the mount requested attributes from the mgr: the time, and the number of changes by this mount.
@@ -28,7 +28,7 @@ pub(crate) struct Mark {
 }
 
 /// Attributes of a file, and the moment before the mount requested them.
-struct Told {
+struct RecentEntry {
     attrs: Attrs,
     mark: Mark,
 }
@@ -43,8 +43,8 @@ impl Drop for Change<'_> {
 }
 
 impl RecentAttrs {
-    fn told(&self) -> MutexGuard<'_, HashMap<u64, Told>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, HashMap<u64, RecentEntry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the present time and the present number of changes by this mount.
@@ -71,23 +71,23 @@ impl RecentAttrs {
 
     /// Caches attributes of a file that the kernel receives and that the mount requested after the moment `mark`,
     /// unless they may be outdated.
-    pub(super) fn tell(&self, number: u64, attrs: &Attrs, mark: Mark) {
+    pub(super) fn insert(&self, number: u64, attrs: &Attrs, mark: Mark) {
         if !self.is_good(mark) {
             return;
         }
-        let mut told = self.told();
-        if told.len() >= MOST {
-            told.retain(|_, told| self.is_good(told.mark));
-            if told.len() >= MOST {
-                told.clear();
+        let mut entries = self.entries();
+        if entries.len() >= MOST {
+            entries.retain(|_, entry| self.is_good(entry.mark));
+            if entries.len() >= MOST {
+                entries.clear();
             }
         }
-        told.insert(number, Told { attrs: *attrs, mark });
+        entries.insert(number, RecentEntry { attrs: *attrs, mark });
     }
 
     /// Removes the cached attributes of a file. Returns them and their age, if they are still valid.
     pub(super) fn take(&self, number: u64) -> Option<(Attrs, Duration)> {
-        let Told { attrs, mark } = self.told().remove(&number)?;
+        let RecentEntry { attrs, mark } = self.entries().remove(&number)?;
         self.is_good(mark).then(|| (attrs, mark.at.elapsed()))
     }
 }
@@ -100,19 +100,19 @@ mod tests {
     #[test]
     fn recent_attributes_are_valid_until_a_change() {
         let recent_attrs = RecentAttrs::default();
-        recent_attrs.tell(7, &attrs(1, 1), recent_attrs.mark());
-        assert_eq!(recent_attrs.take(8).map(|told| told.0), None);
-        assert_eq!(recent_attrs.take(7).map(|told| told.0), Some(attrs(1, 1)));
-        assert_eq!(recent_attrs.take(7).map(|told| told.0), None, "the kernel asks for the attributes only once");
+        recent_attrs.insert(7, &attrs(1, 1), recent_attrs.mark());
+        assert_eq!(recent_attrs.take(8).map(|found| found.0), None);
+        assert_eq!(recent_attrs.take(7).map(|found| found.0), Some(attrs(1, 1)));
+        assert_eq!(recent_attrs.take(7).map(|found| found.0), None, "the kernel asks for the attributes only once");
         // Tests a completed change, a change in progress, and a change that ends while the mount requests attributes.
-        recent_attrs.tell(7, &attrs(1, 1), recent_attrs.mark());
+        recent_attrs.insert(7, &attrs(1, 1), recent_attrs.mark());
         drop(recent_attrs.change());
         assert!(recent_attrs.take(7).is_none());
         let mark = recent_attrs.mark();
         let change = recent_attrs.change();
-        recent_attrs.tell(7, &attrs(1, 1), mark);
+        recent_attrs.insert(7, &attrs(1, 1), mark);
         assert!(recent_attrs.take(7).is_none());
-        recent_attrs.tell(7, &attrs(1, 1), recent_attrs.mark());
+        recent_attrs.insert(7, &attrs(1, 1), recent_attrs.mark());
         drop(change);
         assert!(recent_attrs.take(7).is_none());
     }
@@ -122,10 +122,10 @@ mod tests {
         let recent_attrs = RecentAttrs::default();
         let mark = recent_attrs.mark();
         let old = Mark { at: mark.at.checked_sub(GOOD_FOR).unwrap(), ..mark };
-        recent_attrs.tell(7, &attrs(1, 1), old);
+        recent_attrs.insert(7, &attrs(1, 1), old);
         assert!(recent_attrs.take(7).is_none());
-        (0..3 * MOST as u64).for_each(|number| recent_attrs.tell(number, &attrs(1, number), recent_attrs.mark()));
-        assert!(recent_attrs.told().len() <= MOST);
+        (0..3 * MOST as u64).for_each(|number| recent_attrs.insert(number, &attrs(1, number), recent_attrs.mark()));
+        assert!(recent_attrs.entries().len() <= MOST);
         assert!(recent_attrs.take(3 * MOST as u64 - 1).is_some());
     }
 }

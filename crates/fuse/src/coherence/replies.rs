@@ -35,8 +35,8 @@ impl Coherence {
 
     /// Records that the kernel is about to receive an entry with the given attributes. The caller must ensure that no
     /// FORGET of the file runs during this call.
-    pub(crate) fn entry_told(&self, number: u64, attrs: &Attrs) {
-        self.cache.entry_told(number, attrs);
+    pub(crate) fn entry_sent(&self, number: u64, attrs: &Attrs) {
+        self.cache.entry_sent(number, attrs);
     }
 
     /// Returns how long the kernel may cache the attributes in the entry that it receives in the reply to a request of
@@ -60,7 +60,7 @@ impl Coherence {
             return Duration::ZERO;
         }
         if let Some(mark) = mark {
-            self.recent_attrs.tell(number, attrs, mark);
+            self.recent_attrs.insert(number, attrs, mark);
         }
         valid
     }
@@ -68,7 +68,7 @@ impl Coherence {
     /// Returns how long the kernel may cache the given attributes in the reply to a GETATTR.
     pub(crate) fn getattr_replied(&self, number: u64, attrs: &Attrs) -> Duration {
         self.replied(number, attrs);
-        self.told(number, attrs);
+        self.attrs_sent(number, attrs);
         self.attrs_lifetime(number)
     }
 
@@ -77,7 +77,7 @@ impl Coherence {
     /// changed gets no lifetime.
     pub(crate) fn setattr_replied(&self, number: u64, attrs: &Attrs) -> Duration {
         self.replied_surely(number, attrs);
-        self.told(number, attrs);
+        self.attrs_sent(number, attrs);
         if self.write_back.is_written(number) { Duration::ZERO } else { self.attrs_lifetime(number) }
     }
 
@@ -99,8 +99,8 @@ impl Coherence {
     }
 
     /// Records that the kernel receives the given attributes of a file.
-    pub(super) fn told(&self, number: u64, attrs: &Attrs) {
-        self.cache.told(number, attrs);
+    pub(super) fn attrs_sent(&self, number: u64, attrs: &Attrs) {
+        self.cache.attrs_sent(number, attrs);
         self.keep_pages(number, attrs);
     }
 

@@ -17,11 +17,11 @@ use types::{Attrs, ByteRange};
 /// mount does not correct the kernel's size during the request. Otherwise two mounts that set the size of one file wait
 /// for each other.
 #[derive(Debug, Default)]
-pub(super) struct Resizing(Mutex<HashMap<u64, Under>>);
+pub(super) struct Resizing(Mutex<HashMap<u64, SizeRequests>>);
 
 /// The requests that are setting the size of one file.
 #[derive(Clone, Copy, Debug, Default)]
-struct Under {
+struct SizeRequests {
     requests: usize,
     /// Whether another client has set the size during these requests.
     missed: bool,
@@ -31,7 +31,7 @@ struct Under {
 pub(crate) struct Request<'a>(&'a Resizing, u64);
 
 impl Resizing {
-    fn table(&self) -> MutexGuard<'_, HashMap<u64, Under>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<u64, SizeRequests>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,10 +108,10 @@ impl Coherence {
         self.recent_attrs.changed();
         let Ok(attrs) = self.present_attrs(number).await else { return };
         if self.write_back.is_shared(number) {
-            let _ = self.agree_to_move_data(number, &attrs).await;
+            let _ = self.correct_for_data(number, &attrs).await;
         } else {
             // No request of a thread causes this correction, so pass the thread number 0.
-            self.agree_whole(0, number, &attrs).await;
+            self.correct_if_needed(0, number, &attrs).await;
         }
     }
 
@@ -120,8 +120,10 @@ impl Coherence {
     /// byte of the file in the page cache (`FUSE_NOTIFY_STORE`), which extends the cached size.
     pub(super) async fn raise_size(&self, open: &OpenFile, size: u64) {
         let number = open.file.node().id.0;
-        let believed = self.ask_of_self(number, KernelSizes::size).await;
-        let (Some(transport), Some(believed)) = (self.transport(), believed.filter(|believed| *believed < size)) else {
+        let cached_size = self.ask_of_self(number, KernelSizes::size).await;
+        let (Some(transport), Some(cached_size)) =
+            (self.transport(), cached_size.filter(|cached_size| *cached_size < size))
+        else {
             return;
         };
         let read = open.file.read_at(size - 1, 1).await;
@@ -137,7 +139,7 @@ impl Coherence {
         self.size_may_change(number);
         // After the old end of the file, the kernel's pages contain zeros instead of the other client's bytes, so drop
         // them.
-        self.forget_pages_of(number, ByteRange { offset: believed, len: size - believed }).await;
+        self.drop_pages_of(number, ByteRange { offset: cached_size, len: size - cached_size }).await;
     }
 }
 

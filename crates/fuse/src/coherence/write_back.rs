@@ -39,7 +39,7 @@ pub(super) struct WriteBack {
 /// The error of an open that must bypass the page cache: the mount has no write delegation, or the open cannot use
 /// one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct NotAlone;
+pub(super) struct NotDelegated;
 
 /// Returns whether the given flags of open(2) permit writes.
 fn writes(flags: u32) -> bool {
@@ -79,17 +79,17 @@ impl WriteBack {
     ///
     /// # Errors
     /// The writes of this open have to bypass the page cache.
-    pub(super) fn begin(&self, number: u64, file: &File, flags: u32) -> Result<Option<Writing>, NotAlone> {
+    pub(super) fn begin(&self, number: u64, file: &File, flags: u32) -> Result<Option<Writing>, NotDelegated> {
         if !self.is_on() || !writes(flags) {
             return Ok(None);
         }
         if !self.wants(flags) {
-            return Err(NotAlone);
+            return Err(NotDelegated);
         }
         let writing = Writing::begin(&self.writers, number);
         // Check the delegation after the open is in the table, so that a later recall finds the file there. The open
         // must permit reads, because the kernel reads a page before a program writes only a part of the page.
-        if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotAlone) }
+        if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotDelegated) }
     }
 
     /// Returns whether the kernel writes a file through its page cache, so that only the kernel knows the size of the
@@ -186,15 +186,15 @@ impl WriteBack {
     }
 
     /// Records that the mount is about to make the kernel drop pages of a file. Returns the age for
-    /// [`WriteBack::pages_were_forgotten`], or `None` if the kernel does not write the file through its page cache.
-    pub(super) fn pages_are_being_forgotten(&self, number: u64) -> Option<u64> {
-        self.writers.table().get_mut(&number).map(|cached| cached.twins.forgetting())
+    /// [`WriteBack::end_invalidation`], or `None` if the kernel does not write the file through its page cache.
+    pub(super) fn begin_invalidation(&self, number: u64) -> Option<u64> {
+        self.writers.table().get_mut(&number).map(|cached| cached.twins.begin_dropping())
     }
 
     /// Records that the kernel has dropped the pages of a range that it read before the given age.
-    pub(super) fn pages_were_forgotten(&self, number: u64, age: u64, range: ByteRange) {
+    pub(super) fn end_invalidation(&self, number: u64, age: u64, range: ByteRange) {
         if let Some(cached) = self.writers.table().get_mut(&number) {
-            cached.twins.forgotten(age, range);
+            cached.twins.pages_dropped(age, range);
         }
     }
 }

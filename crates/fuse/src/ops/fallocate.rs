@@ -40,7 +40,7 @@ pub(crate) async fn fallocate(
             let mut size = file.refresh().await?.size;
             if size < range.end() && fs.coherence.is_written(header.node) {
                 // The end of the file may be only in the page cache, so make the kernel write its pages back.
-                fs.coherence.forget_pages(header.node).await;
+                fs.coherence.drop_pages(header.node).await;
                 size = file.refresh().await?.size;
             }
             let within = range.intersection(ByteRange { offset: 0, len: size });

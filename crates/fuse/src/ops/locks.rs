@@ -69,7 +69,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     if lock.kind == UNLOCK {
         if fs.opens.lockers().process(header.node, lock.owner).is_some() {
             if cached() {
-                fs.coherence.forget_pages(header.node).await;
+                fs.coherence.drop_pages(header.node).await;
             }
             open.file.unlock(lock.owner, range).await?;
         }

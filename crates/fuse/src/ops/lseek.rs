@@ -15,7 +15,7 @@ pub(crate) async fn lseek(fs: &FileSystem, fh: u64, offset: u64, whence: u32) ->
     let number = open.file.node().id.0;
     if fs.coherence.is_written(number) {
         // The kernel sends LSEEK without writing back its dirty pages, so make it write them back.
-        fs.coherence.forget_pages(number).await;
+        fs.coherence.drop_pages(number).await;
     }
     let size = open.file.size_now().await?;
     if offset >= size {

@@ -18,7 +18,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     // the file. So make it write back the later pages too. During a read into the page cache, such a write-back hangs,
     // because the kernel has pages locked until the reply.
     if past && found.len() < u64::from(size) && fs.coherence.is_written(header.node) {
-        fs.coherence.forget_pages(header.node).await;
+        fs.coherence.drop_pages(header.node).await;
         found = open.file.read_at(offset, size as usize).await?;
     }
     if !past {

@@ -62,7 +62,7 @@ async fn put(
     } else if flags.contains(OFlags::APPEND) {
         if fs.coherence.is_written(header.node) {
             // The end of the file may be only in the page cache, so make the kernel write its pages back.
-            Box::pin(fs.coherence.forget_pages(header.node)).await;
+            Box::pin(fs.coherence.drop_pages(header.node)).await;
         }
         Box::pin(open.file.append(data)).await?;
     } else if of_pages {

@@ -16,7 +16,7 @@ use crate::abi;
 use crate::dispatch::{Dispatcher, Serve};
 use crate::reply::Reply;
 use crate::transport::Transport;
-use ring::{Over, Ring, Server};
+use ring::{Ring, RingContext, Server};
 use rustix::fd::RawFd;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
@@ -83,8 +83,8 @@ impl Uring {
             let ring = Arc::new(Ring::new(own.len(), payload)?);
             rings.push(ring.clone());
             let ((go, start), (made, ready)) = (mpsc::channel(), mpsc::channel());
-            let over = Over { device, place: place.into() };
-            let run = move || serve(ring, number as u32, &own, &over, &made, &start);
+            let context = RingContext { device, place: place.into() };
+            let run = move || serve(ring, number as u32, &own, &context, &made, &start);
             threads.push(Builder::new().name(format!("fuse-ring-{number}")).spawn(run)?);
             ready.recv().unwrap_or_else(|_| Err(io::Error::other("its thread died")))?;
             waiting.push(go);
@@ -127,7 +127,7 @@ fn serve(
     ring: Arc<Ring>,
     number: u32,
     queues: &[u16],
-    over: &Over,
+    context: &RingContext,
     made: &Sender<io::Result<()>>,
     start: &Receiver<Arc<Dispatcher>>,
 ) -> io::Result<()> {
@@ -135,7 +135,7 @@ fn serve(
         // On another processor, the ring is slower, but still correct.
         tracing::debug!(number, "cannot bind a ring to its processor: {error}");
     }
-    let server = match Server::new(ring, number, queues, over) {
+    let server = match Server::new(ring, number, queues, context) {
         Ok(server) => server,
         Err(error) => {
             let _ = made.send(Err(error));

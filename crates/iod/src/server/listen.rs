@@ -88,7 +88,7 @@ impl Live {
                     let unproven = socket.stranger_since().map_or(0, |since| now.saturating_sub(since));
                     if u128::from(unproven) > most_of_stranger && socket.cut_off() {
                         Counters::add(&shared.daemon.counters.connections_stalled, 1);
-                        if let Some(left_out) = net::seldom("not proven", *peer) {
+                        if let Some(left_out) = net::may_log("not proven", *peer) {
                             tracing::info!(
                                 ?peer,
                                 left_out,
@@ -172,7 +172,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
         };
         if open >= most || many {
             Counters::add(&counters.connections_refused, 1);
-            if let Some(left_out) = net::seldom("too many connections", machine) {
+            if let Some(left_out) = net::may_log("too many connections", machine) {
                 tracing::warn!(?peer, open, left_out, "too many connections: refused a new one");
             }
             return;
@@ -184,7 +184,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
             && socket.cut_off()
         {
             Counters::add(&counters.connections_refused, 1);
-            if let Some(left_out) = net::seldom("strangers", *of) {
+            if let Some(left_out) = net::may_log("strangers", *of) {
                 tracing::warn!(
                     ?of,
                     left_out,
@@ -256,7 +256,7 @@ fn serve((peer, machine): (Option<SocketAddr>, Machine), shared: &Arc<Shared>, s
                 Broken::Socket(error) => tracing::info!(?peer, %error, "connection broken"),
                 error @ Broken::Replaced => tracing::info!(?peer, %error, "connection ended"),
                 error => {
-                    if let Some(left_out) = net::seldom("no requests", machine) {
+                    if let Some(left_out) = net::may_log("no requests", machine) {
                         let what = "connection closed: the peer sent no valid request";
                         tracing::warn!(?peer, %error, left_out, "{what}");
                     }

@@ -1,7 +1,7 @@
 //! The adaptive write threshold T. It compares the measured service times of the mgr path and the direct path by
 //! request size, and accounts for the queue delay of the mgr.
 
-use super::{ALWAYS_MGR, Path, Verdict, path};
+use super::{ALWAYS_MGR, Path, ThresholdChoice, path};
 use std::time::Duration;
 
 /// Number of size classes. The first class has requests of up to 64 bytes, and each further class doubles the limit.
@@ -159,7 +159,7 @@ impl Auto {
 
     /// Returns the threshold T for a request of `len` bytes, and occasionally the path that T does not select, as a
     /// probe. `waiting` is the age of the oldest unanswered request to the mgr; zero if there is none.
-    pub fn ask(&mut self, len: u64, waiting: Duration) -> Verdict {
+    pub fn ask(&mut self, len: u64, waiting: Duration) -> ThresholdChoice {
         // If the oldest request waits longer than the longest service time of the mgr, the excess is due to the queue
         // delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
@@ -185,7 +185,7 @@ impl Auto {
         if !(unknown || other.age > OLD) || silent || !asked.is_multiple_of(every) {
             return t.into();
         }
-        Verdict { t, tries: Some(if now == Path::Mgr { Path::Direct } else { Path::Mgr }) }
+        ThresholdChoice { t, probe: Some(if now == Path::Mgr { Path::Direct } else { Path::Mgr }) }
     }
 
     /// Records that a request of `len` bytes took the time `took` on the path `way`, with `together` requests in flight
@@ -324,8 +324,8 @@ mod tests {
 
     /// Returns the path that a request takes, which is the probed path if `auto` requests a probe.
     fn way(auto: &mut Auto, len: u64) -> Path {
-        let verdict = auto.ask(len, Duration::ZERO);
-        verdict.tries.unwrap_or(path(len, verdict.t))
+        let choice = auto.ask(len, Duration::ZERO);
+        choice.probe.unwrap_or(path(len, choice.t))
     }
 
     fn request(auto: &mut Auto, servers: Servers, len: u64) {

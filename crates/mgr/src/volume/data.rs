@@ -59,7 +59,7 @@ impl Volume {
             add(&self.counters.proxy_read_bytes, range.len);
             return Ok((ReadOut { data, eof }, 0));
         }
-        self.settled(file, Part::Meeting(range), Why::Read).await?;
+        self.settled(file, Part::Overlapping(range), Why::Read).await?;
         // Read the state of the file again, because another request may have moved the inline bytes to objects.
         let data = match self.objects(&self.regular(file)?)? {
             Some(objects) => {
@@ -123,7 +123,7 @@ impl Volume {
             return Ok(self.counted(out));
         }
         let run = Run { offset, data };
-        self.settled_held(file, Part::Meeting(run.range()), Why::Write).await?;
+        self.settled_held(file, Part::Overlapping(run.range()), Why::Write).await?;
         let writing = self.notes.writing(file).await?;
         let written = objects.write(std::slice::from_ref(&run), stable).await?;
         if stable && !written.stable {
@@ -208,8 +208,8 @@ impl Volume {
         (from, range): (FileId, ByteRange),
         (to, target): (FileId, u64),
     ) -> Result<Option<WriteOut>, Status> {
-        self.settled(from, Part::Meeting(range), Why::Read).await?;
-        self.settled(to, Part::Meeting(ByteRange { offset: target, len: range.len }), Why::Write).await?;
+        self.settled(from, Part::Overlapping(range), Why::Read).await?;
+        self.settled(to, Part::Overlapping(ByteRange { offset: target, len: range.len }), Why::Write).await?;
         self.moves.check_changes(to)?;
         // The shared locks exclude truncations. All tasks lock the file with the lower inode number first, so that no
         // two tasks deadlock.
@@ -240,7 +240,7 @@ impl Volume {
     /// The objects grow before the file. If the mgr dies before the file has grown, or an iod has no space, the mgr
     /// later measures the size of the file by its objects.
     pub(crate) async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
-        self.settled(file, Part::Meeting(range), Why::Write).await?;
+        self.settled(file, Part::Overlapping(range), Why::Write).await?;
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
@@ -275,7 +275,7 @@ impl Volume {
     }
 
     pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
-        self.settled(file, Part::Meeting(range), Why::Write).await?;
+        self.settled(file, Part::Overlapping(range), Why::Write).await?;
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;

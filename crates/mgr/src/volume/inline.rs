@@ -11,7 +11,7 @@ use crate::counters::add;
 use crate::kinds::{Known, Opened};
 use crate::proxy::zeros;
 use bytes::Bytes;
-use layout::Later;
+use layout::Unassigned;
 use layout::gather::Run;
 use meta::{FileInfo, Layout};
 use nfs::fs::{Content, Ctx, Stability, WriteOut};
@@ -140,11 +140,11 @@ impl Volume {
     }
 
     fn decide(&self, info: &FileInfo) -> Result<Layout, Status> {
-        let later = info.layout.as_ref().map(|layout| Later::from_bytes(&layout.body)).transpose();
-        let later = later.map_err(|e| {
+        let unassigned = info.layout.as_ref().map(|layout| Unassigned::from_bytes(&layout.body)).transpose();
+        let unassigned = unassigned.map_err(|e| {
             tracing::error!(file = info.attrs.id.0, "cannot decode the placement of an inline file: {e}");
             Status::Corrupt
         })?;
-        self.choose(&later.map_or(self.policy, |later| later.policy(self.policy)))
+        self.choose(&unassigned.map_or(self.policy, |unassigned| unassigned.policy(self.policy)))
     }
 }

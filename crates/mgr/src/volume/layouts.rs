@@ -219,7 +219,7 @@ impl Volume {
         let faults = match layout.faults(body) {
             Ok(faults) => faults,
             Err(error) => {
-                if let Some(left_out) = net::seldom("unreadable report of data servers", Machine::UNKNOWN) {
+                if let Some(left_out) = net::may_log("unreadable report of data servers", Machine::UNKNOWN) {
                     tracing::warn!(client, file = file.0, left_out, "unreadable report of data servers: {error}");
                 }
                 return;
@@ -234,7 +234,7 @@ impl Volume {
     /// these failures.
     pub(crate) fn note_failures(&self, client: u64, file: FileId, first: &dyn Debug, count: usize) {
         add(&self.counters.layout_faults, count as u64);
-        if let Some(left_out) = net::seldom("a client failed at a data server", Machine::UNKNOWN) {
+        if let Some(left_out) = net::may_log("a client failed at a data server", Machine::UNKNOWN) {
             tracing::warn!(client, file = file.0, ?first, count, left_out, "a client failed at a data server");
         }
     }

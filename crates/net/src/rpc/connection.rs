@@ -1,13 +1,13 @@
 //! An RPC connection, over which both ends can have several calls in progress. Calls and replies are matched by xid.
 
-use super::inside::Inside;
-use super::memory::{Account, Holder, Memory};
-use super::outbox::{Hold, Outbox, Place};
+use super::in_process::InProcess;
+use super::memory::{Account, Memory, MemoryHolder};
+use super::outbox::{CallSlot, Hold, Outbox};
 use super::pending::{Call, Pending};
 use super::receive::{Begun, ReceiveError, Receiver};
 use super::{Limits, Refusal};
 use crate::transports::{Stream, connection_id};
-use crate::{Address, Counters, Error, User, local, seldom, task};
+use crate::{Address, Counters, Error, User, local, may_log, task};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::future::Future;
@@ -92,7 +92,7 @@ pub(super) struct Link {
     local: Option<Address>,
     peer_user: Option<User>,
     pub(super) limits: Limits,
-    way: Way,
+    channel: Channel,
     xid: AtomicU32,
     pending: Mutex<Pending>,
     /// Limits the outgoing calls in progress: each call takes one permit.
@@ -107,60 +107,60 @@ pub(super) struct Link {
 
 /// How messages reach the other end of the connection: over a socket, or within the process.
 #[derive(Debug)]
-enum Way {
+enum Channel {
     Stream(Outbox),
-    Inside(Inside),
+    InProcess(InProcess),
 }
 
-impl Way {
+impl Channel {
     /// Sends a message without blocking. Drops `hold`, and so frees the slot and the memory of the call, when the
     /// message is sent.
     fn send(&self, message: Segments, hold: Hold) -> Result<(), Error> {
         match self {
-            Way::Stream(outbox) => outbox.send(record::mark(message), Some(hold)),
-            Way::Inside(inside) => inside.send(&message),
+            Channel::Stream(outbox) => outbox.send(record::mark(message), Some(hold)),
+            Channel::InProcess(in_process) => in_process.send(&message),
         }
     }
 
     fn closed(&self) -> Option<Error> {
         match self {
-            Way::Stream(outbox) => outbox.closed(),
-            Way::Inside(inside) => inside.closed(),
+            Channel::Stream(outbox) => outbox.closed(),
+            Channel::InProcess(in_process) => in_process.closed(),
         }
     }
 
     fn close(&self, error: Error) {
         match self {
-            Way::Stream(outbox) => outbox.close(error),
-            Way::Inside(inside) => inside.close(error),
+            Channel::Stream(outbox) => outbox.close(error),
+            Channel::InProcess(in_process) => in_process.close(error),
         }
     }
 
     fn blocked(&self) -> Option<Instant> {
         match self {
-            Way::Stream(outbox) => outbox.blocked(),
-            Way::Inside(_) => None,
+            Channel::Stream(outbox) => outbox.blocked(),
+            Channel::InProcess(_) => None,
         }
     }
 
     /// Writes the messages that their senders could not write at once. Runs for the lifetime of the connection.
     async fn run(&self) {
-        if let Way::Stream(outbox) = self {
+        if let Channel::Stream(outbox) = self {
             outbox.run().await;
         }
     }
 }
 
-impl Holder for Link {
+impl MemoryHolder for Link {
     fn stalled(&self) -> Option<Duration> {
-        if self.way.closed().is_some() {
+        if self.channel.closed().is_some() {
             return None;
         }
         let begun = *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.into_iter().chain(self.way.blocked()).map(|since| since.elapsed()).max()
+        begun.into_iter().chain(self.channel.blocked()).map(|since| since.elapsed()).max()
     }
 
-    fn cut(&self) {
+    fn close_stalled(&self) {
         self.close(Error::broken("the peer made no progress while memory was short"));
     }
 }
@@ -270,14 +270,14 @@ impl Connection {
             peer_user,
             begun: begun.clone(),
             ..Link::new(connection_id(), limits, account.clone(), &counters, |counters| {
-                Way::Stream(Outbox::new(write, limits.stall, counters))
+                Channel::Stream(Outbox::new(write, limits.stall, counters))
             })
         });
         counters.opened();
         let watched: Weak<Link> = Arc::downgrade(&link);
         memory.watch(link.id, watched);
         let writer = link.clone();
-        task::spawn(async move { writer.way.run().await });
+        task::spawn(async move { writer.channel.run().await });
         Ok((Connection::of(link), Receiver::new(read, &limits, account, begun, first, counters)))
     }
 
@@ -311,7 +311,7 @@ impl Connection {
         let now = Instant::now();
         let until = now.checked_add(timeout).unwrap_or(now + FAR);
         let hold = link.place(until).await.ok_or(Error::Timeout(timeout))?;
-        let hold = Arc::new(Place { _permit: hold.ok_or_else(|| link.why_closed())?, charge: None });
+        let hold = Arc::new(CallSlot { _permit: hold.ok_or_else(|| link.why_closed())?, charge: None });
         let xid = link.xid.fetch_add(1, Relaxed);
         let header = CallHeader { xid, program, version, procedure, cred: auth.clone(), verf: Auth::None };
         let mut out = Writer::new();
@@ -324,7 +324,7 @@ impl Connection {
         }
         let (waiting, answer) = Waiting::new(&self.link, xid, (until, timeout), hold.clone());
         link.counters.call(false, program, procedure);
-        link.way.send(message, hold)?;
+        link.channel.send(message, hold)?;
         let answer = answer.await.unwrap_or_else(|_| Err(link.why_closed()));
         drop(waiting);
         let mut body = Reader::new(answer?);
@@ -368,7 +368,7 @@ impl Connection {
 
     /// Returns whether the connection has ended.
     pub fn is_closed(&self) -> bool {
-        self.link.way.closed().is_some()
+        self.link.channel.closed().is_some()
     }
 
     /// Waits until the connection has ended; returns the reason for the end.
@@ -408,8 +408,8 @@ impl<'a> Waiting<'a> {
         (until, timeout): (Instant, Duration),
         hold: Hold,
     ) -> (Self, oneshot::Receiver<Result<Bytes, Error>>) {
-        let (tell, answer) = oneshot::channel();
-        let alarm = link.pending().add(xid, Call { tell, until, timeout });
+        let (reply_sender, answer) = oneshot::channel();
+        let alarm = link.pending().add(xid, Call { reply_sender, until, timeout });
         if let Some(at) = alarm {
             task::spawn(watch(Arc::downgrade(link), at));
         }
@@ -433,7 +433,7 @@ async fn watch(link: Weak<Link>, mut at: Instant) {
         let (late, again) = link.pending().ring(at, Instant::now());
         for call in late {
             // This send to the caller fails if the caller no longer waits for the reply. Then the error is not needed.
-            let _ = call.tell.send(Err(Error::Timeout(call.timeout)));
+            let _ = call.reply_sender.send(Err(Error::Timeout(call.timeout)));
         }
         match again {
             Some(again) => at = again,
@@ -457,7 +457,7 @@ impl Link {
         limits: Limits,
         account: Arc<Account>,
         counters: &Counters,
-        way: impl FnOnce(Counters) -> Way,
+        channel: impl FnOnce(Counters) -> Channel,
     ) -> Self {
         Link {
             id,
@@ -465,7 +465,7 @@ impl Link {
             local: None,
             peer_user: None,
             limits,
-            way: way(counters.clone()),
+            channel: channel(counters.clone()),
             xid: AtomicU32::new(1),
             pending: Mutex::default(),
             outgoing: Arc::new(Semaphore::new(limits.in_flight)),
@@ -478,7 +478,7 @@ impl Link {
     }
 
     /// Makes one end of an in-process connection. The caller must then connect this end with the other end.
-    pub(super) fn inside(
+    pub(super) fn in_process(
         id: u64,
         peer: &Address,
         limits: Limits,
@@ -487,7 +487,7 @@ impl Link {
     ) -> Arc<Self> {
         let own = User::own();
         let account = memory.account(Machine::Local(own.uid));
-        let link = Link::new(id, limits, account, counters, |_| Way::Inside(Inside::default()));
+        let link = Link::new(id, limits, account, counters, |_| Channel::InProcess(InProcess::default()));
         counters.opened();
         Arc::new(Link { peer: peer.clone(), peer_user: Some(own), ..link })
     }
@@ -497,10 +497,10 @@ impl Link {
     }
 
     /// Returns the in-process part of this connection; `None` if the connection uses a socket.
-    pub(super) fn as_inside(&self) -> Option<&Inside> {
-        match &self.way {
-            Way::Inside(inside) => Some(inside),
-            Way::Stream(_) => None,
+    pub(super) fn as_in_process(&self) -> Option<&InProcess> {
+        match &self.channel {
+            Channel::InProcess(in_process) => Some(in_process),
+            Channel::Stream(_) => None,
         }
     }
 
@@ -509,7 +509,7 @@ impl Link {
         loop {
             let mut notified = std::pin::pin!(self.closed.notified());
             notified.as_mut().enable();
-            if let Some(error) = self.way.closed() {
+            if let Some(error) = self.channel.closed() {
                 return error;
             }
             notified.await;
@@ -521,7 +521,7 @@ impl Link {
         let waiting = self.pending().take(xid);
         if let Some(call) = waiting {
             // This send to the caller fails if the caller no longer waits for the reply. Then the reply is not needed.
-            let _ = call.tell.send(Ok(message));
+            let _ = call.reply_sender.send(Ok(message));
         }
     }
 
@@ -544,7 +544,7 @@ impl Link {
     }
 
     fn why_closed(&self) -> Error {
-        self.way.closed().unwrap_or_else(|| Error::broken("closed here"))
+        self.channel.closed().unwrap_or_else(|| Error::broken("closed here"))
     }
 
     /// Closes the connection with the reason `error`, which all waiting calls return.
@@ -552,7 +552,7 @@ impl Link {
     /// This function closes the send queue first, and then empties the table of waiting calls. So a call that enters
     /// the table later fails to send, and removes itself.
     pub(super) fn close(&self, error: Error) {
-        self.way.close(error);
+        self.channel.close(error);
         let error = self.why_closed();
         self.outgoing.close();
         self.incoming.close();
@@ -560,7 +560,7 @@ impl Link {
         let waiting = self.pending().take_all();
         for call in waiting {
             // This send to the caller fails if the caller no longer waits for the reply. Then the error is not needed.
-            let _ = call.tell.send(Err(error.clone()));
+            let _ = call.reply_sender.send(Err(error.clone()));
         }
         self.closed.notify_waiters();
     }
@@ -588,25 +588,25 @@ impl Link {
             charge.resize(message.len());
         }
         // The send fails if the connection has ended. Ignore the error, because then no peer waits for the reply.
-        let _ = self.way.send(message, hold);
+        let _ = self.channel.send(message, hold);
     }
 }
 
 /// A guard that closes the connection and notifies the service when dropped, even if the runtime drops the task that
 /// owns the guard.
-pub(super) struct Attended<S: Service> {
+pub(super) struct ServedConnection<S: Service> {
     link: Arc<Link>,
     service: Arc<S>,
     reason: Error,
 }
 
-impl<S: Service> Attended<S> {
+impl<S: Service> ServedConnection<S> {
     pub(super) fn new(link: Arc<Link>, service: Arc<S>) -> Self {
-        Attended { link, service, reason: Error::broken("shut down") }
+        ServedConnection { link, service, reason: Error::broken("shut down") }
     }
 }
 
-impl<S: Service> Drop for Attended<S> {
+impl<S: Service> Drop for ServedConnection<S> {
     fn drop(&mut self) {
         self.link.close(self.reason.clone());
         self.link.counters.closed();
@@ -616,21 +616,21 @@ impl<S: Service> Drop for Attended<S> {
 
 /// Waits until an in-process connection has ended. Its messages need no receiving task, because the other end passes
 /// them by function calls.
-pub(super) async fn attend<S: Service>(mut end: Attended<S>) {
+pub(super) async fn serve_connection<S: Service>(mut end: ServedConnection<S>) {
     end.reason = end.link.ended().await;
 }
 
 /// Receives messages until the connection ends. Passes each reply to the task that waits for the reply, and each call
 /// to the service.
 async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: Arc<S>) {
-    let mut end = Attended::new(link.clone(), service.clone());
+    let mut end = ServedConnection::new(link.clone(), service.clone());
     end.reason = loop {
         let record = match receiver.record().await {
             Ok(Some(record)) => record,
             Ok(None) => break Error::broken("closed by the peer"),
             Err(e) => {
                 if let ReceiveError::Malformed(_) = e {
-                    if let Some(left_out) = seldom("no record", link.machine()) {
+                    if let Some(left_out) = may_log("no record", link.machine()) {
                         tracing::warn!(peer = %link.peer, left_out, error = %e, "disconnected a peer: bad record");
                     }
                     link.counters.malformed();
@@ -648,7 +648,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             Ok(Message::Call(header)) => (header.xid, Some(header)),
             Ok(Message::WrongVersion { xid }) => (xid, None),
             Err(e) => {
-                if let Some(left_out) = seldom("no message", link.machine()) {
+                if let Some(left_out) = may_log("no message", link.machine()) {
                     tracing::warn!(peer = %link.peer, left_out, error = %e, "disconnected a peer: not an RPC message");
                 }
                 link.counters.malformed();
@@ -668,7 +668,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             None => link.account.admit(bytes).await,
         };
         let Some(charge) = charge else { break link.why_closed() };
-        let hold = Arc::new(Place { _permit: permit, charge: Some(charge) });
+        let hold = Arc::new(CallSlot { _permit: permit, charge: Some(charge) });
         let Some(header) = call else {
             link.reply(xid, Err(Refusal::RpcMismatch { low: 2, high: 2 }), hold);
             continue;

@@ -28,12 +28,12 @@ const SHARE: usize = 8;
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A connection that the memory accounting can close if its peer stalls.
-pub(crate) trait Holder: Send + Sync {
+pub(crate) trait MemoryHolder: Send + Sync {
     /// Returns how long the peer has made no progress inside a record or a reply. Returns `None` if no record and no
     /// reply is in progress, or if the connection has ended.
     fn stalled(&self) -> Option<Duration>;
     /// Closes the connection, because its peer has stalled.
-    fn cut(&self);
+    fn close_stalled(&self);
 }
 
 /// The memory limits of a server, and the memory that its connections use.
@@ -44,7 +44,7 @@ pub(crate) struct Memory {
     used: AtomicUsize,
     waiting: AtomicUsize,
     freed: Notify,
-    holders: Mutex<HashMap<u64, Weak<dyn Holder>>>,
+    holders: Mutex<HashMap<u64, Weak<dyn MemoryHolder>>>,
     /// Bytes that the connections of each machine hold.
     machines: Mutex<HashMap<Machine, Weak<AtomicUsize>>>,
     counters: Counters,
@@ -104,7 +104,7 @@ impl Memory {
     }
 
     /// Registers a connection, so that the server can close the connection if its peer stalls while memory is short.
-    pub(crate) fn watch(&self, connection: u64, holder: Weak<dyn Holder>) {
+    pub(crate) fn watch(&self, connection: u64, holder: Weak<dyn MemoryHolder>) {
         self.holders().insert(connection, holder);
     }
 
@@ -113,7 +113,7 @@ impl Memory {
         self.holders().remove(&connection);
     }
 
-    fn holders(&self) -> MutexGuard<'_, HashMap<u64, Weak<dyn Holder>>> {
+    fn holders(&self) -> MutexGuard<'_, HashMap<u64, Weak<dyn MemoryHolder>>> {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -142,7 +142,7 @@ impl Memory {
         for holder in holders {
             if holder.stalled().is_some_and(|time| time >= self.patience) {
                 self.counters.cut();
-                holder.cut();
+                holder.close_stalled();
             }
         }
     }
@@ -355,14 +355,14 @@ mod tests {
         assert_eq!((memory.used.load(SeqCst), memory.waiting.load(SeqCst)), (0, 0));
     }
 
-    struct Staller(Option<Duration>, Mutex<Option<Charge>>);
+    struct StalledConnection(Option<Duration>, Mutex<Option<Charge>>);
 
-    impl Holder for Staller {
+    impl MemoryHolder for StalledConnection {
         fn stalled(&self) -> Option<Duration> {
             self.1.lock().expect("nobody panics").is_some().then_some(self.0).flatten()
         }
 
-        fn cut(&self) {
+        fn close_stalled(&self) {
             drop(self.1.lock().expect("nobody panics").take());
         }
     }
@@ -372,9 +372,9 @@ mod tests {
         let memory = memory(1000 * K, 1000 * K);
         let hold = |id, stalled, bytes| {
             let charge = memory.account(Machine::Local(id as u32)).try_admit(bytes);
-            let staller: Arc<dyn Holder> = Arc::new(Staller(stalled, Mutex::new(charge)));
-            memory.watch(id, Arc::downgrade(&staller));
-            staller
+            let stalled: Arc<dyn MemoryHolder> = Arc::new(StalledConnection(stalled, Mutex::new(charge)));
+            memory.watch(id, Arc::downgrade(&stalled));
+            stalled
         };
         let active = hold(1, None, 400 * K);
         let shortly = hold(2, Some(memory.patience / 2), 100 * K);
@@ -394,8 +394,8 @@ mod tests {
     async fn a_stalled_connection_is_closed_even_if_others_are_busy() {
         let memory = memory(1000 * K, 1000 * K);
         let charge = memory.account(Machine::Local(1)).try_admit(400 * K);
-        let staller: Arc<dyn Holder> = Arc::new(Staller(Some(memory.patience * 2), Mutex::new(charge)));
-        memory.watch(1, Arc::downgrade(&staller));
+        let stalled: Arc<dyn MemoryHolder> = Arc::new(StalledConnection(Some(memory.patience * 2), Mutex::new(charge)));
+        memory.watch(1, Arc::downgrade(&stalled));
         let busy = memory.account(Machine::Local(2));
         let works = async {
             loop {

@@ -24,13 +24,13 @@ const TURNS_MAX: usize = 16;
 
 /// The slot of a call in progress, and the memory reserved for the call.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct CallSlot {
     pub(crate) _permit: OwnedSemaphorePermit,
     pub(crate) charge: Option<Charge>,
 }
 
 /// A reference that keeps the slot and the memory of a call until the message is sent.
-pub(crate) type Hold = Arc<Place>;
+pub(crate) type Hold = Arc<CallSlot>;
 
 #[derive(Debug)]
 pub(crate) struct Outbox {

@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// The channel that passes the reply to the waiting caller.
-pub(crate) type Tell = oneshot::Sender<Result<Bytes, Error>>;
+pub(crate) type ReplySender = oneshot::Sender<Result<Bytes, Error>>;
 
 /// A call that waits for its reply.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) tell: Tell,
+    pub(crate) reply_sender: ReplySender,
     /// When the call times out.
     pub(crate) until: Instant,
     /// The timeout that the caller requested, for the error message.
@@ -88,40 +88,40 @@ mod tests {
     const EVENTS: [Event; 5] = [Event::Call(1), Event::Call(3), Event::Answer, Event::Pass(1), Event::Pass(2)];
 
     /// The channel over which a caller receives its reply.
-    type Told = oneshot::Receiver<Result<Bytes, Error>>;
+    type ReplyReceiver = oneshot::Receiver<Result<Bytes, Error>>;
 
     /// A model of the connection: the waiting calls with their xids and deadlines, and the alarms that are set.
-    struct World {
+    struct Model {
         start: Instant,
         now: u64,
         next: u32,
         pending: Pending,
-        waiting: Vec<(u32, u64, Told)>,
+        waiting: Vec<(u32, u64, ReplyReceiver)>,
         alarms: BTreeSet<(u64, u32)>,
     }
 
-    impl World {
+    impl Model {
         fn at(&self, time: u64) -> Instant {
             self.start + Duration::from_secs(time)
         }
 
         fn call(&mut self, time: u64) {
             self.next += 1;
-            let (tell, told) = oneshot::channel();
+            let (reply_sender, receiver) = oneshot::channel();
             let (until, timeout) = (self.now + time, Duration::from_secs(time));
-            let call = Call { tell, until: self.at(until), timeout };
+            let call = Call { reply_sender, until: self.at(until), timeout };
             if let Some(alarm) = self.pending.add(self.next, call) {
                 assert_eq!(alarm, self.at(until));
                 self.alarms.insert((until, self.next));
             }
-            self.waiting.push((self.next, until, told));
+            self.waiting.push((self.next, until, receiver));
         }
 
         fn answer(&mut self) {
             if !self.waiting.is_empty() {
-                let (xid, _, mut told) = self.waiting.remove(0);
-                self.pending.take(xid).unwrap().tell.send(Ok(Bytes::new())).unwrap();
-                assert!(told.try_recv().unwrap().is_ok());
+                let (xid, _, mut receiver) = self.waiting.remove(0);
+                self.pending.take(xid).unwrap().reply_sender.send(Ok(Bytes::new())).unwrap();
+                assert!(receiver.try_recv().unwrap().is_ok());
                 assert!(self.pending.take(xid).is_none(), "answered once");
             }
         }
@@ -133,7 +133,7 @@ mod tests {
                 self.alarms.remove(&(time, name));
                 let (late, again) = self.pending.ring(self.at(time), self.at(self.now));
                 for call in late {
-                    call.tell.send(Err(Error::Timeout(call.timeout))).unwrap();
+                    call.reply_sender.send(Err(Error::Timeout(call.timeout))).unwrap();
                 }
                 if let Some(again) = again {
                     self.alarms.insert(((again - self.start).as_secs(), name));
@@ -141,7 +141,7 @@ mod tests {
             }
             // The calls that have timed out must be exactly those whose deadline has passed.
             let now = self.now;
-            self.waiting.retain_mut(|(_, until, told)| match told.try_recv() {
+            self.waiting.retain_mut(|(_, until, receiver)| match receiver.try_recv() {
                 Ok(Err(Error::Timeout(_))) => {
                     assert_eq!(*until, now);
                     false
@@ -157,18 +157,18 @@ mod tests {
     fn live(history: &[Event]) {
         let start = Instant::now();
         let pending = Pending::default();
-        let mut world = World { start, now: 0, next: 0, pending, waiting: Vec::new(), alarms: BTreeSet::new() };
+        let mut model = Model { start, now: 0, next: 0, pending, waiting: Vec::new(), alarms: BTreeSet::new() };
         for event in history {
             match event {
-                Event::Call(time) => world.call(*time),
-                Event::Answer => world.answer(),
-                Event::Pass(time) => (0..*time).for_each(|_| world.tick()),
+                Event::Call(time) => model.call(*time),
+                Event::Answer => model.answer(),
+                Event::Pass(time) => (0..*time).for_each(|_| model.tick()),
             }
         }
         for _ in 0..8 {
-            world.tick();
+            model.tick();
         }
-        assert!(world.waiting.is_empty() && world.alarms.is_empty(), "{history:?} leaves an alarm for nobody");
+        assert!(model.waiting.is_empty() && model.alarms.is_empty(), "{history:?} leaves an alarm for nobody");
     }
 
     #[test]
@@ -186,10 +186,10 @@ mod tests {
         let now = Instant::now();
         let mut pending = Pending::default();
         let alarms = (0..100).filter(|n| {
-            let (tell, _) = oneshot::channel();
+            let (reply_sender, _) = oneshot::channel();
             let timeout = Duration::from_secs(30);
-            let set =
-                pending.add(*n, Call { tell, until: now + Duration::from_millis(u64::from(*n)) + timeout, timeout });
+            let set = pending
+                .add(*n, Call { reply_sender, until: now + Duration::from_millis(u64::from(*n)) + timeout, timeout });
             pending.take(*n);
             set.is_some()
         });

@@ -2,9 +2,9 @@
 
 use super::Limits;
 use super::connection::{Connection, Service, machine};
-use super::inside::Door;
+use super::in_process::InProcessConnector;
 use super::memory::Memory;
-use crate::{Address, Counters, Listener, seldom, task};
+use crate::{Address, Counters, Listener, may_log, task};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Server {
     addresses: Vec<Address>,
     shared: Arc<Shared>,
-    door: Option<Door>,
+    connector: Option<InProcessConnector>,
     acceptors: JoinSet<()>,
 }
 
@@ -79,12 +79,12 @@ pub fn serve<S: Service>(listeners: Vec<Listener>, service: Arc<S>, limits: Limi
     let (stop, _) = watch::channel(false);
     let memory = Memory::new(&limits, counters.clone());
     let shared = Arc::new(Shared { limits, counters, stop, memory, connections: Mutex::default() });
-    let door = addresses.first().map(|address| Door::new(address.clone(), &shared, &service));
+    let connector = addresses.first().map(|address| InProcessConnector::new(address.clone(), &shared, &service));
     let mut acceptors = JoinSet::new();
     for listener in listeners {
         task::spawn_in(&mut acceptors, accept(listener, service.clone(), shared.clone()));
     }
-    Server { addresses, shared, door, acceptors }
+    Server { addresses, shared, connector, acceptors }
 }
 
 impl Server {
@@ -95,8 +95,8 @@ impl Server {
 
     /// Returns a handle with which clients in this process can connect without a socket. Their connections have the
     /// address of the first listener. Returns `None` if the server has no listener.
-    pub fn door(&self) -> Option<Door> {
-        self.door.clone()
+    pub fn connector(&self) -> Option<InProcessConnector> {
+        self.connector.clone()
     }
 
     /// Stops the server: accepts no more connections, waits for calls in progress up to `Limits::shutdown_grace`, and
@@ -134,7 +134,7 @@ impl Shared {
         let machine = machine(peer, user);
         let why = self.connections().full(machine, &self.limits);
         why.inspect(|why| {
-            if let Some(left_out) = seldom(why, machine) {
+            if let Some(left_out) = may_log(why, machine) {
                 tracing::warn!(%peer, left_out, "refused a connection: {why}");
             }
             self.counters.refused();

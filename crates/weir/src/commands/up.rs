@@ -154,7 +154,7 @@ async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &How) -> Result<Mo
     let options = client::Options {
         environment: environment()?,
         identity: identity.as_ref().map(Identity::name),
-        door: cluster.mgr().door(),
+        connector: cluster.mgr().door(),
         // The mgr runs in this process on the same machine. A power loss that loses unflushed changes also ends all
         // programs on the mount, so the guarantees of a local file system suffice.
         durable: client::Durable::Fsync,

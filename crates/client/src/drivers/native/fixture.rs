@@ -4,7 +4,7 @@
 use super::encode;
 use crate::counters::Tally;
 use crate::devices::{DeviceSource, Devices};
-use crate::drivers::{Drivers, Fixture, Layout, Trouble};
+use crate::drivers::{Drivers, Fixture, Layout, ServerFault};
 use crate::{Options, Result};
 use async_trait::async_trait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -31,7 +31,7 @@ const FILE: FileId = FileId(9);
 const SESSION: u64 = 5;
 /// The TCP port of the first iod; the others have consecutive ports.
 const FIRST_PORT: u16 = 100;
-/// Number of requests that open a connection: HELLO and PROVE. An iod with [`Trouble::Silent`] still answers these.
+/// Number of requests that open a connection: HELLO and PROVE. An iod with [`ServerFault::Silent`] still answers these.
 const GREETINGS: u64 = 2;
 
 /// The in-memory iods of one file, and the native driver.
@@ -113,8 +113,8 @@ impl Fixture for MemoryIods {
         layout
     }
 
-    fn fail(&self, lane: usize, trouble: Option<Trouble>) {
-        self.hosts[lane].set_trouble(trouble);
+    fn fail(&self, lane: usize, fault: Option<ServerFault>) {
+        self.hosts[lane].set_fault(fault);
     }
 
     fn restart(&self, lane: usize) {
@@ -179,7 +179,7 @@ struct Host {
 struct HostState {
     disk: Memory,
     daemon: Arc<Daemon>,
-    trouble: Option<Trouble>,
+    fault: Option<ServerFault>,
     /// Number of requests that the iod received, except HELLO and PROVE.
     received: u64,
     lines: Vec<Weak<Line>>,
@@ -201,23 +201,23 @@ impl Host {
         let id = IodId([number + 1; 16]);
         let disk = formatted(id);
         let daemon = serve(&disk, key);
-        let state = HostState { disk, daemon, trouble: None, received: 0, lines: Vec::new() };
+        let state = HostState { disk, daemon, fault: None, received: 0, lines: Vec::new() };
         Host { id, port: FIRST_PORT + u16::from(number), state: Mutex::new(state) }
     }
 
-    fn set_trouble(&self, trouble: Option<Trouble>) {
+    fn set_fault(&self, fault: Option<ServerFault>) {
         {
             let mut state = self.state.lock().unwrap();
-            state.trouble = trouble;
-            match trouble {
-                Some(Trouble::Failing) => state.disk.inject(|operation, _| {
+            state.fault = fault;
+            match fault {
+                Some(ServerFault::Failing) => state.disk.inject(|operation, _| {
                     let is_hit = operation == Operation::Read || operation.is_change();
                     is_hit.then(|| io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()))
                 }),
                 _ => state.disk.heal(),
             }
         }
-        if trouble == Some(Trouble::Unreachable) {
+        if fault == Some(ServerFault::Unreachable) {
             self.close_lines();
         }
     }
@@ -237,7 +237,7 @@ impl Host {
 
     fn connect(self: &Arc<Self>) -> io::Result<Arc<dyn Pipe>> {
         let mut state = self.state.lock().unwrap();
-        if state.trouble == Some(Trouble::Unreachable) {
+        if state.fault == Some(ServerFault::Unreachable) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         let peer = Some(Peer::new(state.daemon.clone()));
@@ -251,7 +251,7 @@ impl Host {
     fn receive(&self) -> bool {
         let mut state = self.state.lock().unwrap();
         state.received += 1;
-        state.trouble != Some(Trouble::Silent)
+        state.fault != Some(ServerFault::Silent)
     }
 }
 

@@ -59,7 +59,7 @@ struct Request {
 }
 
 #[derive(Clone, Debug, Default)]
-struct World {
+struct Model {
     dirty: DirtyData,
     /// The window space that the dirty bytes occupy.
     reserved: u64,
@@ -86,7 +86,7 @@ impl Server {
     }
 }
 
-impl World {
+impl Model {
     fn apply(&mut self, call: Call) -> bool {
         let possible = self.execute(call);
         if possible {
@@ -192,7 +192,7 @@ impl World {
         }
         self.requests.remove(at);
         let written = self.receive(lane, &piece, stable);
-        let under = if lane == DIRECT { Under { grant, shared: false } } else { Under::MGR };
+        let under = if lane == DIRECT { SendConditions { grant, shared: false } } else { SendConditions::MGR };
         self.reserved -= self.dirty.received(batch, lane, piece, (written, under));
         assert!(self.dirty.request_ended(batch, true).is_some());
         true
@@ -340,7 +340,7 @@ fn no_history_with_one_server_loses_bytes() {
         calls.push(Call::Answer { newest: false, stable });
     }
     calls.extend([Call::Answer { newest: true, stable: false }, Call::LoseLayout]);
-    let count = walk(&World::default(), &calls, 7, World::apply);
+    let count = walk(&Model::default(), &calls, 7, Model::apply);
     assert!(count > 10_000, "{count} histories");
 }
 
@@ -351,7 +351,7 @@ fn overlapping_writes_on_two_paths_keep_their_order() {
     for lane in LANES {
         calls.extend([Call::Send(lane), Call::Restart(lane), Call::Commit(lane), Call::Committed(lane)]);
     }
-    let count = walk(&World::default(), &calls, 8, World::apply);
+    let count = walk(&Model::default(), &calls, 8, Model::apply);
     assert!(count > 10_000, "{count} histories");
 }
 
@@ -376,7 +376,7 @@ fn bytes_of_a_shared_file_survive_a_new_grant() {
     for (shared, outcome) in [(true, Committed::All(3)), (false, Committed::Lost(0))] {
         assert_eq!(dirty.write(0, Bytes::from_static(b"abc"), TIME), 0);
         let (batch, _) = dirty.begin_batch().unwrap();
-        let under = Under { grant: dirty.grant(), shared };
+        let under = SendConditions { grant: dirty.grant(), shared };
         let piece = Piece::of_range(WHOLE, Bytes::from_static(b"abc"));
         assert_eq!(dirty.received(batch, DIRECT, piece, (Written { verifier, stable: false }, under)), 0);
         dirty.request_ended(batch, true);

@@ -36,7 +36,7 @@ struct Question {
 }
 
 #[derive(Clone, Debug)]
-struct World {
+struct Model {
     known: KnownSize,
     shared: bool,
     now: Instant,
@@ -57,9 +57,9 @@ struct World {
     local_changes: u64,
 }
 
-impl World {
+impl Model {
     fn new(shared: bool) -> Self {
-        World {
+        Model {
             known: KnownSize::new(0),
             shared,
             now: Instant::now(),
@@ -191,16 +191,16 @@ impl World {
 fn the_size_of_an_unshared_file_matches_the_model() {
     let mut calls = vec![Call::Write(1), Call::Write(3), Call::Report, Call::Reported, Call::Truncate(2)];
     calls.extend([Call::OtherSets(0), Call::OtherSets(4), Call::Ask, Call::Execute, Call::Answer, Call::Doubt]);
-    let count = walk(&World::new(false), &calls, 6, World::apply);
+    let count = walk(&Model::new(false), &calls, 6, Model::apply);
     assert!(count > 100_000, "{count} histories");
 }
 
 #[test]
 fn the_size_of_a_shared_file_includes_reports_that_an_answer_misses() {
     let calls = [Call::Write(1), Call::Write(3), Call::Report, Call::Reported, Call::Ask, Call::Execute, Call::Answer];
-    let count = walk(&World::new(true), &calls, 9, World::apply);
+    let count = walk(&Model::new(true), &calls, 9, Model::apply);
     assert!(count > 100_000, "{count} histories");
-    walk(&World::new(true), &[&calls[..], &[Call::OtherSets(0), Call::OtherSets(4)]].concat(), 6, World::apply);
+    walk(&Model::new(true), &[&calls[..], &[Call::OtherSets(0), Call::OtherSets(4)]].concat(), 6, Model::apply);
 }
 
 #[test]

@@ -82,7 +82,7 @@ struct Record {
 }
 
 #[derive(Clone, Debug, Default)]
-struct World {
+struct Model {
     state: LayoutState<stateid4>,
     record: Option<Record>,
     others: u8,
@@ -107,7 +107,7 @@ fn stateid(other: u8, seqid: u32) -> stateid4 {
     stateid4 { seqid, other: [other; 12] }
 }
 
-impl World {
+impl Model {
     fn apply(&mut self, call: Call) -> bool {
         let possible = self.execute(call);
         if possible {
@@ -366,7 +366,7 @@ impl World {
 
 #[test]
 fn no_request_uses_a_layout_that_is_gone() {
-    let count = walk(&World::default(), &CALLS, 9, World::apply);
+    let count = walk(&Model::default(), &CALLS, 9, Model::apply);
     assert!(count > 100_000, "{count} histories");
 }
 

@@ -40,7 +40,7 @@ enum Call {
 }
 
 #[derive(Clone, Default)]
-struct World {
+struct Model {
     opens: OpenStates,
     issued: u8,
     /// For each open, whether it is for writing, and the number of the failure that it has to report.
@@ -66,7 +66,7 @@ fn text(result: Result<()>) -> Option<String> {
     result.err().map(|error| error.to_string())
 }
 
-impl World {
+impl Model {
     fn stateid(&mut self) -> stateid4 {
         self.issued += 1;
         stateid4 { seqid: 1, other: [self.issued; 12] }
@@ -227,7 +227,7 @@ fn each_open_that_can_write_reports_an_error_once() {
         calls.extend([Call::Open { key, write: true }, Call::Open { key, write: false }]);
         calls.extend([Call::Close(key), Call::Take(key)]);
     }
-    let count = walk(&World::default(), &calls, 6, World::apply);
+    let count = walk(&Model::default(), &calls, 6, Model::apply);
     assert!(count > 10_000, "{count} histories");
 }
 
@@ -238,6 +238,6 @@ fn locks_under_two_opens_match_the_model() {
         calls.extend([Call::Open { key, write: key == 1 }, Call::Close(key), Call::Lose(key), Call::Reclaim(key)]);
         calls.extend([Call::Lock { key, first: 0, last: 0, kind }, Call::Lock { key, first: 0, last: 2, kind }]);
     }
-    let count = walk(&World::default(), &calls, 5, World::apply);
+    let count = walk(&Model::default(), &calls, 5, Model::apply);
     assert!(count > 10_000, "{count} histories");
 }

@@ -30,7 +30,7 @@ enum Kind {
 
 /// A request of the modelled kernel that is in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Flight {
+struct RequestInFlight {
     kind: Kind,
     stage: u8,
     /// The number of attribute changes that the kernel had counted when it sent the request.
@@ -58,29 +58,29 @@ struct Kernel {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct World {
+struct Model {
     record: Option<Cached>,
     doubts: u64,
     server: (u64, u64),
     kernel: Kernel,
-    flights: Vec<Flight>,
+    flights: Vec<RequestInFlight>,
     /// Which sizes the server has had since the last open that began without requests in flight.
     since_open: Option<[bool; 4]>,
 }
 
-impl World {
-    fn new() -> World {
+impl Model {
+    fn new() -> Model {
         let cache = KernelCache::default();
-        cache.entry_told(FILE, &attrs(1, 2));
+        cache.entry_sent(FILE, &attrs(1, 2));
         let kernel = Kernel { size: 2, changes: 1, is_valid: true };
         let record = cache.record().files.get(&FILE).cloned();
-        World { record, doubts: 0, server: (1, 2), kernel, flights: Vec::new(), since_open: None }
+        Model { record, doubts: 0, server: (1, 2), kernel, flights: Vec::new(), since_open: None }
     }
 
     /// Applies an event to a `KernelCache` built from the recorded state, and stores the resulting state.
     fn cache<T>(&mut self, event: impl FnOnce(&KernelCache) -> T) -> T {
         let cache = KernelCache::default();
-        cache.entry_told(OTHER, &attrs(1, 0));
+        cache.entry_sent(OTHER, &attrs(1, 0));
         cache.record().files.extend(self.record.take().map(|cached| (FILE, cached)));
         cache.record().doubts = self.doubts;
         let outcome = event(&cache);
@@ -120,7 +120,7 @@ impl World {
         match step {
             Step::Send(kind) => {
                 let (asked, doubts) = (self.kernel.changes, self.doubts);
-                self.flights.push(Flight { kind, stage: 0, asked, doubts, found: (0, 0) });
+                self.flights.push(RequestInFlight { kind, stage: 0, asked, doubts, found: (0, 0) });
             }
             Step::Advance(at) => {
                 let mut flight = self.flights.remove(at);
@@ -144,18 +144,18 @@ impl World {
     }
 
     /// Executes the next stage of a request. Returns whether the request continues.
-    fn advance(&mut self, flight: &mut Flight) -> bool {
+    fn advance(&mut self, flight: &mut RequestInFlight) -> bool {
         let (change, size) = flight.found;
         let found = attrs(change, size);
         match (flight.kind, flight.stage) {
             (Kind::Getattr | Kind::Show | Kind::Read, 0) => flight.found = self.server,
             (Kind::Getattr, 1) => self.cache(|cache| {
                 cache.may_take(FILE, &found);
-                cache.told(FILE, &found);
+                cache.attrs_sent(FILE, &found);
             }),
             (Kind::Show, 1) => self.cache(|cache| {
                 cache.may_take_own(FILE, &found);
-                cache.told(FILE, &found);
+                cache.attrs_sent(FILE, &found);
             }),
             (Kind::Getattr | Kind::Show, 2) => {
                 let truncates = self.is_in_flight(|kind| matches!(kind, Kind::Truncate(_)));
@@ -179,7 +179,7 @@ impl World {
             }
             (Kind::Truncate(_), 2) => self.cache(|cache| {
                 cache.has_now(FILE, &found);
-                cache.told(FILE, &found);
+                cache.attrs_sent(FILE, &found);
             }),
             (Kind::Write(end), 0) => self.cache(|cache| cache.grew(FILE, end)),
             (Kind::Write(end), 1) => self.set_server(self.server.1.max(end)),
@@ -231,21 +231,21 @@ fn steps() -> Vec<Step> {
 fn the_kernel_has_the_recorded_size_after_every_short_history() {
     let steps = steps();
     let mut seen = HashSet::new();
-    let mut worlds = vec![World::new()];
+    let mut models = vec![Model::new()];
     for depth in 0..DEPTH {
         let mut next = Vec::new();
-        for world in &worlds {
-            for step in steps.iter().copied().filter(|step| world.may(*step)) {
-                let mut after = world.clone();
+        for model in &models {
+            for step in steps.iter().copied().filter(|step| model.may(*step)) {
+                let mut after = model.clone();
                 after.take(step);
-                after.check().unwrap_or_else(|why| panic!("{why}, {depth} steps before {step:?} in {world:?}"));
+                after.check().unwrap_or_else(|why| panic!("{why}, {depth} steps before {step:?} in {model:?}"));
                 // No step follows after the last depth, so the states at this depth need not be stored.
                 if depth + 1 < DEPTH && seen.insert(after.clone()) {
                     next.push(after);
                 }
             }
         }
-        worlds = next;
+        models = next;
     }
     assert!(seen.len() > 1_000, "{} states", seen.len());
 }

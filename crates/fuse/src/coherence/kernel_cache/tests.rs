@@ -6,26 +6,26 @@ use crate::coherence::testing::attrs;
 #[test]
 fn pages_belong_to_the_opened_version_whatever_attributes_the_kernel_receives() {
     let cache = KernelCache::default();
-    cache.entry_told(7, &attrs(1, 5));
+    cache.entry_sent(7, &attrs(1, 5));
     assert!(!cache.pages_are_of(7, &attrs(1, 5)), "the file was never opened");
     assert!(cache.pages_are_of(7, &attrs(1, 5)));
-    cache.told(7, &attrs(2, 5));
-    cache.entry_told(7, &attrs(2, 5));
+    cache.attrs_sent(7, &attrs(2, 5));
+    cache.entry_sent(7, &attrs(2, 5));
     assert!(!cache.pages_are_of(7, &attrs(2, 5)));
     assert!(cache.pages_are_of(7, &attrs(2, 5)) && !cache.pages_are_of(8, &attrs(2, 5)));
     cache.pages_became(7, &attrs(3, 5));
     assert!(cache.pages_are_of(7, &attrs(3, 5)), "the kernel wrote this version");
-    cache.written_past(7);
+    cache.written_directly(7);
     cache.pages_became(7, &attrs(4, 5));
-    assert!(cache.is_written_past(7) && !cache.pages_are_of(7, &attrs(4, 5)), "another client wrote a part of it");
+    assert!(cache.is_written_directly(7) && !cache.pages_are_of(7, &attrs(4, 5)), "another client wrote a part of it");
     cache.pages_became(7, &attrs(5, 5));
-    assert!(!cache.is_written_past(7) && cache.pages_are_of(7, &attrs(5, 5)));
+    assert!(!cache.is_written_directly(7) && cache.pages_are_of(7, &attrs(5, 5)));
 }
 
 #[test]
 fn the_record_has_the_size_of_the_kernel_or_none() {
     let cache = KernelCache::default();
-    cache.entry_told(7, &attrs(1, 5));
+    cache.entry_sent(7, &attrs(1, 5));
     assert!(cache.has_size(7, 5), "the kernel created its inode from these attributes");
     cache.grew(7, 3);
     cache.grew(7, 9);

@@ -26,7 +26,7 @@ pub(super) struct Entry {
     memory: *mut u8,
     payload: usize,
     /// The addresses of the headers and of the payload, as the kernel expects them (`struct iovec`).
-    places: [Place; 2],
+    iovecs: [IoVec; 2],
     /// The number of the request that has no reply yet; 0 if the entry has no such request.
     held: AtomicU64,
     /// The number of the request whose reply this process gives to the kernel.
@@ -35,7 +35,7 @@ pub(super) struct Entry {
 
 /// The kernel's `struct iovec`: the address and the length of a memory area.
 #[repr(C)]
-struct Place {
+struct IoVec {
     base: *mut c_void,
     len: usize,
 }
@@ -59,15 +59,15 @@ impl Entry {
         // memory.
         let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), len, all, MapFlags::PRIVATE) }?;
         let behind = memory.wrapping_byte_add(PAGE);
-        let places = [Place { base: memory, len: abi::HEADER }, Place { base: behind, len: payload }];
+        let iovecs = [IoVec { base: memory, len: abi::HEADER }, IoVec { base: behind, len: payload }];
         let memory = memory.cast();
-        Ok(Entry { queue, memory, payload, places, held: AtomicU64::new(0), answered: AtomicU64::new(0) })
+        Ok(Entry { queue, memory, payload, iovecs, held: AtomicU64::new(0), answered: AtomicU64::new(0) })
     }
 
     /// Returns the address and the number of the `struct iovec` elements for the kernel. The entry must not move from
     /// then on.
-    pub(super) fn places(&self) -> (u64, u32) {
-        (self.places.as_ptr() as u64, self.places.len() as u32)
+    pub(super) fn iovecs(&self) -> (u64, u32) {
+        (self.iovecs.as_ptr() as u64, self.iovecs.len() as u32)
     }
 
     /// Returns the number of the request whose reply this process gives to the kernel.

@@ -90,7 +90,7 @@ struct Queue {
 }
 
 /// The device and the mount point that all rings of a mount share.
-pub(super) struct Over {
+pub(super) struct RingContext {
     /// The descriptor of the open FUSE device.
     pub(super) device: RawFd,
     /// The mount point.
@@ -113,12 +113,12 @@ pub(super) struct Server {
 impl Server {
     /// Creates the ring for the given queues of an open device. The thread that will serve the ring has to call this
     /// function.
-    pub(super) fn new(ring: Arc<Ring>, number: u32, queues: &[u16], over: &Over) -> io::Result<Server> {
+    pub(super) fn new(ring: Arc<Ring>, number: u32, queues: &[u16], context: &RingContext) -> io::Result<Server> {
         let kernel = IoUring::builder().setup_single_issuer().setup_defer_taskrun().dontfork().build(COMMANDS)?;
-        kernel.submitter().register_files(&[over.device])?;
+        kernel.submitter().register_files(&[context.device])?;
         let queues = queues.iter().map(|&number| Queue { number, all: 0, free: 0, behind: false }).collect();
         let buffers = Buffers::new(ring.payload);
-        let place = over.place.clone();
+        let place = context.place.clone();
         let mut server = Server { ring, number, kernel, queues, alive: 0, buffers, place };
         server.listen()?;
         Ok(server)
@@ -145,7 +145,7 @@ impl Server {
         let mut arguments = [0; 80];
         arguments[8..16].copy_from_slice(&entry.answered().to_ne_bytes());
         arguments[16..18].copy_from_slice(&entry.queue.to_ne_bytes());
-        let (at, count) = entry.places();
+        let (at, count) = entry.iovecs();
         let command = opcode::UringCmd80::new(types::Fixed(0), code).cmd(arguments).addr(Some(at));
         let mut command = command.build().user_data(index as u64);
         // The library does not set the number of `struct iovec` elements.

@@ -1,9 +1,9 @@
 //! A random number generator whose seed the test prints, so that a failed run can be repeated.
 
 /// A random number generator (SplitMix64).
-pub struct Dice(pub u64);
+pub struct SeededRandom(pub u64);
 
-impl Dice {
+impl SeededRandom {
     /// Returns a random number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -4,9 +4,9 @@
 //! the server (a callback) starts in a task of its own. Otherwise the callback could wait for the thread that it runs
 //! on.
 
-use super::connection::{Attended, CallContext, Connection, Link, Service, attend, carry_out};
+use super::connection::{CallContext, Connection, Link, ServedConnection, Service, carry_out, serve_connection};
 use super::memory::Memory;
-use super::outbox::Place;
+use super::outbox::CallSlot;
 use super::server::Shared;
 use super::{Limits, Refusal};
 use crate::transports::connection_id;
@@ -21,25 +21,25 @@ use types::limits::CALL_BYTES;
 use wire::rpc::{CallHeader, Message, decode_message};
 use xdr::{Reader, Segments};
 
-/// A handle with which clients in the same process connect to a server; see [`super::Server::door`].
+/// A handle with which clients in the same process connect to a server; see [`super::Server::connector`].
 ///
 /// A handle has only weak references to the server, so connects fail after the server has stopped.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct InProcessConnector {
     address: Address,
     shared: Weak<Shared>,
-    service: Weak<dyn Erased>,
+    service: Weak<dyn DynService>,
 }
 
 /// The object-safe version of [`Service`].
-pub(super) trait Erased: Send + Sync {
+pub(super) trait DynService: Send + Sync {
     fn call_boxed(self: Arc<Self>, context: CallContext, body: Reader)
     -> BoxFuture<'static, Result<Segments, Refusal>>;
     fn bound(&self, header: &CallHeader, body: &Reader) -> usize;
     fn lost(&self, connection: u64);
 }
 
-impl<S: Service> Erased for S {
+impl<S: Service> DynService for S {
     fn call_boxed(
         self: Arc<Self>,
         context: CallContext,
@@ -57,15 +57,15 @@ impl<S: Service> Erased for S {
     }
 }
 
-impl std::fmt::Debug for dyn Erased {
+impl std::fmt::Debug for dyn DynService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a service")
     }
 }
 
-/// An adapter that makes an [`Erased`] service a [`Service`].
+/// An adapter that makes an [`DynService`] service a [`Service`].
 #[derive(Debug)]
-struct Any(Arc<dyn Erased>);
+struct Any(Arc<dyn DynService>);
 
 impl Service for Any {
     fn call(&self, context: CallContext, body: Reader) -> impl Future<Output = Result<Segments, Refusal>> + Send {
@@ -83,7 +83,7 @@ impl Service for Any {
 
 /// One end of an in-process connection: its reference to the other end, or the reason why the connection has ended.
 #[derive(Debug, Default)]
-pub(super) struct Inside(Mutex<State>);
+pub(super) struct InProcess(Mutex<State>);
 
 #[derive(Debug, Default)]
 enum State {
@@ -105,7 +105,7 @@ struct End {
     runtime: Handle,
 }
 
-impl Inside {
+impl InProcess {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,15 +173,15 @@ impl End {
         let Ok(permit) = link.incoming.clone().acquire_owned().await else { return };
         let reply = self.service.reply_bound(&header, &body).min(link.limits.record_max);
         let Some(charge) = link.account.admit(len + CALL_BYTES + reply).await else { return };
-        let hold = Arc::new(Place { _permit: permit, charge: Some(charge) });
+        let hold = Arc::new(CallSlot { _permit: permit, charge: Some(charge) });
         carry_out(link, &*self.service, (header, len, arrived), body, hold).await;
     }
 }
 
-impl Door {
+impl InProcessConnector {
     pub(super) fn new<S: Service>(address: Address, shared: &Arc<Shared>, service: &Arc<S>) -> Self {
-        let service: Arc<dyn Erased> = service.clone();
-        Door { address, shared: Arc::downgrade(shared), service: Arc::downgrade(&service) }
+        let service: Arc<dyn DynService> = service.clone();
+        InProcessConnector { address, shared: Arc::downgrade(shared), service: Arc::downgrade(&service) }
     }
 
     /// Connects to the server as [`Connection::connect`] does. The server sees its own address as the address of the
@@ -189,7 +189,12 @@ impl Door {
     ///
     /// # Errors
     /// When the server has stopped or has too many connections.
-    pub fn enter<S: Service>(&self, service: Arc<S>, limits: Limits, counters: Counters) -> Result<Connection, Error> {
+    pub fn connect<S: Service>(
+        &self,
+        service: Arc<S>,
+        limits: Limits,
+        counters: Counters,
+    ) -> Result<Connection, Error> {
         let refused = |reason: &str| Error::Connect { address: self.address.to_string().into(), reason: reason.into() };
         let (Some(shared), Some(serving)) = (self.shared.upgrade(), self.service.upgrade()) else {
             return Err(refused("the server has stopped"));
@@ -200,22 +205,22 @@ impl Door {
         let runtime = Handle::current();
         let memory = Memory::new(&limits, counters.clone());
         let link = |limits, memory: &Arc<Memory>, counters: &Counters| {
-            Link::inside(connection_id(), &self.address, limits, memory, counters)
+            Link::in_process(connection_id(), &self.address, limits, memory, counters)
         };
         let (here, there) = (link(limits, &memory, &counters), link(shared.limits, &shared.memory, &shared.counters));
-        let end = |link: &Arc<Link>, service: Arc<dyn Erased>, at_once| {
+        let end = |link: &Arc<Link>, service: Arc<dyn DynService>, at_once| {
             Arc::new(End { link: link.clone(), service: Arc::new(Any(service)), at_once, runtime: runtime.clone() })
         };
         let (client, server) = (end(&here, service, false), end(&there, serving, true));
-        let of_client = Attended::new(here.clone(), client.service.clone());
-        let of_server = Attended::new(there.clone(), server.service.clone());
+        let of_client = ServedConnection::new(here.clone(), client.service.clone());
+        let of_server = ServedConnection::new(there.clone(), server.service.clone());
         here.opened(State::Open(server));
         there.opened(State::Open(client));
-        task::spawn(attend(of_client));
+        task::spawn(serve_connection(of_client));
         let inner = Connection::of(there);
         shared.admit(&inner);
         task::spawn(async move {
-            attend(of_server).await;
+            serve_connection(of_server).await;
             shared.ended(&inner);
         });
         Ok(Connection::closing(here))
@@ -224,8 +229,8 @@ impl Door {
 
 impl Link {
     fn opened(&self, state: State) {
-        if let Some(inside) = self.as_inside() {
-            *inside.state() = state;
+        if let Some(in_process) = self.as_in_process() {
+            *in_process.state() = state;
         }
     }
 }

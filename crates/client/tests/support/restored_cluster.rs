@@ -1,6 +1,6 @@
 //! A cluster whose stores a test repeatedly restores from a copy, damages while it is stopped, and starts.
 
-use crate::dice::Dice;
+use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
 use client::{CreateOptions, Mount, OpenFlags, Options, Target};
 use mgr::{ClusterFile, Mgr};
@@ -34,7 +34,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Copies of the stores of a stopped cluster: their final state (`base`) and an earlier state (`older`).
-pub struct Yard {
+pub struct StoreCopies {
     dir: TempDir,
     file: ClusterFile,
     mirrors: u32,
@@ -44,14 +44,14 @@ pub struct Yard {
 }
 
 /// The working directory with the stores that a test damages and starts.
-pub struct Wreck {
+pub struct RestoredStores {
     dir: PathBuf,
     file: ClusterFile,
     mirrors: u32,
     addresses: Vec<SocketAddr>,
 }
 
-/// A cluster that runs on the stores of a [`Wreck`].
+/// A cluster that runs on the stores of a [`RestoredStores`].
 pub struct Running {
     pub target: Target,
     mgr: mgr::Running,
@@ -135,10 +135,10 @@ async fn put(mount: &Mount, name: &str, offset: u64, content: &[u8]) {
     file.close().await.unwrap();
 }
 
-impl Yard {
+impl StoreCopies {
     /// Builds the stores in two periods of use, and copies them after the first period (`older`) and after the second
     /// (`base`).
-    pub async fn build(mirrors: u32, checksums: bool) -> Yard {
+    pub async fn build(mirrors: u32, checksums: bool) -> StoreCopies {
         let dir = tempfile::tempdir().unwrap();
         let work = dir.path().join("work");
         std::fs::create_dir(&work).unwrap();
@@ -154,16 +154,16 @@ impl Yard {
             addresses.push(iod.addrs()[0]);
             iod.stop();
         }
-        let mut yard = Yard { dir, file, mirrors, checksums, addresses, files: Files::new() };
-        yard.write_first_files().await;
-        copy(&work, &yard.dir.path().join("older"));
-        yard.change_files().await;
-        copy(&work, &yard.dir.path().join("base"));
-        yard
+        let mut copies = StoreCopies { dir, file, mirrors, checksums, addresses, files: Files::new() };
+        copies.write_first_files().await;
+        copy(&work, &copies.dir.path().join("older"));
+        copies.change_files().await;
+        copy(&work, &copies.dir.path().join("base"));
+        copies
     }
 
     async fn write_first_files(&mut self) {
-        let running = self.wreck().start().await.unwrap();
+        let running = self.stores().start().await.unwrap();
         let mount = Mount::connect(&running.target, mounting()).await.unwrap();
         for (seed, (name, len)) in
             [("tiny", 300), ("short", 5000), ("long", 300_000), ("rewritten", 120_000), ("gone", 90_000)]
@@ -181,7 +181,7 @@ impl Yard {
     }
 
     async fn change_files(&mut self) {
-        let running = self.wreck().start().await.unwrap();
+        let running = self.stores().start().await.unwrap();
         let mount = Mount::connect(&running.target, mounting()).await.unwrap();
         let root = mount.root();
         put(&mount, "rewritten", 0, &pattern(150_000, 20)).await;
@@ -216,15 +216,15 @@ impl Yard {
         running.stop().await;
     }
 
-    fn wreck(&self) -> Wreck {
+    fn stores(&self) -> RestoredStores {
         let (dir, file) = (self.dir.path().join("work"), self.file.clone());
-        Wreck { dir, file, mirrors: self.mirrors, addresses: self.addresses.clone() }
+        RestoredStores { dir, file, mirrors: self.mirrors, addresses: self.addresses.clone() }
     }
 
     /// Restores the stores of the working directory from the copy `base`.
-    pub fn restore(&self) -> Wreck {
+    pub fn restore(&self) -> RestoredStores {
         copy(&self.dir.path().join("base"), &self.dir.path().join("work"));
-        self.wreck()
+        self.stores()
     }
 
     pub fn files(&self) -> &Files {
@@ -252,20 +252,20 @@ impl Damage {
 
     /// Returns whether a read may return wrong bytes without an error: the damage changed bytes of an object in place,
     /// and the object's store has no block checksums.
-    pub fn excuses(&self, yard: &Yard) -> bool {
+    pub fn excuses(&self, copies: &StoreCopies) -> bool {
         let in_place = match self.how {
             How::Flipped { at, .. } => at >= HEAD,
             How::Older => true,
             How::Removed | How::Cut(_) => false,
         };
-        is_object(&self.path) && in_place && !yard.checksums
+        is_object(&self.path) && in_place && !copies.checksums
     }
 
     /// Returns whether the damage certainly removed bytes of an object.
-    pub fn loses_bytes(&self, yard: &Yard) -> bool {
+    pub fn loses_bytes(&self, copies: &StoreCopies) -> bool {
         is_object(&self.path)
-            && !self.excuses(yard)
-            && yard.base(&self.path).len() as u64 > HEAD
+            && !self.excuses(copies)
+            && copies.base(&self.path).len() as u64 > HEAD
             && match self.how {
                 How::Removed | How::Cut(_) => true,
                 How::Flipped { at, .. } => at >= HEAD,
@@ -274,21 +274,21 @@ impl Damage {
     }
 }
 
-impl Wreck {
+impl RestoredStores {
     /// Damages a random file. Returns `None` if this is impossible, because no older copy differs or the file has no
     /// bit to flip.
-    pub fn damage(&self, yard: &Yard, dice: &mut Dice) -> Option<Damage> {
+    pub fn damage(&self, copies: &StoreCopies, random: &mut SeededRandom) -> Option<Damage> {
         let all = files_below(&self.dir).into_iter().filter(|path| path != Path::new("cluster.toml"));
         let (of_the_mgr, of_iods): (Vec<_>, Vec<_>) = all.partition(|path| path.starts_with("mgr"));
-        let from = if dice.below(4) == 0 { &of_the_mgr } else { &of_iods };
-        let path = from[dice.below(from.len())].clone();
+        let from = if random.below(4) == 0 { &of_the_mgr } else { &of_iods };
+        let path = from[random.below(from.len())].clone();
         let whole = self.dir.join(&path);
         let len = whole.metadata().unwrap().len();
-        let how = match dice.below(4) {
+        let how = match random.below(4) {
             0 => How::Removed,
-            1 if len > 0 => How::Cut(dice.below(len as usize) as u64),
+            1 if len > 0 => How::Cut(random.below(len as usize) as u64),
             2 if len > 0 => {
-                How::Flipped { at: data_from(&whole, dice.below(len as usize) as u64)?, bit: dice.below(8) as u32 }
+                How::Flipped { at: data_from(&whole, random.below(len as usize) as u64)?, bit: random.below(8) as u32 }
             }
             _ => How::Older,
         };
@@ -302,8 +302,8 @@ impl Wreck {
                 file.write_all_at(&[byte[0] ^ 1 << bit], at).unwrap();
             }
             How::Older => {
-                let older = std::fs::read(yard.dir.path().join("older").join(&path)).ok()?;
-                if older == yard.base(&path) {
+                let older = std::fs::read(copies.dir.path().join("older").join(&path)).ok()?;
+                if older == copies.base(&path) {
                     return None;
                 }
                 std::fs::write(&whole, older).unwrap();
@@ -319,9 +319,9 @@ impl Wreck {
     }
 
     /// Checks that every object has the same bytes as before the damage.
-    pub fn compare_objects(&self, yard: &Yard, about: &str) {
+    pub fn compare_objects(&self, copies: &StoreCopies, about: &str) {
         for (path, now) in self.objects() {
-            let was = yard.base(&path);
+            let was = copies.base(&path);
             let differ = was[HEAD as usize..].iter().zip(&now[HEAD as usize..]).position(|(was, now)| was != now);
             let same = was.len() == now.len() && differ.is_none();
             let (path, lens) = (path.display(), (was.len(), now.len()));

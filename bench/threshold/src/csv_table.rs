@@ -5,11 +5,11 @@ use std::fmt::Write;
 
 /// The results of every run, one run per line.
 #[derive(Default)]
-pub struct Sheet {
+pub struct CsvTable {
     lines: String,
 }
 
-impl Sheet {
+impl CsvTable {
     /// Adds the line of one run: experiment, threshold or access method, length of the requests, round, and results.
     pub fn add(&mut self, experiment: &str, way: &str, bytes: u64, round: u32, run: &Run) {
         let _ = writeln!(

@@ -11,7 +11,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// A layout record without iods: the placement settings of the policy at the time when the file was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Later {
+pub struct Unassigned {
     /// The distribution of the file's bytes over objects.
     pub distribution: DistributionId,
     /// Size of the stripe unit in bytes.
@@ -22,22 +22,22 @@ pub struct Later {
     pub mirrors: u32,
 }
 
-impl From<&Policy> for Later {
+impl From<&Policy> for Unassigned {
     fn from(policy: &Policy) -> Self {
         let Policy { distribution, stripe_unit, stripe_count, mirrors, .. } = *policy;
-        Later { distribution, stripe_unit, stripe_count, mirrors }
+        Unassigned { distribution, stripe_unit, stripe_count, mirrors }
     }
 }
 
-impl Later {
+impl Unassigned {
     /// Returns `policy` with its placement replaced by the values of this record.
     pub fn policy(&self, policy: Policy) -> Policy {
-        let Later { distribution, stripe_unit, stripe_count, mirrors } = *self;
+        let Unassigned { distribution, stripe_unit, stripe_count, mirrors } = *self;
         Policy { distribution, stripe_unit, stripe_count, mirrors, ..policy }
     }
 }
 
-impl Xdr for Later {
+impl Xdr for Unassigned {
     fn encode(&self, out: &mut Writer) {
         out.u32(if self.mirrors == 1 { VERSION } else { MIRRORED_VERSION });
         if self.mirrors != 1 {
@@ -60,7 +60,7 @@ impl Xdr for Later {
         if stripe_count as usize > STRIPE_COUNT_MAX {
             return Err(Malformed::BadValue { what: "iods of a layout for later", value: stripe_count });
         }
-        Ok(Later { distribution, stripe_unit, stripe_count, mirrors })
+        Ok(Unassigned { distribution, stripe_unit, stripe_count, mirrors })
     }
 }
 
@@ -70,21 +70,21 @@ mod tests {
 
     #[test]
     fn the_encoding_has_its_golden_bytes() {
-        let later =
-            Later { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, stripe_count: 3, mirrors: 1 };
+        let unassigned =
+            Unassigned { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, stripe_count: 3, mirrors: 1 };
         let golden = [0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 3];
-        assert_eq!(later.to_bytes(), &golden[..]);
-        assert_eq!(Later::from_bytes(&golden.to_vec().into()), Ok(later));
-        let twice = Later { mirrors: 2, ..later };
+        assert_eq!(unassigned.to_bytes(), &golden[..]);
+        assert_eq!(Unassigned::from_bytes(&golden.to_vec().into()), Ok(unassigned));
+        let twice = Unassigned { mirrors: 2, ..unassigned };
         assert_eq!(twice.to_bytes()[..8], [0, 0, 0, 2, 0, 0, 0, 2]);
-        assert_eq!(Later::from_bytes(&twice.to_bytes()), Ok(twice));
+        assert_eq!(Unassigned::from_bytes(&twice.to_bytes()), Ok(twice));
         for (at, value) in [(3, 3), (7, 9), (11, 1), (13, 1)] {
             let mut bad = golden.to_vec();
             bad[at] = value;
-            assert!(Later::from_bytes(&bad.into()).is_err(), "byte {at}");
+            assert!(Unassigned::from_bytes(&bad.into()).is_err(), "byte {at}");
         }
         let policy = Policy { read_threshold: 5, ..Policy::default() };
-        assert_eq!(Later::from(&later.policy(policy)), later);
-        assert_eq!(later.policy(policy).read_threshold, 5);
+        assert_eq!(Unassigned::from(&unassigned.policy(policy)), unassigned);
+        assert_eq!(unassigned.policy(policy).read_threshold, 5);
     }
 }
