@@ -305,7 +305,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         for volume in self.shared.daemon.volumes() {
-            volume.news.close();
+            volume.write_reports.close();
             volume.lengths.close();
         }
         self.live.refuse();

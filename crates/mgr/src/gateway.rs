@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use types::{FileId, limits};
 use wire::admin::{
-    self, CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, PlacementArgs, ScrubArgs, ScrubReply, Status,
+    self, CheckArgs, CheckReply, DumpArgs, DumpReply, LocalSocketArgs, PlacementArgs, ScrubArgs, ScrubReply, Status,
 };
 use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, CallHeader};
@@ -156,14 +156,14 @@ impl Gateway {
                 };
                 Ok(reply.to_bytes().into())
             }
-            (admin::VERSION, admin::NEAR) => {
-                let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+            (admin::VERSION, admin::LOCAL_SOCKET) => {
+                let args = LocalSocketArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
                 let exports = &self.server.fs().0.exports;
                 Ok(self.local_socket.answer(&args, &context.peer, exports).to_bytes().into())
             }
-            (admin::VERSION, admin::NEAR_TO_ADMINISTER) => {
-                let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+            (admin::VERSION, admin::LOCAL_SOCKET_TO_ADMINISTER) => {
+                let args = LocalSocketArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
                 Ok(self.local_socket.answer_to_administer(&args, context.peer.peer()).to_bytes().into())
             }
@@ -195,7 +195,7 @@ impl Service for Gateway {
     fn reply_bound(&self, header: &CallHeader, body: &Reader) -> usize {
         match (header.program, header.procedure) {
             (NFS4_PROGRAM, NFSPROC4_COMPOUND) => reply_bound(&body.clone().rest()),
-            (admin::PROGRAM, admin::NEAR | admin::NEAR_TO_ADMINISTER) => limits::REPLY_SMALL,
+            (admin::PROGRAM, admin::LOCAL_SOCKET | admin::LOCAL_SOCKET_TO_ADMINISTER) => limits::REPLY_SMALL,
             // A reply of the admin program lists daemons, counters or findings, so it may be as long as one RPC record.
             (admin::PROGRAM, _) => limits::RECORD_MAX,
             _ => limits::REPLY_SMALL,

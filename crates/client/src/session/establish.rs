@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::limits::SLOTS_MAX;
 use types::{Cred, Status};
-use wire::admin::{self, NearArgs, NearReply};
+use wire::admin::{self, LocalSocketArgs, LocalSocketReply};
 use wire::nfs4::compound::{OpNumber, Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
 use wire::rpc::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, Auth, AuthSys};
@@ -271,14 +271,15 @@ impl Shared {
         (run == told.run).then_some(near)
     }
 
-    async fn near(&self, connection: &Connection, from: String) -> Option<NearReply> {
-        let (body, timeout) = (NearArgs { from }.to_bytes().into(), self.attempt_timeout());
-        let sent = connection.call(admin::PROGRAM, admin::VERSION, admin::NEAR, &self.auth, body, timeout).await;
-        // If the mgr does not know the procedure NEAR, keep using TCP.
+    async fn near(&self, connection: &Connection, from: String) -> Option<LocalSocketReply> {
+        let (body, timeout) = (LocalSocketArgs { from }.to_bytes().into(), self.attempt_timeout());
+        let sent =
+            connection.call(admin::PROGRAM, admin::VERSION, admin::LOCAL_SOCKET, &self.auth, body, timeout).await;
+        // If the mgr does not know the procedure LOCAL_SOCKET, keep using TCP.
         let mut reply = sent
             .inspect_err(|e| tracing::debug!("the mgr reports no Unix socket, so the client keeps TCP: {e}"))
             .ok()?;
-        NearReply::decode(&mut reply.body).ok()
+        LocalSocketReply::decode(&mut reply.body).ok()
     }
 
     /// Sends a COMPOUND with one operation outside any session, and returns the result of the operation.

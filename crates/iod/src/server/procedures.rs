@@ -9,10 +9,10 @@ use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{Generation, Status};
 use wire::native::{
     Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs,
-    LengthsReply, ListArgs, ListReply, MGR_SESSION, NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure,
-    Proof, ProveArgs, ProveReply, PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, Said, ScrubArgs,
-    ScrubReply, SeekArgs, SeekReply, SizeReply, StatsReply, Ticket, TruncateArgs, TruncateReply, WriteExtent,
-    WriteHead, WriteReply, crc32c,
+    LengthsReply, ListArgs, ListReply, MGR_SESSION, Nothing, ObjectArgs, PieceKind, Procedure, Proof, ProveArgs,
+    ProveReply, PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, Said, ScrubArgs, ScrubReply, SeekArgs,
+    SeekReply, SizeReply, StatsReply, Ticket, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply,
+    WriteReportsArgs, WriteReportsReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
@@ -29,8 +29,8 @@ use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 const SENDFILE_MIN: u64 = 32 << 10;
 /// Smallest limit on payloads, in bytes, that a client may request in HELLO.
 const PAYLOAD_MIN: u32 = 512;
-/// Time after which the iod replies to NEWS or LENGTHS although it has no write report and no question.
-const NEWS_WAIT: Duration = Duration::from_secs(5);
+/// Time after which the iod replies to WRITE_REPORTS or LENGTHS although it has no write report and no question.
+const REPORT_WAIT: Duration = Duration::from_secs(5);
 
 /// The session that HELLO named, until PROVE opens it.
 pub(super) struct Greeted {
@@ -92,7 +92,7 @@ impl<C: Channel> Connection<C> {
             Procedure::Stats => self.with(xid, &mut input, Self::stats),
             Procedure::Fence => self.with(xid, &mut input, Self::fence),
             Procedure::Scrub => self.with(xid, &mut input, Self::scrub),
-            Procedure::News => self.with(xid, &mut input, Self::news),
+            Procedure::WriteReports => self.with(xid, &mut input, Self::write_reports),
             Procedure::Lengths => self.with(xid, &mut input, Self::lengths),
             Procedure::Claim => self.with(xid, &mut input, Self::claim),
             Procedure::Lend => match take(&mut input) {
@@ -370,7 +370,7 @@ impl<C: Channel> Connection<C> {
         let (object, generation) = self.object(&args.cap, Rights::READ)?;
         let (size, allocated) = object.size(self.store()?, generation)?;
         let mgr = self.session.as_ref().is_some_and(|session| session.number == MGR_SESSION);
-        let changed = mgr && self.volume()?.news.take_changed(args.cap.object);
+        let changed = mgr && self.volume()?.write_reports.take_changed(args.cap.object);
         Ok(SizeReply { size, allocated, changed })
     }
 
@@ -430,14 +430,14 @@ impl<C: Channel> Connection<C> {
         self.store()?.scrub(args.from, args.budget, &mut buffer)
     }
 
-    fn news(&mut self, args: NewsArgs) -> Result<NewsReply, Failure> {
+    fn write_reports(&mut self, args: WriteReportsArgs) -> Result<WriteReportsReply, Failure> {
         self.check_store(&args.cap)?;
-        Ok(self.volume()?.news.next(args.known, NEWS_WAIT))
+        Ok(self.volume()?.write_reports.next(args.known, REPORT_WAIT))
     }
 
     fn lengths(&mut self, args: LengthsArgs) -> Result<LengthsReply, Failure> {
         self.check_store(&args.cap)?;
-        Ok(LengthsReply { asked: self.volume()?.lengths.next(&args.answers, NEWS_WAIT) })
+        Ok(LengthsReply { asked: self.volume()?.lengths.next(&args.answers, REPORT_WAIT) })
     }
 
     fn stats(&mut self, _: Nothing) -> Result<StatsReply, Failure> {

@@ -108,7 +108,10 @@ fn messages_have_their_golden_bytes() {
 
 #[test]
 fn reports_of_writes_and_questions_for_lengths_have_their_golden_bytes() {
-    golden(&NewsReply { number: 3, written: vec![object(9)] }, "000000000000000300000001000000000000000900000055");
+    golden(
+        &WriteReportsReply { number: 3, written: vec![object(9)] },
+        "000000000000000300000001000000000000000900000055",
+    );
     let answers = vec![
         Length { number: 7, length: Some(FileLength { file: 300, least: 100 }) },
         Length { number: 8, length: None },
