@@ -123,11 +123,11 @@ pub fn creates(dir: &Path, kind: Kind, in_flight: usize, long: Duration) -> Outc
     // Warm up until the batch log has its full length and the database has the first pages of the directories.
     let warm = Instant::now();
     work.run(in_flight, |_| warm.elapsed() < long / 4)?;
-    let (before, cpu_before, written_before) = (namespace.standing().counters, cpu(), written()?);
+    let (before, cpu_before, written_before) = (namespace.status().counters, cpu(), written()?);
     let start = Instant::now();
     let times = work.run(in_flight, |_| start.elapsed() < long)?;
     let (took, done) = (start.elapsed().as_secs_f64(), times.len() as f64);
-    let (cpu, written, after) = (cpu() - cpu_before, written()? - written_before, namespace.standing().counters);
+    let (cpu, written, after) = (cpu() - cpu_before, written()? - written_before, namespace.status().counters);
     drop(work);
     let flushes = (after.flushes - before.flushes) as f64;
     Ok(Rate {

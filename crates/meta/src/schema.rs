@@ -12,7 +12,7 @@ mod merge;
 pub use dentry::{CookieKey, Dentry, bucket};
 pub use format::FormatRecord;
 pub use inode::{Body, Core, Tail, XattrTally};
-pub use intent::{Intent, Noted};
+pub use intent::{FileIntent, Intent};
 pub use merge::{Counts, Delta, Holes, NextId, Reach, SizeDelta, TailDelta, Whole, merge};
 
 use crate::engine::{Key, Value};

@@ -9,7 +9,7 @@ mod disk;
 use block::block;
 use bytes::Bytes;
 use disk::Disk;
-use meta::engine::{Batch, Broken, Engine, Outcome, Pending, Standing, View, Write};
+use meta::engine::{Batch, Broken, Engine, Outcome, Pending, StoreStatus, View, Write};
 use meta::schema::{self, CookieKey, Dentry, Record, bucket};
 use meta::{Embedded, Format, How, Namespace, merge};
 use std::future::Future;
@@ -141,8 +141,8 @@ impl Engine for Late {
         }
         self.store.submit(batch)
     }
-    fn standing(&self) -> Standing {
-        self.store.standing()
+    fn status(&self) -> StoreStatus {
+        self.store.status()
     }
 }
 

@@ -278,7 +278,7 @@ fn creates_do_not_conflict_and_fail_in_a_removed_directory() {
         let made = block(fs.mkdir(&cred, NOW, ROOT, b"d", &mode(0o755))).expect("mkdir");
         let dir = made.attrs.id;
         let barrier = Barrier::new(3);
-        let conflicts = fs.standing().counters.conflicts;
+        let conflicts = fs.status().counters.conflicts;
         let (created, removed) = std::thread::scope(|scope| {
             let creator = |prefix: u8| {
                 let (fs, cred, barrier) = (&fs, &cred, &barrier);
@@ -310,7 +310,7 @@ fn creates_do_not_conflict_and_fail_in_a_removed_directory() {
             }
         }
         // Only creates and the removal of the directory conflict with each other, and each conflict costs one attempt.
-        assert!(fs.standing().counters.conflicts - conflicts <= 32);
+        assert!(fs.status().counters.conflicts - conflicts <= 32);
     }
 }
 
@@ -341,7 +341,7 @@ fn create_from_many_threads(store: Embedded) {
     });
     let root = fs.getattr(ROOT).expect("root");
     assert_eq!((root.size, root.change), (400, 401));
-    assert_eq!(fs.standing().counters.conflicts, 0);
+    assert_eq!(fs.status().counters.conflicts, 0);
 }
 
 #[test]

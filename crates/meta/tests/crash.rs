@@ -75,7 +75,7 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
         (11, Ok(id)) => fs.setxattr(&cred, NOW, id, b, &vec![3; size], SetXattr::Either).await.map(drop),
         (12, Ok(id)) => fs.set_size(&cred, NOW, id, size as u64, None).await.map(drop),
         (13, Ok(id)) => {
-            let _ = fs.note_write(&cred, NOW, id, size as u64).await;
+            let _ = fs.record_write(&cred, NOW, id, size as u64).await;
             return None;
         }
         (14, _) => return fs.settle().await.is_ok().then(|| state.get()),

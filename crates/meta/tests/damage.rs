@@ -93,8 +93,8 @@ fn only_requests_that_read_a_damaged_record_fail() {
     let expects = vec![Expect::NoneIn(key.clone(), [&key[..], &[0]].concat())];
     let outcome = store.submit(Batch { expects, ..Batch::default() }).wait();
     assert!(matches!(outcome, Outcome::Conflict(0)), "something is there");
-    assert!(store.standing().counters.corrupt > 0);
-    assert_eq!(store.standing().broken, None);
+    assert!(store.status().counters.corrupt > 0);
+    assert_eq!(store.status().broken, None);
 
     // A batch that overwrites the damaged record without reading it succeeds and repairs it.
     let writes = vec![(key, Write::Put(record))];

@@ -86,7 +86,7 @@ proptest! {
                     }
                 }
                 Step::Grow(end) => {
-                    block(fs.note_write(&root, NOW, id, end)).expect("grow");
+                    block(fs.record_write(&root, NOW, id, end)).expect("grow");
                     flat.resize(flat.len().max(end as usize), 0);
                 }
                 Step::Leave => {

@@ -65,7 +65,7 @@ impl Volume {
     /// request, and the returned length need not include it.
     fn known_length(&self, object: ObjectId, iod: u16) -> Option<FileLength> {
         let file = object.file;
-        if self.grants.written(file) || self.notes.is_untold(file) || self.notes.cut(file).is_some() {
+        if self.grants.written(file) || self.intents.is_unreported(file) || self.intents.truncation(file).is_some() {
             return None;
         }
         let info = self.regular(file).ok()?;

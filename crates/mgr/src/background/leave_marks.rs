@@ -41,7 +41,7 @@ impl LeaveMarks {
     }
 
     fn batches_now(&self) -> u64 {
-        self.volume.namespace.standing().counters.batches
+        self.volume.namespace.status().counters.batches
     }
 }
 

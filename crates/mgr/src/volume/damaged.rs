@@ -64,7 +64,7 @@ impl Damaged {
     }
 
     /// Returns the number of files that need a repair, and the progress of the running check of all files.
-    pub(crate) fn standing(&self) -> (usize, Option<FileId>) {
+    pub(crate) fn progress(&self) -> (usize, Option<FileId>) {
         let state = self.state();
         (state.left + state.waiting.len(), state.looked)
     }
@@ -120,7 +120,8 @@ impl Volume {
     /// Fails with `Delay` while a client may write the copies of a file. Kernel clients write both copies themselves,
     /// and clients with layouts from before a restart of the mgr may still write.
     fn check_unwritten(&self, file: FileId) -> Result<(), Status> {
-        let written = self.notes.cut(file).is_some() || self.grants.written(file) || self.notes.is_exposed(file);
+        let written =
+            self.intents.truncation(file).is_some() || self.grants.written(file) || self.intents.is_unfenced(file);
         if written { Err(Status::Delay) } else { Ok(()) }
     }
 

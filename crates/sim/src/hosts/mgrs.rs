@@ -236,8 +236,8 @@ pub(crate) async fn step(
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         let step = stepper.step(trace::elapsed());
-        trace::event(&[21, matches!(step, Step::Window(_)).into()], || format!("mgr store: {step:?}"));
-        if namespace.standing().broken.is_some() {
+        trace::event(&[21, matches!(step, Step::CommitGroup(_)).into()], || format!("mgr store: {step:?}"));
+        if namespace.status().broken.is_some() {
             return;
         }
     }

@@ -24,8 +24,8 @@ const QUICK: Duration = Duration::from_millis(1);
 struct Pace(AtomicU32);
 
 impl Pace {
-    fn took(&self, window: Duration) {
-        let micros = u32::try_from(window.as_micros()).unwrap_or(u32::MAX);
+    fn took(&self, commit: Duration) {
+        let micros = u32::try_from(commit.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
         // Only the thread that holds the writer updates the average. The weight of a sample is one eighth, so a single
         // flush of eight milliseconds hands the commits to the writer's thread. After some fast flushes, submitting
@@ -81,7 +81,7 @@ impl GroupCommit {
         if jobs.is_empty() || writer.is_due(begun) {
             writer.step(jobs, begun);
         } else {
-            writer.window(jobs, begun);
+            writer.commit_group(jobs, begun);
             self.pace.took(self.start.elapsed() - begun);
         }
     }
@@ -144,7 +144,7 @@ mod tests {
             pace.took(Duration::from_micros(200));
             pace.is_quick()
         });
-        assert!(quick.is_some_and(|windows| windows < 10), "{quick:?}");
+        assert!(quick.is_some_and(|groups| groups < 10), "{quick:?}");
         // The simulated flush was slow, so from now on only the writer's thread may commit.
         (0..100).for_each(|_| pace.took(Duration::from_millis(2)));
         assert!(!pace.is_quick());

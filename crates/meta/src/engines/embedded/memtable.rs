@@ -22,7 +22,7 @@ pub(super) struct Memtable(RwLock<Top>);
 
 struct Top {
     layer: Arc<Layer>,
-    window: u64,
+    group: u64,
 }
 
 /// A layer of the memtable: a snapshot of the database table, and the changes since this snapshot.
@@ -40,11 +40,11 @@ struct Record {
 }
 
 impl Record {
-    /// Returns the value of the record after the commit group with the number `window`. Returns `None` if neither this
+    /// Returns the value of the record after the commit group with the number `group`. Returns `None` if neither this
     /// commit group nor an earlier one changed the record.
-    fn at(&self, window: u64) -> Option<&Option<Value>> {
+    fn at(&self, group: u64) -> Option<&Option<Value>> {
         let all = std::iter::once(&self.last).chain(self.before.iter().rev());
-        all.into_iter().find(|(since, _)| *since <= window).map(|(_, value)| value)
+        all.into_iter().find(|(since, _)| *since <= group).map(|(_, value)| value)
     }
 }
 
@@ -60,20 +60,20 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 impl Memtable {
     /// Returns an empty memtable over the snapshot `table` of the database table.
     pub(super) fn new(table: Snapshot) -> Self {
-        Memtable(RwLock::new(Top { layer: Layer::new(table), window: 0 }))
+        Memtable(RwLock::new(Top { layer: Layer::new(table), group: 0 }))
     }
 
     /// Returns a view of the store after the last added commit group.
     pub(super) fn picture<'s>(&self, corrupt: &'s AtomicU64) -> Picture<'s> {
         let top = read(&self.0);
-        Picture { layer: top.layer.clone(), window: top.window, corrupt }
+        Picture { layer: top.layer.clone(), group: top.group, corrupt }
     }
 
     /// Adds the changes of a commit group. Existing views do not see these changes; later views do.
     pub(super) fn add(&self, changes: Changes) {
         let mut top = write(&self.0);
-        top.window += 1;
-        let window = top.window;
+        top.group += 1;
+        let group = top.group;
         // The lock on `top` blocks new views. So one reference to the layer proves that no view reads older versions.
         let alone = Arc::strong_count(&top.layer) == 1;
         let mut records = write(&top.layer.records);
@@ -82,14 +82,14 @@ impl Memtable {
             bytes += RECORD + (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
             match records.get_mut(&key) {
                 Some(record) => {
-                    let last = std::mem::replace(&mut record.last, (window, value));
+                    let last = std::mem::replace(&mut record.last, (group, value));
                     if alone {
                         record.before.clear();
                     } else {
                         record.before.push(last);
                     }
                 }
-                None => drop(records.insert(key, Record { last: (window, value), before: Vec::new() })),
+                None => drop(records.insert(key, Record { last: (group, value), before: Vec::new() })),
             }
         }
         // The byte count still includes replaced versions. So the memtable moves into the database slightly earlier
@@ -127,7 +127,7 @@ impl Layer {
 /// A view of the store as it was after a given commit group.
 pub(super) struct Picture<'s> {
     layer: Arc<Layer>,
-    window: u64,
+    group: u64,
     corrupt: &'s AtomicU64,
 }
 
@@ -139,7 +139,7 @@ impl Picture<'_> {
 
 impl View for Picture<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
-        if let Some(value) = read(&self.layer.records).get(key).and_then(|record| record.at(self.window)) {
+        if let Some(value) = read(&self.layer.records).get(key).and_then(|record| record.at(self.group)) {
             return Ok(value.clone());
         }
         self.below().get(key)
@@ -205,7 +205,7 @@ impl<'p, 'r> Ahead<'p, 'r> {
             let range = (from.as_ref().map(Vec::as_slice), Bound::Excluded(to));
             let mut copied = Vec::new();
             for (key, record) in read(&self.picture.layer.records).range::<[u8], _>(range) {
-                let Some(value) = record.at(self.picture.window) else { continue };
+                let Some(value) = record.at(self.picture.group) else { continue };
                 copied.push((key.clone(), value.clone()));
                 if copied.len() == self.size {
                     self.rest = Some((Bound::Excluded(key.clone()), to));
