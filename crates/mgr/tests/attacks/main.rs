@@ -5,9 +5,9 @@ mod callers;
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
-#[path = "../hostile/dice.rs"]
+#[path = "../hostile/seeded_random.rs"]
 #[allow(dead_code)]
-mod dice;
+mod seeded_random;
 mod exports;
 #[path = "../hostile/link.rs"]
 #[allow(dead_code)]

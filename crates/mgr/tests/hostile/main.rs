@@ -9,8 +9,8 @@
 #[allow(dead_code)]
 mod cluster;
 mod data;
-mod dice;
-mod good;
+mod seeded_random;
+mod well_behaved;
 mod link;
 #[path = "../../../../fuzz/mutate.rs"]
 mod mutate;
@@ -19,7 +19,7 @@ mod nfs;
 
 use cluster::Cluster;
 use data::Target;
-use good::{Good, Times, quantile};
+use well_behaved::{WellBehaved, Times, quantile};
 use link::{Place, STUCK};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ fn attack(plan: &Plan, who: u64, sent: &AtomicU64) -> Done {
 /// Runs the attackers beside the well-behaved client. Returns the response times of the client before and during the
 /// attack, and what the attackers did.
 fn run(plan: &Plan, quiet_rounds: u64, show: bool) -> (Times, Times, Done) {
-    let mut good = Good::new(&plan.front, &plan.iod).expect("a good client is served");
+    let mut good = WellBehaved::new(&plan.front, &plan.iod).expect("a good client is served");
     for n in 0..quiet_rounds {
         good.round(n).expect("a good client is served");
     }

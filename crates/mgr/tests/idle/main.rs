@@ -5,8 +5,8 @@
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
-#[path = "../hostile/dice.rs"]
-mod dice;
+#[path = "../hostile/seeded_random.rs"]
+mod seeded_random;
 #[path = "../hostile/link.rs"]
 #[allow(dead_code)]
 mod link;
