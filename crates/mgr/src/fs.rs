@@ -440,8 +440,8 @@ impl FileSystem for Files {
         self.0.threshold(ctx, file, dir)
     }
 
-    fn policy(&self, ctx: &Ctx, file: FileId) -> Result<Option<Told>> {
-        self.0.told(ctx, file).map(Some)
+    fn policy(&self, ctx: &Ctx, file: FileId) -> Result<Option<PolicyText>> {
+        self.0.policy_text(ctx, file).map(Some)
     }
 
     async fn settle(&self) -> Result<Option<u64>> {

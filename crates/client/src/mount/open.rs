@@ -11,7 +11,7 @@ use bytes::Bytes;
 use layout::policy::{self, Policy, Settings, Sharing};
 use nfs::attrs::{FATTR4_WEIR_UNSYNCED, Mask};
 use nfs::client::fattr;
-use nfs::fs::Told;
+use nfs::fs::PolicyText;
 use nfs::state::delegations::WANT_DATA;
 use std::sync::Arc;
 use types::{Attrs, SetAttrs, Status};
@@ -215,7 +215,7 @@ impl Mount {
         Ok(self.heard(dir, &told))
     }
 
-    fn heard(&self, dir: &Node, told: &Told) -> (Settings, Settings) {
+    fn heard(&self, dir: &Node, told: &PolicyText) -> (Settings, Settings) {
         let words = heard(told, policy::Origin::Directory);
         self.inner.effective_policy.heard_server(words.0);
         self.inner.effective_policy.heard_directory(dir.id, words);

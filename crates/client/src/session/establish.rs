@@ -10,7 +10,7 @@ use bytes::Bytes;
 use net::Address;
 use net::rpc::{Connection, Limits, Refusal};
 use nfs::client::recovery::{self, Continuity, continuity};
-use nfs::client::session::{self, Identity, Session, Wishes};
+use nfs::client::session::{self, Identity, Session, SessionWants};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::limits::SLOTS_MAX;
@@ -351,10 +351,10 @@ impl Shared {
 
     async fn create_session(&self, link: &mut Link, connection: &Connection, identity: Identity) -> Result<u64> {
         let what = "creating a session";
-        let wishes = Wishes::new(SLOTS_MAX);
+        let wants = SessionWants::new(SLOTS_MAX);
         let sent = now();
         let got: CREATE_SESSION4resok =
-            match self.lone(connection, OP_CREATE_SESSION, &wishes.args(&identity), what).await? {
+            match self.lone(connection, OP_CREATE_SESSION, &wants.args(&identity), what).await? {
                 Ok(got) => got,
                 Err(status) => {
                     link.identity = None;
@@ -365,7 +365,7 @@ impl Shared {
                 }
             };
         let lease = self.lease();
-        let table = Session::new(&identity, &wishes, &got, sent, lease);
+        let table = Session::new(&identity, &wants, &got, sent, lease);
         let table = table.map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         self.callbacks.begin_session(&table);
         link.epochs += 1;

@@ -1,9 +1,9 @@
 //! Attacks on exports: no operation and no old filehandle reaches files outside a client's exports.
 
 use crate::cluster::Cluster;
-use crate::seeded_random::SeededRandom;
 use crate::operations::operations;
 use crate::peer::{Peer, make_dir, putfh, text};
+use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
 use mgr::Export;
 use nfs::attrs::{self, Mask};

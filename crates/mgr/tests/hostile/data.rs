@@ -1,8 +1,8 @@
 //! Sessions with an iod over the native data program, for the well-behaved client and for attackers.
 
-use crate::seeded_random::SeededRandom;
 use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
 use crate::mutate::mutate;
+use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;

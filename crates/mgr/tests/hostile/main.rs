@@ -9,22 +9,22 @@
 #[allow(dead_code)]
 mod cluster;
 mod data;
-mod seeded_random;
-mod well_behaved;
 mod link;
 #[path = "../../../../fuzz/mutate.rs"]
 mod mutate;
 #[allow(dead_code)]
 mod nfs;
+mod seeded_random;
+mod well_behaved;
 
 use cluster::Cluster;
 use data::Target;
-use well_behaved::{WellBehaved, Times, quantile};
 use link::{Place, STUCK};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use well_behaved::{Times, WellBehaved, quantile};
 
 /// Number of attackers that attack each of the two daemons at the same time.
 const ATTACKERS: u64 = 2;

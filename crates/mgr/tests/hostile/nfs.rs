@@ -1,8 +1,8 @@
 //! NFS sessions with the mgr, for the well-behaved client and for attackers.
 
-use crate::seeded_random::SeededRandom;
 use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
 use crate::mutate::mutate;
+use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
 use nfs::testing::bench::{Bench, Peer, Seen, linux_channels, random_request};
 use std::cell::Cell;

@@ -45,7 +45,7 @@ pub enum Power {
 
 /// The want of a client for a delegation in OPEN (`OPEN4_SHARE_ACCESS_WANT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum Want {
     /// No want (WANT_NO_PREFERENCE).
     None,
     /// The client wants a delegation of exactly this kind.
@@ -367,18 +367,18 @@ impl Delegations {
 }
 
 /// Returns the kind of delegation that fits the access bits of an open and the client's want; `None` if no kind fits.
-fn fitting(access: u32, wish: Wish) -> Option<Power> {
+fn fitting(access: u32, want: Want) -> Option<Power> {
     let both = access & OPEN4_SHARE_ACCESS_BOTH == OPEN4_SHARE_ACCESS_BOTH;
     let reads = access & OPEN4_SHARE_ACCESS_READ != 0;
     let writes = access & OPEN4_SHARE_ACCESS_WRITE != 0;
-    match wish {
-        Wish::Data if writes => Some(Power::Write),
+    match want {
+        Want::Data if writes => Some(Power::Write),
         // The holder of a write delegation may also read, which an open for writing only does not permit.
-        Wish::Exactly(Power::Write) => both.then_some(Power::Write),
-        Wish::Exactly(Power::Names) => None,
-        Wish::Exactly(Power::Read) => reads.then_some(Power::Read),
-        Wish::None | Wish::Any if both => Some(Power::Write),
-        Wish::None | Wish::Any | Wish::Data => reads.then_some(Power::Read),
+        Want::Exactly(Power::Write) => both.then_some(Power::Write),
+        Want::Exactly(Power::Names) => None,
+        Want::Exactly(Power::Read) => reads.then_some(Power::Read),
+        Want::None | Want::Any if both => Some(Power::Write),
+        Want::None | Want::Any | Want::Data => reads.then_some(Power::Read),
     }
 }
 
@@ -393,20 +393,20 @@ impl State {
         &mut self,
         client: ClientId,
         file: FileId,
-        (access, wish): (u32, Wish),
+        (access, want): (u32, Want),
         change: u64,
         now: Timestamp,
     ) -> std::result::Result<(stateid4, Power), NotGiven> {
-        let power = fitting(access, wish).ok_or(NotGiven::Unfit)?;
+        let power = fitting(access, want).ok_or(NotGiven::Unfit)?;
         if !self.is_callable(client) {
             return Err(NotGiven::Resource);
         }
-        let cools = wish == Wish::None && self.delegations.cooling.get(&file).is_some_and(|until| *until > now);
+        let cools = want == Want::None && self.delegations.cooling.get(&file).is_some_and(|until| *until > now);
         if cools || self.delegations.frozen.contains_key(&file) || self.is_used_by_others(client, file, power) {
             return Err(NotGiven::Contention);
         }
         let reads = access & OPEN4_SHARE_ACCESS_READ != 0;
-        if wish == Wish::Data
+        if want == Want::Data
             && let Some(held) = self.delegate_again(client, file, power, reads)
         {
             return held;
@@ -415,7 +415,7 @@ impl State {
         if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
             return Err(NotGiven::Resource);
         }
-        let given = Delegation { reads, data: wish == Wish::Data, ..Delegation::new(client, file, power, change) };
+        let given = Delegation { reads, data: want == Want::Data, ..Delegation::new(client, file, power, change) };
         Ok((self.add_delegation(given), power))
     }
 
@@ -509,7 +509,7 @@ impl State {
         &mut self,
         client: ClientId,
         file: FileId,
-        (power, access, wish): (Power, u32, Wish),
+        (power, access, want): (Power, u32, Want),
         change: u64,
         now: Timestamp,
     ) -> Result<(stateid4, bool)> {
@@ -517,7 +517,7 @@ impl State {
         if let Some((other, _)) = self.delegations.of(client, file) {
             return Ok((stateid4 { seqid: 1, other }, false));
         }
-        let (data, reads) = (wish == Wish::Data, wish != Wish::Data || access & OPEN4_SHARE_ACCESS_READ != 0);
+        let (data, reads) = (want == Want::Data, want != Want::Data || access & OPEN4_SHARE_ACCESS_READ != 0);
         let stateid = self.add_delegation(Delegation { data, reads, ..Delegation::new(client, file, power, change) });
         let recall = !self.is_callable(client);
         if recall {

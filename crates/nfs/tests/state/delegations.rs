@@ -4,7 +4,7 @@
 use crate::helpers::*;
 use bytes::Bytes;
 use nfs::fs::Iomode;
-use nfs::state::delegations::{DelegationRecall, NotGiven, Power, Use, Wish};
+use nfs::state::delegations::{DelegationRecall, NotGiven, Power, Use, Want};
 use nfs::state::layouts::{Filter, Segment};
 use nfs::state::opens::{Access, Permit};
 use nfs::state::{ClientId, Effect, Gone, State};
@@ -28,32 +28,32 @@ fn open_and_ask(
     state: &mut State,
     client: ClientId,
     access: u32,
-    wish: Wish,
+    want: Want,
 ) -> (stateid4, Result<(stateid4, Power), NotGiven>) {
     let open = state.open(client, &owner(), FILE, access, 0).unwrap().stateid;
-    (open, state.delegate(client, FILE, (access, wish), 1, at(0)))
+    (open, state.delegate(client, FILE, (access, want), 1, at(0)))
 }
 
 #[test]
 fn the_wanted_delegation_is_granted_if_it_fits_the_open() {
     let cases = [
-        (READ, Wish::None, Ok(Power::Read)),
-        (BOTH, Wish::None, Ok(Power::Write)),
-        (WRITE, Wish::None, Err(NotGiven::Unfit)),
-        (READ, Wish::Any, Ok(Power::Read)),
-        (BOTH, Wish::Any, Ok(Power::Write)),
-        (BOTH, Wish::Exactly(Power::Read), Ok(Power::Read)),
-        (READ, Wish::Exactly(Power::Write), Err(NotGiven::Unfit)),
-        (WRITE, Wish::Exactly(Power::Write), Err(NotGiven::Unfit)),
-        (WRITE, Wish::Exactly(Power::Read), Err(NotGiven::Unfit)),
-        (READ, Wish::Data, Ok(Power::Read)),
-        (WRITE, Wish::Data, Ok(Power::Write)),
-        (BOTH, Wish::Data, Ok(Power::Write)),
+        (READ, Want::None, Ok(Power::Read)),
+        (BOTH, Want::None, Ok(Power::Write)),
+        (WRITE, Want::None, Err(NotGiven::Unfit)),
+        (READ, Want::Any, Ok(Power::Read)),
+        (BOTH, Want::Any, Ok(Power::Write)),
+        (BOTH, Want::Exactly(Power::Read), Ok(Power::Read)),
+        (READ, Want::Exactly(Power::Write), Err(NotGiven::Unfit)),
+        (WRITE, Want::Exactly(Power::Write), Err(NotGiven::Unfit)),
+        (WRITE, Want::Exactly(Power::Read), Err(NotGiven::Unfit)),
+        (READ, Want::Data, Ok(Power::Read)),
+        (WRITE, Want::Data, Ok(Power::Write)),
+        (BOTH, Want::Data, Ok(Power::Write)),
     ];
-    for (access, wish, expected) in cases {
+    for (access, want, expected) in cases {
         let (mut state, [(a, _)]) = clients();
-        let (_, given) = open_and_ask(&mut state, a, access, wish);
-        assert_eq!(given.map(|(_, power)| power), expected, "{access} {wish:?}");
+        let (_, given) = open_and_ask(&mut state, a, access, want);
+        assert_eq!(given.map(|(_, power)| power), expected, "{access} {want:?}");
         assert_eq!(state.counts().delegations, usize::from(expected.is_ok()));
     }
 }
@@ -62,33 +62,33 @@ fn the_wanted_delegation_is_granted_if_it_fits_the_open() {
 fn no_delegation_is_granted_that_cannot_be_recalled() {
     let (mut state, [(a, session), (b, _)]) = clients();
     state.connection_lost(CONNECTION);
-    assert_eq!(open_and_ask(&mut state, a, READ, Wish::Any).1, Err(NotGiven::Resource));
+    assert_eq!(open_and_ask(&mut state, a, READ, Want::Any).1, Err(NotGiven::Resource));
     renew_lease(&mut state, session, 1, at(1));
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Resource), "no backchannel");
+    assert_eq!(state.delegate(a, FILE, (READ, Want::Any), 1, at(1)), Err(NotGiven::Resource), "no backchannel");
     let bind = BIND_CONN_TO_SESSION4args {
         bctsa_sessid: session,
         bctsa_dir: CDFC4_FORE_OR_BOTH,
         bctsa_use_conn_in_rdma_mode: false,
     };
     state.bind_conn_to_session(&bind, CONNECTION).unwrap();
-    let (stateid, _) = state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)).unwrap();
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Resource), "it has one");
+    let (stateid, _) = state.delegate(a, FILE, (READ, Want::Any), 1, at(1)).unwrap();
+    assert_eq!(state.delegate(a, FILE, (READ, Want::Any), 1, at(1)), Err(NotGiven::Resource), "it has one");
     state.return_delegation(a, FILE, &stateid).unwrap();
     state.freeze_delegations(FILE);
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Contention));
+    assert_eq!(state.delegate(a, FILE, (READ, Want::Any), 1, at(1)), Err(NotGiven::Contention));
     state.thaw_delegations(FILE);
     // During the recall cooldown of 60 seconds, a client without a want gets no delegation.
-    state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)).unwrap();
+    state.delegate(a, FILE, (READ, Want::Any), 1, at(1)).unwrap();
     let recall = state.recall_delegations(FILE, Use::Change, Some(b), at(2)).remove(0);
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::None), 1, at(3)), Err(NotGiven::Contention));
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::None), 1, at(63)).map(|(_, power)| power), Ok(Power::Read));
+    assert_eq!(state.delegate(a, FILE, (READ, Want::None), 1, at(3)), Err(NotGiven::Contention));
+    assert_eq!(state.delegate(a, FILE, (READ, Want::None), 1, at(63)).map(|(_, power)| power), Ok(Power::Read));
 }
 
 #[test]
 fn a_delegation_keeps_the_file_open_and_permits_io() {
     let (mut state, [(a, _), (b, _)]) = clients();
-    let (open, given) = open_and_ask(&mut state, a, BOTH, Wish::None);
+    let (open, given) = open_and_ask(&mut state, a, BOTH, Want::None);
     let (stateid, _) = given.unwrap();
     let closed = state.close(a, FILE, &open).unwrap();
     assert!(!closed.last && !closed.last_of_client && state.take_effects().is_empty(), "it keeps the file open");
@@ -114,7 +114,7 @@ fn a_delegation_keeps_the_file_open_and_permits_io() {
     };
     assert_eq!(state.take_effects(), [gone, Effect::DelegationGone(FILE), Effect::LastClose(FILE)]);
     assert_eq!(state.return_delegation(a, FILE, &stateid), Err(NFS4ERR_BAD_STATEID));
-    let (_, given) = open_and_ask(&mut state, a, READ, Wish::None);
+    let (_, given) = open_and_ask(&mut state, a, READ, Want::None);
     let (reading, _) = given.unwrap();
     assert_eq!(state.check_io(a, FILE, &reading, Access::Write), Err(NFS4ERR_OPENMODE));
     let writing = Filter { iomode: Some(Iomode::ReadWrite), range: ByteRange::ALL };
@@ -124,7 +124,7 @@ fn a_delegation_keeps_the_file_open_and_permits_io() {
 #[test]
 fn an_unreturned_delegation_is_revoked_after_its_client_record_is_gone() {
     let (mut state, [(a, session), (b, other)]) = clients();
-    let (open, given) = open_and_ask(&mut state, a, BOTH, Wish::None);
+    let (open, given) = open_and_ask(&mut state, a, BOTH, Want::None);
     let (stateid, _) = given.unwrap();
     let whole = Segment { iomode: Iomode::ReadWrite, range: ByteRange::ALL, return_on_close: false };
     state.grant_layout(a, FILE, KIND, &stateid, whole).unwrap();
@@ -165,7 +165,7 @@ fn an_unreturned_delegation_is_revoked_after_its_client_record_is_gone() {
 #[test]
 fn a_holder_that_flushes_data_gets_up_to_eight_leases_to_return() {
     let (mut state, [(a, session), (b, other)]) = clients();
-    let (stateid, _) = open_and_ask(&mut state, a, BOTH, Wish::None).1.unwrap();
+    let (stateid, _) = open_and_ask(&mut state, a, BOTH, Want::None).1.unwrap();
     state.flushes(a, FILE, at(5));
     let recalls = state.recall_delegations(FILE, Use::Change, Some(b), at(10));
     let heard = |state: &mut State, number: u32| {
@@ -194,7 +194,7 @@ fn a_holder_that_flushes_data_gets_up_to_eight_leases_to_return() {
 #[test]
 fn writes_by_other_clients_or_to_other_files_extend_no_recall() {
     let (mut state, [(a, session), (b, other)]) = clients();
-    open_and_ask(&mut state, a, BOTH, Wish::None).1.unwrap();
+    open_and_ask(&mut state, a, BOTH, Want::None).1.unwrap();
     state.recall_delegations(FILE, Use::Change, Some(b), at(10));
     state.flushes(b, FILE, at(50));
     state.flushes(a, FileId(FILE.0 + 1), at(50));
@@ -207,7 +207,7 @@ fn writes_by_other_clients_or_to_other_files_extend_no_recall() {
 #[test]
 fn a_return_during_record_deletion_stores_the_record_again() {
     let (mut state, [(a, session), (b, other)]) = clients();
-    let (open, given) = open_and_ask(&mut state, a, READ, Wish::None);
+    let (open, given) = open_and_ask(&mut state, a, READ, Want::None);
     let (stateid, _) = given.unwrap();
     renew_lease(&mut state, other, 1, at(80));
     state.recall_delegations(FILE, Use::Change, Some(b), at(0));
@@ -225,14 +225,14 @@ fn a_return_during_record_deletion_stores_the_record_again() {
 fn a_conflicting_use_revokes_a_lapsed_delegation_at_once() {
     // A full write delegation may cover byte-range locks that the server does not know. If such a delegation is
     // revoked, the server removes the lapsed client with all its state.
-    for (access, wish, tested) in [
-        (READ, Wish::None, NFS4ERR_DELEG_REVOKED),
-        (BOTH, Wish::None, NFS4ERR_BAD_STATEID),
-        (READ, Wish::Data, NFS4ERR_DELEG_REVOKED),
-        (BOTH, Wish::Data, NFS4ERR_DELEG_REVOKED),
+    for (access, want, tested) in [
+        (READ, Want::None, NFS4ERR_DELEG_REVOKED),
+        (BOTH, Want::None, NFS4ERR_BAD_STATEID),
+        (READ, Want::Data, NFS4ERR_DELEG_REVOKED),
+        (BOTH, Want::Data, NFS4ERR_DELEG_REVOKED),
     ] {
         let (mut state, [(a, _), (b, session)]) = clients();
-        let (_, given) = open_and_ask(&mut state, a, access, wish);
+        let (_, given) = open_and_ask(&mut state, a, access, want);
         let (stateid, _) = given.unwrap();
         renew_lease(&mut state, session, 1, at(91));
         state.expire(at(91));
@@ -249,7 +249,7 @@ fn a_conflicting_use_revokes_a_lapsed_delegation_at_once() {
 #[test]
 fn a_data_delegation_covers_only_the_data() {
     let (mut state, [(a, _), (b, _)]) = clients();
-    let (_, given) = open_and_ask(&mut state, a, WRITE, Wish::Data);
+    let (_, given) = open_and_ask(&mut state, a, WRITE, Want::Data);
     let (stateid, _) = given.unwrap();
     assert!(!state.is_delegated(FILE, Use::Describe, Some(b)), "names and modes may change");
     assert!(state.is_delegated(FILE, Use::Look, Some(b)) && state.is_delegated(FILE, Use::Change, Some(b)));
@@ -260,22 +260,22 @@ fn a_data_delegation_covers_only_the_data() {
         "it was opened for writing alone"
     );
     assert!(!state.may_read(a, FILE) && state.may_write(a, FILE));
-    assert_eq!(state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(1)), Ok((stateid, Power::Write)), "the same again");
+    assert_eq!(state.delegate(a, FILE, (BOTH, Want::Data), 1, at(1)), Ok((stateid, Power::Write)), "the same again");
     assert_eq!(state.check_io(a, FILE, &stateid, Access::Read), Ok(Permit::Open));
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::Data), 1, at(1)), Ok((stateid, Power::Write)), "more than enough");
-    assert_eq!(state.delegate(a, FILE, (BOTH, Wish::Any), 1, at(1)), Err(NotGiven::Resource));
+    assert_eq!(state.delegate(a, FILE, (READ, Want::Data), 1, at(1)), Ok((stateid, Power::Write)), "more than enough");
+    assert_eq!(state.delegate(a, FILE, (BOTH, Want::Any), 1, at(1)), Err(NotGiven::Resource));
     let recall = state.recall_delegations(FILE, Use::Look, Some(b), at(2)).remove(0);
     assert_eq!(
-        state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(3)),
+        state.delegate(a, FILE, (BOTH, Want::Data), 1, at(3)),
         Err(NotGiven::Contention),
         "it is on its way back"
     );
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
     // The recall cooldown does not apply to a client that wants a delegation.
-    let (after, _) = state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(4)).unwrap();
+    let (after, _) = state.delegate(a, FILE, (BOTH, Want::Data), 1, at(4)).unwrap();
     assert_ne!(after, stateid);
     state.return_delegation(a, FILE, &after).unwrap();
-    let (_, given) = open_and_ask(&mut state, a, BOTH, Wish::Any);
+    let (_, given) = open_and_ask(&mut state, a, BOTH, Want::Any);
     given.unwrap();
     assert!(state.is_delegated(FILE, Use::Describe, Some(b)), "others rely on everything");
 }
@@ -284,7 +284,7 @@ fn a_data_delegation_covers_only_the_data() {
 fn a_data_delegation_without_backchannel_is_revoked_in_five_seconds() {
     for comes_back in [false, true] {
         let (mut state, [(a, session), (b, _)]) = clients();
-        let (_, given) = open_and_ask(&mut state, a, BOTH, Wish::Data);
+        let (_, given) = open_and_ask(&mut state, a, BOTH, Want::Data);
         given.unwrap();
         state.connection_lost(CONNECTION);
         let recall = state.recall_delegations(FILE, Use::Look, Some(b), at(10)).remove(0);
@@ -313,8 +313,8 @@ fn a_data_delegation_without_backchannel_is_revoked_in_five_seconds() {
 }
 
 /// Returns the arguments of a reclaim of a delegation without a want.
-fn held(power: Power) -> (Power, u32, Wish) {
-    (power, BOTH, Wish::None)
+fn held(power: Power) -> (Power, u32, Want) {
+    (power, BOTH, Want::None)
 }
 
 #[test]
@@ -361,7 +361,7 @@ enum Call {
 
 #[derive(Clone)]
 struct World {
-    wish: Wish,
+    want: Want,
     state: State,
     clients: [ClientId; 3],
     peers: [Peer; 3],
@@ -399,9 +399,9 @@ impl World {
         let stateid = self.state.open(self.clients[who], &owner(), FILE, access, 0).unwrap().stateid;
         let access = access | self.peers[who].open.map_or(0, |(access, _)| access);
         self.peers[who].open = Some((access, stateid));
-        let got = self.state.delegate(self.clients[who], FILE, (access, self.wish), 1, self.now);
+        let got = self.state.delegate(self.clients[who], FILE, (access, self.want), 1, self.now);
         let others = || self.peers.iter().enumerate().filter(|(i, _)| *i != who).map(|(_, peer)| peer);
-        let data = self.wish == Wish::Data;
+        let data = self.want == Want::Data;
         let writes = access == BOTH || data && access == WRITE;
         let power = if writes { Power::Write } else { Power::Read };
         let fits = match access {
@@ -490,9 +490,9 @@ impl World {
     }
 }
 
-fn world(wish: Wish) -> World {
+fn world(want: Want) -> World {
     let (state, clients) = clients();
-    World { wish, state, clients: clients.map(|(client, _)| client), peers: Default::default(), now: at(0) }
+    World { want, state, clients: clients.map(|(client, _)| client), peers: Default::default(), now: at(0) }
 }
 
 #[test]
@@ -502,8 +502,8 @@ fn two_clients_match_the_model_in_every_short_history() {
         calls.extend([READ, WRITE, BOTH].map(|access| Call::Open(who, access)));
         calls.extend([Call::Close(who), Call::Return(who), Call::Change(who), Call::Free(who)]);
     }
-    for wish in [Wish::Any, Wish::Data] {
-        walk(&world(wish), &calls, 4, World::apply);
+    for want in [Want::Any, Want::Data] {
+        walk(&world(want), &calls, 4, World::apply);
     }
 }
 
@@ -514,7 +514,7 @@ fn three_clients_match_the_model_in_every_short_history() {
         calls.extend([READ, BOTH].map(|access| Call::Open(who, access)));
         calls.extend([Call::Close(who), Call::Return(who)]);
     }
-    for wish in [Wish::Any, Wish::Data] {
-        walk(&world(wish), &calls, 4, World::apply);
+    for want in [Want::Any, Want::Data] {
+        walk(&world(want), &calls, 4, World::apply);
     }
 }

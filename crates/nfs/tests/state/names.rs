@@ -5,7 +5,7 @@ use crate::helpers::*;
 use bytes::Bytes;
 use nfs::fs::ClientRecord;
 use nfs::name_delegations::RELIED_ON;
-use nfs::state::delegations::{DelegationRecall, NotGiven, Power, Use, Wish};
+use nfs::state::delegations::{DelegationRecall, NotGiven, Power, Use, Want};
 use nfs::state::{ClientId, Config, Effect, State};
 use std::time::Duration;
 use types::{FileId, Timestamp, limits};
@@ -206,7 +206,7 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     // client returns it.
     let file = FileId(22);
     state.open(a, &Bytes::from_static(b"owner"), file, OPEN4_SHARE_ACCESS_READ, 0).unwrap();
-    state.delegate(a, file, (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, late).unwrap();
+    state.delegate(a, file, (OPEN4_SHARE_ACCESS_READ, Want::Any), 1, late).unwrap();
     assert_eq!(state.recall_delegations(file, Use::Change, Some(b), at(80)).len(), 1);
     assert!(state.is_delegated(file, Use::Change, Some(b)));
 }
@@ -235,7 +235,7 @@ fn a_removed_directory_drops_all_but_revoked_delegations() {
     assert_eq!((state.counts().delegations, state.counts().recalls), (1, 0));
     // `forget_names` drops directory delegations only, not delegations of files.
     state.open(b, &Bytes::from_static(b"owner"), FileId(22), OPEN4_SHARE_ACCESS_READ, 0).unwrap();
-    state.delegate(b, FileId(22), (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, at(92)).unwrap();
+    state.delegate(b, FileId(22), (OPEN4_SHARE_ACCESS_READ, Want::Any), 1, at(92)).unwrap();
     state.forget_names(FileId(22));
     assert_eq!(state.counts().delegations, 2);
 }

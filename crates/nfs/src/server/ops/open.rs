@@ -9,7 +9,7 @@ use crate::server::Opening;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound, Refusal};
 use crate::server::files::{change_info, check_regular};
-use crate::state::delegations::{NotGiven, Power, Use, WANT_DATA, Wish};
+use crate::state::delegations::{NotGiven, Power, Use, WANT_DATA, Want};
 use crate::state::{ClientId, State};
 use bytes::Bytes;
 use types::{Attrs, FileId, SetAttrs, Status, Timestamp, Verifier};
@@ -306,16 +306,16 @@ fn look_again(refusal: Refusal, found: bool) -> Refusal {
 
 /// Returns the client's want for a delegation. If the client wants no delegation, returns the delegation result of the
 /// OPEN reply as the error.
-fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
+fn want(share_access: u32) -> Result<Want, open_delegation4> {
     let refused = |why| Err(open_delegation4::OPEN_DELEGATE_NONE_EXT(open_none_delegation4::Default(why)));
     match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {
-        OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE => Ok(Wish::None),
-        OPEN4_SHARE_ACCESS_WANT_READ_DELEG => Ok(Wish::Exactly(Power::Read)),
-        OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Ok(Wish::Exactly(Power::Write)),
+        OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE => Ok(Want::None),
+        OPEN4_SHARE_ACCESS_WANT_READ_DELEG => Ok(Want::Exactly(Power::Read)),
+        OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Ok(Want::Exactly(Power::Write)),
         OPEN4_SHARE_ACCESS_WANT_NO_DELEG => refused(WND4_NOT_WANTED),
         OPEN4_SHARE_ACCESS_WANT_CANCEL => refused(WND4_CANCELLED),
-        WANT_DATA => Ok(Wish::Data),
-        _ => Ok(Wish::Any),
+        WANT_DATA => Ok(Want::Data),
+        _ => Ok(Want::Any),
     }
 }
 
@@ -357,18 +357,18 @@ async fn delegate<F: FileSystem, C: Callbacks>(
 ) -> Answer<open_delegation4> {
     let (client, now, file) = (cx.client(), cx.ctx.now, attrs.id);
     if let Some(power) = reclaimed(&args.claim) {
-        let wish = wish(args.share_access).unwrap_or(Wish::None);
-        let held = (power, args.share_access, wish);
+        let want = want(args.share_access).unwrap_or(Want::None);
+        let held = (power, args.share_access, want);
         let reclaim = |state: &mut State| state.reclaim_delegation(client, file, held, attrs.change, now);
         let (stateid, recall) = cx.change(reclaim).await??;
         return Ok(delegation(stateid, power, recall));
     }
     let granted = match &args.claim {
-        open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_FH => match wish(args.share_access) {
+        open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_FH => match want(args.share_access) {
             Err(none) => return Ok(none),
-            Ok(Wish::None) if created => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
-            Ok(wish) => {
-                cx.change(|state| state.delegate(client, file, (args.share_access, wish), attrs.change, now)).await?
+            Ok(Want::None) if created => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
+            Ok(want) => {
+                cx.change(|state| state.delegate(client, file, (args.share_access, want), attrs.change, now)).await?
             }
         },
         // A client that opens under a delegation is about to return the delegation. A client that reclaims an open
@@ -377,7 +377,7 @@ async fn delegate<F: FileSystem, C: Callbacks>(
     };
     let why = match granted {
         Ok((stateid, power)) => return Ok(delegation(stateid, power, false)),
-        Err(_) if wish(args.share_access) == Ok(Wish::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
+        Err(_) if want(args.share_access) == Ok(Want::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
         // `false` means that the server sends no callback when a delegation becomes available.
         Err(NotGiven::Contention) => open_none_delegation4::WND4_CONTENTION(false),
         Err(NotGiven::Resource | NotGiven::Unfit) => open_none_delegation4::WND4_RESOURCE(false),

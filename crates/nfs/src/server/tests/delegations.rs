@@ -67,9 +67,9 @@ fn a_later_delegation_of_a_replaced_file_is_recalled() {
     let mut teller = pin!(bench.server.deliver());
     assert!(poll(teller.as_mut()).is_pending());
     assert_eq!(recalls(&bench).len(), 1);
-    assert!(bench.server.fs().told().reaped.is_empty());
+    assert!(bench.server.fs().calls().reaped.is_empty());
     peer.ok(give_back(&replaced, given.stateid));
-    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn the_holder_can_open_the_file_before_it_returns_a_delegation() {
     assert_eq!(reply.status, NFS4_OK);
     // The file has no name any more, and the client that opened it again can still read it.
     one.ok(read(&handle, stateid4 { seqid: 0, ..reopened.stateid }, 0, 1));
-    assert!(bench.server.fs().told().reaped.is_empty());
+    assert!(bench.server.fs().calls().reaped.is_empty());
 }
 
 #[test]
@@ -214,9 +214,9 @@ fn a_delegation_keeps_a_removed_file_until_it_is_returned() {
     assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: handle.clone() }]);
     peer.ok(close(&handle, stateid));
     peer.ok(write(&handle, held, 0, b"x"));
-    assert!(bench.server.fs().told().reaped.is_empty());
+    assert!(bench.server.fs().calls().reaped.is_empty());
     peer.ok(give_back(&handle, held));
-    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1);
 }
 
 #[test]

@@ -235,13 +235,13 @@ fn a_session_does_not_keep_the_request_message_in_memory() {
 
 #[test]
 fn delegations_of_one_client_are_limited() {
-    use nfs::state::delegations::{NotGiven, Use, Wish};
+    use nfs::state::delegations::{NotGiven, Use, Want};
     let mut state = new_state();
     let (client, _) = connect(&mut state, "a", at(0));
     let owner = Bytes::from_static(b"o");
     let take = |state: &mut State, n: u64| {
         let open = state.open(client, &owner, FileId(n), 1, 0).unwrap().stateid;
-        let given = state.delegate(client, FileId(n), (1, Wish::Any), 1, at(0));
+        let given = state.delegate(client, FileId(n), (1, Want::Any), 1, at(0));
         state.close(client, FileId(n), &open).unwrap();
         given
     };
