@@ -13,7 +13,7 @@ use crate::random::Rng;
 use crate::trace;
 use net::memory::{Network, Pipe, Port};
 use net::task::Group;
-use pipe::{Connection, End, Fate};
+use pipe::{Connection, ConnectionEnd, End};
 use port::{Gate, Listening};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,7 +30,7 @@ pub const SILENCE: Duration = Duration::from_secs(60);
 
 /// Delays and window (bytes in flight) of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Weather {
+pub struct LinkConditions {
     /// Maximum delay in milliseconds of a piece without an additional delay.
     pub delay_ms: u64,
     /// Percentage of pieces that have an additional delay.
@@ -55,7 +55,7 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     rng: Rng,
-    weather: Weather,
+    conditions: LinkConditions,
     names: BTreeMap<String, Host>,
     /// Hosts that have no power now.
     dark: BTreeSet<Host>,
@@ -74,10 +74,10 @@ fn pair(a: Host, b: Host) -> (Host, Host) {
 
 impl Net {
     /// Returns a network of the given hosts, each with its name and number.
-    pub fn new(rng: Rng, weather: Weather, hosts: impl IntoIterator<Item = (String, Host)>) -> Self {
+    pub fn new(rng: Rng, conditions: LinkConditions, hosts: impl IntoIterator<Item = (String, Host)>) -> Self {
         let state = State {
             rng,
-            weather,
+            conditions,
             names: hosts.into_iter().collect(),
             dark: BTreeSet::new(),
             cuts: BTreeSet::new(),
@@ -94,8 +94,8 @@ impl Net {
     }
 
     /// Sets the delays and the window of the network from now on.
-    pub fn set_weather(&self, weather: Weather) {
-        self.state().weather = weather;
+    pub fn set_conditions(&self, conditions: LinkConditions) {
+        self.state().conditions = conditions;
     }
 
     fn of_host(&self, host: Host) -> Vec<Arc<Connection>> {
@@ -109,7 +109,7 @@ impl Net {
         self.close_ports(host);
         for connection in self.of_host(host) {
             let reset = self.state().rng.percent(50);
-            connection.end_of(host, if reset { Fate::Reset } else { Fate::Closed });
+            connection.end_of(host, if reset { ConnectionEnd::Reset } else { ConnectionEnd::Closed });
         }
         self.0.changed.notify_waiters();
     }
@@ -130,7 +130,7 @@ impl Net {
     pub fn lights_on(&self, host: Host) {
         self.state().dark.remove(&host);
         for connection in self.of_host(host) {
-            connection.end_of(host, Fate::Forgotten);
+            connection.end_of(host, ConnectionEnd::Forgotten);
         }
         self.0.changed.notify_waiters();
     }
@@ -197,10 +197,10 @@ impl Net {
     fn departs(&self, from: Host) -> Duration {
         let mut state = self.state();
         let state = &mut *state;
-        let weather = state.weather;
-        let mut delay = state.rng.between(0, weather.delay_ms);
-        if state.rng.percent(weather.late_percent) {
-            delay += state.rng.between(0, weather.late_ms);
+        let conditions = state.conditions;
+        let mut delay = state.rng.between(0, conditions.delay_ms);
+        if state.rng.percent(conditions.late_percent) {
+            delay += state.rng.between(0, conditions.late_ms);
         }
         if let Some((left, told)) = state.alarms.get_mut(&from) {
             *left = left.saturating_sub(1);
@@ -217,7 +217,7 @@ impl Net {
     }
 
     fn window(&self) -> usize {
-        self.state().weather.window
+        self.state().conditions.window
     }
 
     /// Opens the port `port` on `host`, for a server that does not use [`net::Listener`].

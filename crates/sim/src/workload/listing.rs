@@ -26,9 +26,9 @@ impl Process {
     pub(super) async fn create(&mut self, dir: usize) {
         let (name, exclusive) = (self.file_name(), self.rng.percent(70));
         let Some(index) = self.ask(dir, Ask::Create { name, exclusive }) else { return };
-        let opened = self.world.book().model.tick();
+        let opened = self.world.history().model.tick();
         let unsynced = self.policies.percent(self.world.plan.unsynced_percent);
-        self.world.book().names[dir][index].unsynced = unsynced;
+        self.world.history().names[dir][index].unsynced = unsynced;
         let options = CreateOptions { exclusive, unsynced, ..CreateOptions::default() };
         let made = self.mount.create(&self.world.dirs[dir], &text(name), options).await;
         match made {
@@ -36,7 +36,7 @@ impl Process {
                 let id = file.node().id;
                 // `is_unsynced` is false if the file already existed: the operation has not created the file, so a
                 // power loss cannot lose it.
-                self.world.book().names[dir][index].unsynced = file.is_unsynced();
+                self.world.history().names[dir][index].unsynced = file.is_unsynced();
                 self.said(dir, index, "create", Ok(Said::Ok(Some(id.0))));
                 let (handle, made) = (self.new_handle(), Some((dir, index)));
                 self.keep(Handle { file, id, handle, opened, writable: true, locked: None, made }).await;
@@ -109,14 +109,14 @@ impl Process {
             _ => OpenFlags::READ_WRITE,
         };
         let handle = self.new_handle();
-        let (opened, cut) = self.world.note(|book| {
-            let cut = flags.truncate.then(|| book.model.cut(node.id, self.client, handle, 0));
-            (book.model.tick(), cut)
+        let (opened, cut) = self.world.note(|history| {
+            let cut = flags.truncate.then(|| history.model.cut(node.id, self.client, handle, 0));
+            (history.model.tick(), cut)
         });
         crate::trace::say(format!("{} opens file {}: {flags:?}", crate::hosts::name(self.client), node.id.0));
         let file = self.mount.open(&node, flags).await;
         if let Some(cut) = cut {
-            self.world.book().model.returned(node.id, cut, file.is_ok());
+            self.world.history().model.returned(node.id, cut, file.is_ok());
         }
         match file {
             Ok(file) => {
