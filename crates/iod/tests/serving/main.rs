@@ -2,9 +2,9 @@
 
 mod access;
 mod cluster;
+mod concurrency;
 mod damage;
 mod faults;
-mod life;
 mod model;
 mod objects;
 mod overload;
@@ -12,6 +12,6 @@ mod peer;
 mod pulls;
 mod replaced;
 mod short_circuit;
-mod together;
+mod start_stop;
 mod volumes;
 mod write_reports;

@@ -8,7 +8,7 @@ use types::{Attrs, Cred, FileId, FileKind, Fsid, SetAttrs, SetTime, Status, Time
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 
-pub struct Ours(Namespace<Memory>);
+pub struct NamespaceSide(Namespace<Memory>);
 
 fn mode(mode: u32) -> SetAttrs {
     SetAttrs { mode: Some(mode), ..SetAttrs::default() }
@@ -29,7 +29,7 @@ fn errno(status: Status) -> Errno {
     }
 }
 
-impl Ours {
+impl NamespaceSide {
     pub fn fresh() -> Self {
         let format = meta::Format {
             fsid: Fsid([1; 16]),
@@ -39,7 +39,7 @@ impl Ours {
             root_uid: 0,
             root_gid: 0,
         };
-        Ours(block(Namespace::format(Memory::new(merge), format)).expect("format"))
+        NamespaceSide(block(Namespace::format(Memory::new(merge), format)).expect("format"))
     }
 
     pub fn make(&self, op: &Op) {
