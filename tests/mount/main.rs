@@ -22,13 +22,13 @@ mod lab;
 mod mappings;
 mod memory;
 mod names;
-mod place;
 mod policy;
 #[path = "../../crates/client/tests/support/proxy.rs"]
 #[allow(dead_code)]
 mod proxy;
 mod rings;
+mod shared_process;
 mod sharing;
-mod together;
+mod test_mount;
 mod users;
 mod write_back;
