@@ -211,7 +211,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let in_use = |file| {
             state.is_open(file)
                 || state.conflicting_layouts(file, Filter::ALL, None)
-                || state.is_delegated(file, Use::Change, None)
+                || state.is_delegated(file, Use::Write, None)
         };
         lock(&self.reached).note(client, file, place, in_use);
     }
