@@ -4,7 +4,7 @@ use crate::cluster::{self, Cluster};
 use crate::fsck;
 use crate::hosts::AUDITOR;
 use crate::model::Reader;
-use crate::names::{self, Ask, Operation, Said, Search};
+use crate::names::{self, NameReply, NameRequest, Operation, Search};
 use crate::workload::World;
 use client::{Mount, Node, OpenFlags};
 use std::cell::RefCell;
@@ -35,8 +35,8 @@ pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String
     world.note(|history| {
         for (index, list) in lists.into_iter().enumerate() {
             let (began, ended) = (history.model.tick(), history.model.tick());
-            let said = Said::Names(list);
-            let listed = Operation { ended: Some(ended), said, ..Operation::new(AUDITOR, Ask::List, began) };
+            let reply = NameReply::Names(list);
+            let listed = Operation { ended: Some(ended), reply, ..Operation::new(AUDITOR, NameRequest::List, began) };
             history.names[index].push(listed);
             match names::explain(&history.names[index], (&history.mgr_deaths, &history.power_cuts)) {
                 Ok(Search::Explained) => {}

@@ -76,7 +76,7 @@ impl Cluster {
     /// Powers the mgr's host on and starts the mgr, unless it is running.
     pub fn start_mgr(&mut self) {
         if !self.mgr.is_up() {
-            self.net.lights_on(MGR);
+            self.net.power_on(MGR);
             self.mgr.start();
         }
     }
@@ -86,7 +86,7 @@ impl Cluster {
         if self.iods[iod].is_up() {
             return Ok(());
         }
-        self.net.lights_on(self.iods[iod].host());
+        self.net.power_on(self.iods[iod].host());
         self.iods[iod].start()
     }
 }

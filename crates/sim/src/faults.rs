@@ -3,7 +3,7 @@
 //! At the end of the fault phase, the injector ends all faults.
 
 use crate::cluster::{Cluster, IOD_DISK, MGR_DISK};
-use crate::hosts::{CLIENT, Death, DiskTrouble, IOD, MGR, name};
+use crate::hosts::{CLIENT, Death, DiskFaults, IOD, MGR, name};
 use crate::network::{Host, SILENCE};
 use crate::old_images::OldImages;
 use crate::plan::{Fault, Move, Plan};
@@ -230,11 +230,11 @@ impl<'a> Faults<'a> {
                 self.after(ms, Action::StormOver);
             }
             Fault::IodErrors { iod, percent, ms } => {
-                cluster.borrow().iods[iod].trouble(DiskTrouble { failing_percent: percent, slow_ms: 0 });
+                cluster.borrow().iods[iod].set_faults(DiskFaults { failing_percent: percent, slow_ms: 0 });
                 self.after(ms, Action::IodWell(iod));
             }
             Fault::IodSlow { iod, slow_ms, ms } => {
-                cluster.borrow().iods[iod].trouble(DiskTrouble { failing_percent: 0, slow_ms });
+                cluster.borrow().iods[iod].set_faults(DiskFaults { failing_percent: 0, slow_ms });
                 self.after(ms, Action::IodWell(iod));
             }
             Fault::IodFull { iod, ms } => {
@@ -321,7 +321,7 @@ impl<'a> Faults<'a> {
     fn iod_well(&mut self, iod: usize) {
         let mut cluster = self.cluster.borrow_mut();
         cluster.iods[iod].disk().set_capacity(IOD_DISK);
-        let had_errors = cluster.iods[iod].trouble(DiskTrouble::default());
+        let had_errors = cluster.iods[iod].set_faults(DiskFaults::default());
         let gave_up = cluster.iods[iod].disk().is_dead();
         if had_errors || gave_up {
             // After the sync of an object has failed, an iod returns errors for this object until the iod restarts. So

@@ -14,7 +14,7 @@ use crate::trace;
 use net::memory::{Network, Pipe, Port};
 use net::task::Group;
 use pipe::{Connection, ConnectionEnd, End};
-use port::{Gate, Listening};
+use port::{AcceptQueue, Listening};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::pin::Pin;
@@ -58,9 +58,9 @@ struct State {
     conditions: LinkConditions,
     names: BTreeMap<String, Host>,
     /// Hosts that have no power now.
-    dark: BTreeSet<Host>,
+    powered_off: BTreeSet<Host>,
     cuts: BTreeSet<(Host, Host)>,
-    gates: BTreeMap<(Host, u16), Arc<Gate>>,
+    ports: BTreeMap<(Host, u16), Arc<AcceptQueue>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
     /// For each host with a requested notification: the number of pieces that the host still sends before the
@@ -79,9 +79,9 @@ impl Net {
             rng,
             conditions,
             names: hosts.into_iter().collect(),
-            dark: BTreeSet::new(),
+            powered_off: BTreeSet::new(),
             cuts: BTreeSet::new(),
-            gates: BTreeMap::new(),
+            ports: BTreeMap::new(),
             connections: BTreeMap::new(),
             next: 1,
             alarms: BTreeMap::new(),
@@ -116,9 +116,9 @@ impl Net {
 
     /// Handles the power loss of a host. The host sends nothing more, so its peers detect the power loss only by
     /// timeouts.
-    pub fn lights_out(&self, host: Host) {
+    pub fn power_off(&self, host: Host) {
         self.close_ports(host);
-        self.state().dark.insert(host);
+        self.state().powered_off.insert(host);
         for connection in self.of_host(host) {
             connection.silence();
         }
@@ -127,8 +127,8 @@ impl Net {
 
     /// Powers a host on. The host does not know the connections that it had before the power loss, so a peer that sends
     /// on them receives a reset.
-    pub fn lights_on(&self, host: Host) {
-        self.state().dark.remove(&host);
+    pub fn power_on(&self, host: Host) {
+        self.state().powered_off.remove(&host);
         for connection in self.of_host(host) {
             connection.end_of(host, ConnectionEnd::Forgotten);
         }
@@ -137,8 +137,8 @@ impl Net {
 
     fn close_ports(&self, host: Host) {
         let mut state = self.state();
-        let gates: Vec<_> = state.gates.keys().filter(|(at, _)| *at == host).copied().collect();
-        gates.iter().for_each(|gate| drop(state.gates.remove(gate)));
+        let ports: Vec<_> = state.ports.keys().filter(|(at, _)| *at == host).copied().collect();
+        ports.iter().for_each(|queue| drop(state.ports.remove(queue)));
     }
 
     /// Partitions two hosts from now on.
@@ -223,14 +223,14 @@ impl Net {
     /// Opens the port `port` on `host`, for a server that does not use [`net::Listener`].
     pub fn listen(&self, host: Host, port: u16) -> io::Result<Arc<dyn Port>> {
         let mut state = self.state();
-        if state.gates.contains_key(&(host, port)) {
+        if state.ports.contains_key(&(host, port)) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let gate = Arc::new(Gate::default());
-        state.gates.insert((host, port), gate.clone());
+        let queue = Arc::new(AcceptQueue::default());
+        state.ports.insert((host, port), queue.clone());
         drop(state);
         self.0.changed.notify_waiters();
-        Ok(Arc::new(Listening { net: self.clone(), at: (host, port), gate }))
+        Ok(Arc::new(Listening { net: self.clone(), at: (host, port), queue }))
     }
 
     async fn connect_from(self, from: Host, to: String, port: u16) -> io::Result<Arc<dyn Pipe>> {
@@ -238,7 +238,7 @@ impl Net {
         let mut again = Duration::from_secs(1);
         loop {
             tokio::time::sleep(self.departs(from)).await;
-            let lost = self.is_cut(from, to) || self.state().dark.contains(&to);
+            let lost = self.is_cut(from, to) || self.state().powered_off.contains(&to);
             if !lost {
                 break;
             }
@@ -247,20 +247,20 @@ impl Net {
         }
         let made = {
             let mut state = self.state();
-            let gate = state.gates.get(&(to, port)).cloned().ok_or(io::ErrorKind::ConnectionRefused)?;
+            let queue = state.ports.get(&(to, port)).cloned().ok_or(io::ErrorKind::ConnectionRefused)?;
             let id = state.next;
             state.next += 1;
             let connection = Arc::new(Connection::new(id, [from, to]));
             state.connections.insert(id, connection.clone());
-            (gate, connection)
+            (queue, connection)
         };
-        let (gate, connection) = made;
+        let (queue, connection) = made;
         trace::event(&[1, from, to, connection.id], || {
             format!("connect {} -> {} #{}", name(from), name(to), connection.id)
         });
         let far = End::new(self.clone(), connection.clone(), 1, name(from), 0);
         let near = End::new(self.clone(), connection, 0, name(to), port);
-        gate.arrive(Arc::new(far));
+        queue.arrive(Arc::new(far));
         tokio::time::sleep(self.departs(to)).await;
         Ok(Arc::new(near))
     }

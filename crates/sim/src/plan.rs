@@ -318,10 +318,10 @@ impl Plan {
     /// always [`Durable::Close`]. The model does not cover what a power loss may lose with [`Durable::Fsync`];
     /// `crates/meta/tests/crash.rs` tests it.
     pub fn durable(&self, client: Host) -> Durable {
-        let dark = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
+        let powered_off = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
         let soon =
             (CLIENT..AUDITOR).contains(&client) && Rng::new(self.seed ^ client, "soon").percent(self.soon_percent);
-        if soon && !self.faults.iter().any(|(_, fault)| dark(fault)) { Durable::Fsync } else { Durable::Close }
+        if soon && !self.faults.iter().any(|(_, fault)| powered_off(fault)) { Durable::Fsync } else { Durable::Close }
     }
 
     /// Returns whether every client always reaches the mgr before its lease expires.

@@ -6,7 +6,7 @@ mod listing;
 use crate::cluster;
 use crate::hosts::CLIENT;
 use crate::model::{HandleId, Model, Moment, Reader};
-use crate::names::{Ask, Operation, Said};
+use crate::names::{NameReply, NameRequest, Operation};
 use crate::plan::{Level, POLICIES, Plan};
 use crate::random::Rng;
 use client::{Error, ErrorKind, File, Mount, Node};
@@ -274,7 +274,7 @@ impl Process {
 
     /// Records that an operation on names has begun. Returns `None` if the directory already has the maximum number of
     /// operations.
-    fn ask(&self, dir: usize, ask: Ask) -> Option<usize> {
+    fn ask(&self, dir: usize, ask: NameRequest) -> Option<usize> {
         let mut history = self.world.history();
         let began = history.model.tick();
         let names = &mut history.names[dir];
@@ -286,11 +286,11 @@ impl Process {
     }
 
     /// Records the answer to an operation on names.
-    fn said(&self, dir: usize, index: usize, what: &str, answer: Result<Said, Error>) {
-        let said = match answer {
-            Ok(said) => said,
-            Err(error) if error.is(Status::Exist) => Said::Exists,
-            Err(error) if error.is(Status::NoEnt) => Said::Missing,
+    fn reply(&self, dir: usize, index: usize, what: &str, answer: Result<NameReply, Error>) {
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(error) if error.is(Status::Exist) => NameReply::Exists,
+            Err(error) if error.is(Status::NoEnt) => NameReply::Missing,
             Err(error) => {
                 self.tolerate(what, &error);
                 return;
@@ -300,7 +300,7 @@ impl Process {
         history.done += 1;
         let ended = history.model.tick();
         let operation = &mut history.names[dir][index];
-        crate::trace::say(format!("{} {:?} in {dir}: {said:?}", crate::hosts::name(self.client), operation.ask));
-        (operation.ended, operation.said) = (Some(ended), said);
+        crate::trace::say(format!("{} {:?} in {dir}: {reply:?}", crate::hosts::name(self.client), operation.ask));
+        (operation.ended, operation.reply) = (Some(ended), reply);
     }
 }

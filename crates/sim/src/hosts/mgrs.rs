@@ -132,7 +132,7 @@ impl MgrHost {
     pub fn die(&mut self, death: Death) {
         let Some((group, slot)) = self.process.take() else {
             if death == Death::PowerCut {
-                self.disk.lights_out();
+                self.disk.power_off();
             }
             return;
         };
@@ -143,8 +143,8 @@ impl MgrHost {
                 self.disk.process_died();
             }
             Death::PowerCut => {
-                self.net.lights_out(MGR);
-                self.disk.lights_out();
+                self.net.power_off(MGR);
+                self.disk.power_off();
             }
         }
         group.kill();
