@@ -21,10 +21,10 @@ pub use local::stat;
 
 use crate::failure::{Exit, Failure};
 use crate::stop::Stop;
-use body::{Body, CHUNK, Means};
+use body::{Body, CHUNK, TransferContext};
 use entry::Location;
 use job::{DirJob, FileJob, Folder, Into};
-use links::{Links, Turn};
+use links::{LinkAction, Links};
 use queue::{Queue, Task};
 use report::Report;
 use side::Side;
@@ -134,8 +134,8 @@ impl Copy {
         self.stop.is_set() || self.aborted.load(Ordering::Relaxed)
     }
 
-    fn means(&self) -> Means<'_> {
-        Means { from: &self.from, to: &self.to, pool: &self.pool, report: &self.report, stop: &self.stop }
+    fn means(&self) -> TransferContext<'_> {
+        TransferContext { from: &self.from, to: &self.to, pool: &self.pool, report: &self.report, stop: &self.stop }
     }
 
     fn fail(&self, path: &[u8], failure: &Failure) {
@@ -256,9 +256,9 @@ impl Copy {
         let outcome = match attrs.kind {
             FileKind::Symlink => self.symlink(&job).map(|()| &self.report.counts().symlinks),
             FileKind::Regular if attrs.nlink > 1 => match self.links.turn((dev, attrs.id.0), job) {
-                Turn::Wait => return,
-                Turn::Copy(job) => return self.regular(job),
-                Turn::Link(job, to) => return self.hard_link(job, to),
+                LinkAction::Wait => return,
+                LinkAction::Copy(job) => return self.regular(job),
+                LinkAction::Link(job, to) => return self.hard_link(job, to),
             },
             FileKind::Regular => return self.regular(job),
             _ => self.special(&job).map(|()| &self.report.counts().special),

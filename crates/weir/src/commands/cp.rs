@@ -3,11 +3,11 @@
 use crate::copy::entry::{Location, Meta};
 use crate::copy::job::{DirJob, FileJob, Folder, Into};
 use crate::copy::remote::Weir;
-use crate::copy::report::{Report, Talk};
+use crate::copy::report::{OutputMode, Report};
 use crate::copy::side::Side;
 use crate::copy::{Copy, Plan, stat};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::locator::{Bare, Locator, parse};
+use crate::locator::{BareName, Locator, parse};
 use crate::session::{Connect, Mounts, runtime};
 use crate::stop::Stop;
 use client::Target;
@@ -67,7 +67,7 @@ pub struct Args {
 /// Runs `weir cp`.
 pub fn run(args: Args) -> Outcome {
     let base = args.connect.base()?;
-    let read = |name: &OsString| parse(name, Bare::Local, base.as_ref());
+    let read = |name: &OsString| parse(name, BareName::Local, base.as_ref());
     let sources = args.sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let destination = read(&args.destination)?;
     let runtime = runtime()?;
@@ -83,12 +83,12 @@ pub fn run(args: Args) -> Outcome {
     };
     let same_system = one_side(&sources, &destination)?;
     let (from, to) = (side(&sources[0])?, side(&destination)?);
-    let talk = match (args.quiet, args.json) {
-        (true, _) => Talk::Quiet,
-        (_, true) => Talk::Json,
-        _ => Talk::Normal,
+    let output = match (args.quiet, args.json) {
+        (true, _) => OutputMode::Quiet,
+        (_, true) => OutputMode::Json,
+        _ => OutputMode::Normal,
     };
-    let report = Report::new("cp", talk);
+    let report = Report::new("cp", output);
     let (mut dirs, mut files) = (Vec::new(), Vec::new());
     let place = Destination::find(&to, &destination, args.no_target_directory)?;
     if args.sources.len() > 1 && !matches!(place, Destination::Inside(_)) {

@@ -46,7 +46,7 @@ pub struct Body {
 }
 
 /// The parts of a copy that every transfer of a file uses.
-pub struct Means<'a> {
+pub struct TransferContext<'a> {
     /// The source of the copy.
     pub from: &'a Side,
     /// The destination of the copy.
@@ -67,7 +67,7 @@ impl Body {
     }
 
     /// Copies chunks of the file until no chunk is left or a chunk has failed.
-    pub fn work(&self, means: &Means) {
+    pub fn work(&self, means: &TransferContext) {
         if let Err(failure) = self.move_chunks(means) {
             let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(failure);
@@ -96,7 +96,7 @@ impl Body {
         self.job.meta.attrs.size
     }
 
-    fn move_chunks(&self, means: &Means) -> Result<(), Failure> {
+    fn move_chunks(&self, means: &TransferContext) -> Result<(), Failure> {
         while let Some(chunk) = self.next_chunk(means)? {
             match (&self.source, &self.sink, means.from, means.to) {
                 (Open::Local(source), Open::Weir(sink), _, Side::Weir(weir)) => {
@@ -113,7 +113,7 @@ impl Body {
         Ok(())
     }
 
-    fn next_chunk(&self, means: &Means) -> Result<Option<ByteRange>, Failure> {
+    fn next_chunk(&self, means: &TransferContext) -> Result<Option<ByteRange>, Failure> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let probe = matches!(self.source, Open::Local(_)) || self.size() >= PROBE_HOLES_FROM;
         let data = match probe {
@@ -132,7 +132,7 @@ impl Body {
 
     fn local_to_weir(
         &self,
-        means: &Means,
+        means: &TransferContext,
         source: &std::fs::File,
         sink: &client::File,
         weir: &Weir,
@@ -160,7 +160,7 @@ impl Body {
     /// through this machine, and reports an error only if this fails, too.
     fn copy_by_iods(
         &self,
-        means: &Means,
+        means: &TransferContext,
         source: &client::File,
         weir: &Weir,
         sink: &client::File,
@@ -188,7 +188,7 @@ impl Body {
 
     fn weir_to_any(
         &self,
-        means: &Means,
+        means: &TransferContext,
         source: &client::File,
         weir: &Weir,
         sink: &Open,
