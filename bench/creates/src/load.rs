@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::stores::{Kind, NOW, make};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hdrhistogram::Histogram;
-use meta::{Embedded, How, Layout, Namespace};
+use meta::{CreateMode, Embedded, Layout, Namespace};
 use std::cell::Cell;
 use std::path::Path;
 use std::pin::pin;
@@ -76,7 +76,7 @@ impl<'a> Work<'a> {
         let number = self.next.replace(self.next.get() + 1);
         let dir = self.dirs[(number % DIRECTORIES) as usize];
         let name = format!("file-{number:08}");
-        let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
+        let how = CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
         // Placeholder bytes, as many as the layout record of a file on four iods has.
         let layout = Layout { kind: 0x8000_5745, body: vec![7; 32].into() };
         self.namespace.create(&Cred::root(), NOW, dir, name.as_bytes(), &how, Some(&layout)).await?;

@@ -16,8 +16,8 @@ use crate::schema::{
 };
 use crate::tx::{Settled, Tx};
 use crate::{
-    ChangeInfo, Changed, CheckMemory, Created, Doomed, Event, Fault, FileInfo, FileState, How, Layout, Made, Mended,
-    Names, ReadDir, Removed, Renamed, Rights, SetXattr,
+    ChangeInfo, Changed, CheckMemory, CreateMode, Created, Doomed, Event, Fault, FileInfo, FileState, Layout, Made,
+    Mended, Names, ReadDir, Removed, Renamed, Rights, SetXattr,
 };
 use bytes::Bytes;
 use std::collections::HashSet;
@@ -424,7 +424,7 @@ impl<E: Engine> Namespace<E> {
         now: Timestamp,
         dir: FileId,
         name: &[u8],
-        how: &How,
+        how: &CreateMode,
         layout: Option<&Layout>,
     ) -> Result<Created, Status> {
         let op = |tx: &mut Tx<'_>, id| ops::create::plan(tx, dir, name, how, (layout, true), id);
@@ -440,7 +440,7 @@ impl<E: Engine> Namespace<E> {
         now: Timestamp,
         dir: FileId,
         name: &[u8],
-        how: &How,
+        how: &CreateMode,
         layout: Option<&Layout>,
     ) -> Result<Created, Status> {
         let op = |tx: &mut Tx<'_>, id| ops::create::plan(tx, dir, name, how, (layout, false), id);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use meta::engine::{Batch, Engine, Outcome, Walk, Write};
 use meta::schema::{self, Body, Core, Counts, Dentry, FileIntent, Intent, NextId, Record, Tail, XattrTally, bucket};
 use meta::schema::{CookieKey, FormatRecord};
-use meta::{CheckMemory, Doomed, Event, Fault, Format, How, Layout, Memory, Mended, Namespace, merge};
+use meta::{CheckMemory, CreateMode, Doomed, Event, Fault, Format, Layout, Memory, Mended, Namespace, merge};
 use std::sync::Arc;
 use types::{Cred, FileId, FileKind, Fsid, Generation, SetAttrs, Status, Timestamp};
 
@@ -47,7 +47,7 @@ impl World {
         let c = dir(b, b"c");
         let layout = Layout { kind: 9, body: Bytes::from_static(b"there") };
         let file = |name: &[u8]| {
-            let how = How::Guarded(mode());
+            let how = CreateMode::Guarded(mode());
             block(fs.create(&root, NOW, a, name, &how, Some(&layout))).expect("create").file.attrs.id
         };
         let (f, g, orphan) = (file(b"f"), file(b"g"), file(b"o"));
@@ -136,7 +136,7 @@ fn mended(want: &[&str], plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Byte
     for entry in &names {
         assert_eq!(world.fs.lookup(&root, ROOT, &entry.name).map(|attrs| attrs.id), Ok(entry.attrs.id));
     }
-    block(world.fs.create(&root, NOW, ROOT, b"new", &How::Guarded(mode()), None)).expect("create");
+    block(world.fs.create(&root, NOW, ROOT, b"new", &CreateMode::Guarded(mode()), None)).expect("create");
     assert_eq!(world.codes(), [""; 0]);
     world
 }

@@ -10,7 +10,8 @@ use block::block;
 use disk::Disk;
 use meta::engine::{Batch, Engine, Expect, Outcome, Write};
 use meta::{
-    Embedded, Ending, Format, How, Layout, Namespace, OpenError, SetXattr, Step, StorageBackend, StoreError, merge,
+    CreateMode, Embedded, Ending, Format, Layout, Namespace, OpenError, SetXattr, Step, StorageBackend, StoreError,
+    merge,
 };
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -27,8 +28,8 @@ fn format() -> Format {
     Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: [3; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 }
 }
 
-fn new_file() -> How {
-    How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() })
+fn new_file() -> CreateMode {
+    CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() })
 }
 
 fn on(disk: &Disk) -> Result<Embedded, StoreError> {

@@ -6,7 +6,7 @@ use crate::clock::now;
 use crate::handle;
 use crate::volume::Volume;
 use bytes::Bytes;
-use meta::{ChangeInfo, How, SetXattr};
+use meta::{ChangeInfo, CreateMode, SetXattr};
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::*;
 use nfs::server::Server;
@@ -232,9 +232,9 @@ impl FileSystem for Files {
         unsynced: bool,
     ) -> Result<Opened> {
         let how = match how {
-            OpenHow::Unchecked => How::Unchecked(set),
-            OpenHow::Guarded => How::Guarded(set),
-            OpenHow::Exclusive(verifier) => How::Exclusive(verifier.0, set),
+            OpenHow::Unchecked => CreateMode::Unchecked(set),
+            OpenHow::Guarded => CreateMode::Guarded(set),
+            OpenHow::Exclusive(verifier) => CreateMode::Exclusive(verifier.0, set),
         };
         let unsynced = unsynced || ctx.soon;
         let layout = self.0.layout_in(ctx.place, dir)?;

@@ -9,7 +9,7 @@ use crate::dumps::Dumps;
 use crate::fs::NfsServer;
 use crate::local_socket_hint::LocalSocket;
 use crate::random::Random;
-use crate::refused_clients::{Asked, RefusedClients};
+use crate::refused_clients::{RefusedClients, RefusedRequest};
 use crate::{caller, status};
 use net::Address;
 use net::rpc::{CallContext, Refusal, Service};
@@ -61,15 +61,15 @@ impl Gateway {
                 // The mgr keeps no state for clients that see no export, so it refuses them before the NFS server sees
                 // the request.
                 if view == View::NONE && exports.are_for_privileged_ports(seen) {
-                    self.mismatches.say(Asked::Port, peer.peer(), Instant::now());
+                    self.mismatches.log(RefusedRequest::Port, peer.peer(), Instant::now());
                     return Err(Refusal::Auth(AUTH_TOOWEAK));
                 } else if view == View::NONE {
                     return Err(Refusal::Auth(AUTH_REJECTEDCRED));
                 }
                 self.backchannel.seen(&context.peer);
                 self.server.fs().0.waited(context.arrived);
-                if let Some(asked) = Asked::by(body.clone()) {
-                    self.mismatches.say(asked, context.peer.peer(), Instant::now());
+                if let Some(request) = RefusedRequest::by(body.clone()) {
+                    self.mismatches.log(request, context.peer.peer(), Instant::now());
                 }
                 let random = self.random.next().map_err(|e| {
                     tracing::error!("the operating system returned no random numbers: {e}");
@@ -90,7 +90,7 @@ impl Gateway {
             }
             (NFS_V4, _) => Err(Refusal::ProcUnavail),
             (version, _) => {
-                self.mismatches.say(Asked::Version(version), context.peer.peer(), Instant::now());
+                self.mismatches.log(RefusedRequest::Version(version), context.peer.peer(), Instant::now());
                 Err(Refusal::ProgMismatch { low: NFS_V4, high: NFS_V4 })
             }
         }

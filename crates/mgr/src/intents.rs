@@ -626,7 +626,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (intents, root) = (intents(dir.path()).await, types::Cred::root());
         let flushes = || intents.namespace.status().counters.flushes;
-        let how = meta::How::Guarded(types::SetAttrs { mode: Some(0o644), ..Default::default() });
+        let how = meta::CreateMode::Guarded(types::SetAttrs { mode: Some(0o644), ..Default::default() });
         let make = async |name: &str, durable: bool| {
             let (namespace, name) = (&intents.namespace, name.as_bytes());
             let made = match durable {
@@ -676,7 +676,7 @@ mod tests {
         assert!(poll!(made.as_mut()).is_pending());
         stepper.step(Duration::ZERO);
         let intents = Intents::load(Arc::new(made.await.unwrap())).unwrap();
-        let (root, how) = (types::Cred::root(), meta::How::Guarded(types::SetAttrs::default()));
+        let (root, how) = (types::Cred::root(), meta::CreateMode::Guarded(types::SetAttrs::default()));
         let mut files = Vec::new();
         for n in 0..32 {
             let name = format!("{n}");

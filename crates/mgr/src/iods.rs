@@ -17,7 +17,7 @@ mod supervisor;
 mod verifiers;
 
 pub use claims::Refusal;
-pub(crate) use link::{Asked, Link};
+pub(crate) use link::{Link, RequestError};
 pub(crate) use register::{Registered, record};
 pub(crate) use verifiers::Verifiers;
 

@@ -18,7 +18,7 @@ mod scrub;
 mod write_reports;
 
 pub use admin::{Counter, HeadState, ListArgs, ListEntry, ListReply, StatsReply};
-pub use capability::{Capability, IodKey, Key, Proof, Rights, STORE_OBJECT, Said, Ticket};
+pub use capability::{Capability, IodKey, Key, Proof, Rights, STORE_OBJECT, Ticket, Transcript};
 pub use checksum::{Crc32c, crc32c};
 pub use claim::{Claim, ClaimArgs, ClaimReply, Claiming};
 pub use data_handle::{DATA_HANDLE_LEN, DataHandle, Holder, Striping, volume_tag};

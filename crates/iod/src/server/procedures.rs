@@ -10,9 +10,9 @@ use types::{Generation, Status};
 use wire::native::{
     Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs,
     LengthsReply, ListArgs, ListReply, MGR_SESSION, Nothing, ObjectArgs, PieceKind, Procedure, Proof, ProveArgs,
-    ProveReply, PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, Said, ScrubArgs, ScrubReply, SeekArgs,
-    SeekReply, SizeReply, StatsReply, Ticket, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply,
-    WriteReportsArgs, WriteReportsReply, crc32c,
+    ProveReply, PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, ScrubArgs, ScrubReply, SeekArgs,
+    SeekReply, SizeReply, StatsReply, Ticket, Transcript, TruncateArgs, TruncateReply, WriteExtent, WriteHead,
+    WriteReply, WriteReportsArgs, WriteReportsReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
@@ -33,10 +33,10 @@ const PAYLOAD_MIN: u32 = 512;
 const REPORT_WAIT: Duration = Duration::from_secs(5);
 
 /// The session that HELLO named, until PROVE opens it.
-pub(super) struct Greeted {
+pub(super) struct PendingSession {
     volume: Arc<Volume>,
     ticket: Ticket,
-    said: Said,
+    transcript: Transcript,
     checksums: bool,
     max_payload: u32,
 }
@@ -126,7 +126,7 @@ impl<C: Channel> Connection<C> {
     /// Executes HELLO: looks up the volume, negotiates the options of the session, and proves the identity of this iod.
     /// The peer stays unauthenticated until PROVE.
     fn hello(&mut self, args: HelloArgs) -> Result<HelloReply, Failure> {
-        if self.session.is_some() || self.greeted.is_some() {
+        if self.session.is_some() || self.pending_session.is_some() {
             return Err(Failure { status: Status::Inval, detail: Some("HELLO was sent before".into()) });
         }
         let version = args.max_version.min(*REVISIONS.end());
@@ -162,17 +162,19 @@ impl<C: Channel> Connection<C> {
             nonce,
             proof: Proof::default(),
         };
-        let said = ticket.answer(&args, &mut reply);
-        self.greeted = Some(Greeted { volume, ticket, said, checksums: args.checksums, max_payload });
+        let transcript = ticket.answer(&args, &mut reply);
+        self.pending_session =
+            Some(PendingSession { volume, ticket, transcript, checksums: args.checksums, max_payload });
         Ok(reply)
     }
 
     /// Executes PROVE: opens the session that HELLO named, if the peer proves that it knows the secret of the ticket.
     fn prove(&mut self, args: ProveArgs) -> Result<ProveReply, Failure> {
-        let Some(Greeted { volume, ticket, said, checksums, max_payload }) = self.greeted.take() else {
+        let Some(PendingSession { volume, ticket, transcript, checksums, max_payload }) = self.pending_session.take()
+        else {
             return Err(Failure { status: Status::Inval, detail: Some("PROVE must follow HELLO, once".into()) });
         };
-        if !ticket.is_proven(&said, &args) {
+        if !ticket.is_proven(&transcript, &args) {
             return Err(Status::CapRefused.into());
         }
         // Mark the peer as authenticated before `join`. `join` may wait for changes on older connections, and the iod
@@ -188,7 +190,7 @@ impl<C: Channel> Connection<C> {
             software: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
             proof: Proof::default(),
         };
-        ticket.seal(&said, &mut reply);
+        ticket.seal(&transcript, &mut reply);
         self.session = Some(Session { number: ticket.session, volume, membership, checksums, max_payload });
         Ok(reply)
     }

@@ -266,7 +266,7 @@ impl Engine for Embedded {
         if let Some(broken) = &self.shared.state().broken {
             return Err(broken.clone());
         }
-        Ok(Box::new(self.shared.recent.picture(&self.shared.corrupt)))
+        Ok(Box::new(self.shared.recent.view(&self.shared.corrupt)))
     }
 
     fn submit(&self, batch: Batch) -> Pending {

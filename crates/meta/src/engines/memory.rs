@@ -27,9 +27,9 @@ impl Memory {
     }
 }
 
-struct Picture<M>(M);
+struct MemoryView<M>(M);
 
-impl<M: std::ops::Deref<Target = Map>> View for Picture<M> {
+impl<M: std::ops::Deref<Target = Map>> View for MemoryView<M> {
     fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         Ok(self.0.get(key).cloned())
     }
@@ -51,7 +51,7 @@ impl<M: std::ops::Deref<Target = Map>> View for Picture<M> {
 impl Engine for Memory {
     fn view(&self) -> Result<Box<dyn View + '_>, Broken> {
         let guard: RwLockReadGuard<'_, Map> = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(Box::new(Picture(guard)))
+        Ok(Box::new(MemoryView(guard)))
     }
 
     fn submit(&self, batch: Batch) -> Pending {
@@ -60,8 +60,8 @@ impl Engine for Memory {
         }
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        let picture = Picture(&*map);
-        let mut group = CommitGroup::new(&picture, self.merge);
+        let view = MemoryView(&*map);
+        let mut group = CommitGroup::new(&view, self.merge);
         let merged = match group.apply(&batch) {
             Ok(Verdict::Applied(merged)) => merged,
             Ok(Verdict::Conflict(index)) => {

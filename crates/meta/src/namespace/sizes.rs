@@ -4,7 +4,7 @@ use super::Namespace;
 use crate::Changed;
 use crate::engine::Engine;
 use crate::ops;
-use crate::schema::{Reach, Whole};
+use crate::schema::{Whole, WriteEnd};
 use crate::tx::Tx;
 use types::{Cred, FileId, Status, Timestamp};
 
@@ -19,7 +19,7 @@ impl<E: Engine> Namespace<E> {
         cred: &Cred,
         now: Timestamp,
         id: FileId,
-        to: impl Into<Reach>,
+        to: impl Into<WriteEnd>,
         mtime: Option<Timestamp>,
     ) -> Result<Changed, Status> {
         let to = to.into();
@@ -32,7 +32,7 @@ impl<E: Engine> Namespace<E> {
         cred: &Cred,
         now: Timestamp,
         id: FileId,
-        to: impl Into<Reach>,
+        to: impl Into<WriteEnd>,
         mtime: Option<Timestamp>,
     ) -> Result<Changed, Status> {
         let to = to.into();
@@ -48,7 +48,7 @@ impl<E: Engine> Namespace<E> {
         cred: &Cred,
         now: Timestamp,
         id: FileId,
-        to: impl Into<Reach>,
+        to: impl Into<WriteEnd>,
     ) -> Result<Changed, Status> {
         let to = to.into();
         let op = |tx: &mut Tx<'_>| {

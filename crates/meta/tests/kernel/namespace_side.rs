@@ -3,7 +3,7 @@
 use super::block::block;
 use super::plan::{Access, Actor, Change, Op, Path, Times};
 use super::{Answer, Errno, Seen, Tree};
-use meta::{How, Memory, Namespace, merge};
+use meta::{CreateMode, Memory, Namespace, merge};
 use types::{Attrs, Cred, FileId, FileKind, Fsid, SetAttrs, SetTime, Status, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
@@ -121,7 +121,8 @@ impl NamespaceSide {
             Op::Open { path, how } => self.open(cred, &self.find(cred, path)?, *how)?,
             Op::Create { path, how, exclusive, mode: bits } => {
                 let (dir, name) = place(path)?;
-                let kind = if *exclusive { How::Guarded(mode(*bits)) } else { How::Unchecked(mode(*bits)) };
+                let kind =
+                    if *exclusive { CreateMode::Guarded(mode(*bits)) } else { CreateMode::Unchecked(mode(*bits)) };
                 let made = block(fs.create(cred, NOW, dir, &name, &kind, None))?;
                 if !made.created {
                     self.open(cred, &made.file.attrs, *how)?;

@@ -2,7 +2,7 @@
 //! when the iod connects, and claims all iods again whenever it makes a new mark (a random number in the claim).
 
 use super::claims::Refusal;
-use super::link::{Asked, Link};
+use super::link::{Link, RequestError};
 use super::{Iods, Refused};
 use futures_util::future::join_all;
 use net::clock::unix_now;
@@ -45,10 +45,10 @@ impl Iods {
         let arguments = ClaimArgs { cap, claiming, now, least_epoch, highest };
         let limit = if highest { LISTED } else { SILENT };
         let answer = tokio::time::timeout(limit, link.ask(Procedure::Claim, &arguments)).await;
-        answer.unwrap_or(Err(Asked::Away)).map_err(|asked| match asked {
-            Asked::Away => "no answer to CLAIM; every host needs the same version of weir".to_owned(),
-            Asked::Refused(status, why) if why.is_empty() => format!("CLAIM failed: {status}"),
-            Asked::Refused(status, why) => format!("CLAIM failed: {status}: {why}"),
+        answer.unwrap_or(Err(RequestError::Down)).map_err(|asked| match asked {
+            RequestError::Down => "no answer to CLAIM; every host needs the same version of weir".to_owned(),
+            RequestError::Refused(status, why) if why.is_empty() => format!("CLAIM failed: {status}"),
+            RequestError::Refused(status, why) => format!("CLAIM failed: {status}: {why}"),
         })
     }
 

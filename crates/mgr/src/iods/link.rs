@@ -268,15 +268,15 @@ impl Link {
 
     /// Does the same as [`Self::call`], but returns the iod's own status and explanation if the iod refuses the
     /// request.
-    pub(crate) async fn ask<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Asked> {
+    pub(crate) async fn ask<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, RequestError> {
         let turn = self.turn.fetch_add(1, Relaxed);
         let connection = &self.connections[turn % self.connections.len()];
         call(connection, procedure, arguments, CALL_TIMEOUT).await.map_err(|e| match e {
             CallError::Net(error) => {
                 tracing::info!(iod = %self.hello.iod, procedure = procedure.name(), "{error}");
-                Asked::Away
+                RequestError::Down
             }
-            CallError::Failed(failure) => Asked::Refused(failure.status, failure.detail.unwrap_or_default()),
+            CallError::Failed(failure) => RequestError::Refused(failure.status, failure.detail.unwrap_or_default()),
         })
     }
 
@@ -310,14 +310,16 @@ impl Link {
                 let why = reply.stopped.unwrap_or_default();
                 tracing::info!(iod = %self.hello.iod, source = %arguments.source.iod, "the iod could not copy from the source iod: {why}");
             }
-            Err(Asked::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => return Err(status),
+            Err(RequestError::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => {
+                return Err(status);
+            }
             // The object is busy on the iod, or the caller has lost the right to write the object. This is no failure
             // of PULL, so the mgr continues to send PULLs to this iod.
-            Err(Asked::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
-            Err(Asked::Refused(status, why)) => {
+            Err(RequestError::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
+            Err(RequestError::Refused(status, why)) => {
                 tracing::info!(iod = %self.hello.iod, %status, "the iod refused to copy from another iod: {why}");
             }
-            Err(Asked::Away) => {}
+            Err(RequestError::Down) => {}
         }
         *resting() = Some(Instant::now() + PULL_REST);
         Ok(None)
@@ -356,9 +358,9 @@ impl Link {
 
 /// Why an iod did not execute a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum RequestError {
     /// The iod is down, or the connection to it was lost.
-    Away,
+    Down,
     /// The iod refused the request with this status and explanation.
     Refused(Status, String),
 }
@@ -428,7 +430,7 @@ async fn greet(
     let ticket = key.of_iod(reply.iod).ticket(fsid, MGR_SESSION, expires);
     let proof = ticket.check(&hello, &reply, origin).map_err(|_| LinkError::Unproven(reply.iod))?;
     let proven: ProveReply = call(&connection, Procedure::Prove, &proof, CONNECT_TIMEOUT).await?;
-    ticket.check_told(&hello, &reply, &proven).map_err(|_| LinkError::Unproven(reply.iod))?;
+    ticket.check_prove_reply(&hello, &reply, &proven).map_err(|_| LinkError::Unproven(reply.iod))?;
     Ok((connection, reply, proven))
 }
 

@@ -29,7 +29,7 @@ struct State {
     /// Files that the rebuilder job must repair from another copy.
     waiting: Suspects,
     /// Files whose loss the mgr has already logged.
-    told: BTreeSet<FileId>,
+    reported: BTreeSet<FileId>,
     /// Number of files whose repair the rebuilder job has postponed.
     left: usize,
     /// Progress of the check of all files that the rebuilder job makes: the inode number of the last file. `None` if no
@@ -72,10 +72,10 @@ impl Damaged {
     /// Remembers that the mgr logs the loss of this file. Returns whether the mgr has not logged the loss before.
     fn is_new(&self, file: FileId) -> bool {
         let mut state = self.state();
-        if state.told.len() >= MOST {
-            state.told.clear();
+        if state.reported.len() >= MOST {
+            state.reported.clear();
         }
-        state.told.insert(file)
+        state.reported.insert(file)
     }
 }
 

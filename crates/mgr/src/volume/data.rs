@@ -6,7 +6,7 @@ use crate::counters::add;
 use crate::proxy::zeros;
 use bytes::Bytes;
 use layout::gather::{Part, Run};
-use meta::schema::{Holes, Reach, Whole};
+use meta::schema::{Holes, Whole, WriteEnd};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
@@ -229,7 +229,7 @@ impl Volume {
         let Some(written) = objects.copy(&*from, range, target).await? else { return Ok(None) };
         // A hole of the source file may become a hole of the target file, so record that the target file has holes.
         let holes = if source.attrs.holes { Holes::Made } else { Holes::Before(target) };
-        self.namespace.record_write(&ctx.cred, ctx.now, to, Reach { end, holes, whole: None }).await?;
+        self.namespace.record_write(&ctx.cred, ctx.now, to, WriteEnd { end, holes, whole: None }).await?;
         writing.done();
         add(&self.counters.iod_copied_bytes, len);
         Ok(Some(WriteOut { count: len as u32, stable: Stability::Unstable, verifier: written.verifier }))
@@ -269,7 +269,7 @@ impl Volume {
             return Err(Status::FBig);
         }
         self.namespace
-            .record_write(&ctx.cred, ctx.now, file, Reach { end, holes: Holes::Before(end), whole: None })
+            .record_write(&ctx.cred, ctx.now, file, WriteEnd { end, holes: Holes::Before(end), whole: None })
             .await
             .map(drop)
     }
@@ -293,7 +293,7 @@ impl Volume {
         let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
         objects.punch(range).await?;
         // Update the times and the change attribute of the file. Its size stays the same.
-        let punched = Reach { end: 0, holes: Holes::Made, whole: None };
+        let punched = WriteEnd { end: 0, holes: Holes::Made, whole: None };
         self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
     }
 }

@@ -7,7 +7,7 @@ use crate::counters::add;
 use crate::kinds::{DeviceAsk, Faults, Grant, LayoutType};
 use bytes::Bytes;
 use layout::gather::Part;
-use meta::schema::{Holes, Reach, Whole};
+use meta::schema::{Holes, Whole, WriteEnd};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
 use std::fmt::Debug;
@@ -155,7 +155,7 @@ impl Volume {
             return Ok(None);
         }
         let whole = (update.whole && update.durable).then_some(Whole { from: 0, end });
-        let to = Reach { end, holes: if update.holes { Holes::Made } else { Holes::Keep }, whole };
+        let to = WriteEnd { end, holes: if update.holes { Holes::Made } else { Holes::Keep }, whole };
         let changed = match update.durable {
             true => self.namespace.set_size(&ctx.cred, ctx.now, file, to, mtime).await?,
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,

@@ -21,9 +21,9 @@ const QUICK: Duration = Duration::from_millis(1);
 
 /// Moving average of the time that the commit of a group of batches takes, in microseconds.
 #[derive(Debug, Default)]
-struct Pace(AtomicU32);
+struct CommitTime(AtomicU32);
 
-impl Pace {
+impl CommitTime {
     fn took(&self, commit: Duration) {
         let micros = u32::try_from(commit.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
@@ -43,20 +43,20 @@ impl Pace {
 pub(super) struct GroupCommit {
     writer: Mutex<Writer>,
     queue: Arc<Queue>,
-    pace: Pace,
+    pace: CommitTime,
     start: Instant,
 }
 
 impl GroupCommit {
     pub(super) fn new(writer: Writer) -> Arc<Self> {
         let queue = writer.shared().queue.clone();
-        Arc::new(GroupCommit { writer: Mutex::new(writer), queue, pace: Pace::default(), start: Instant::now() })
+        Arc::new(GroupCommit { writer: Mutex::new(writer), queue, pace: CommitTime::default(), start: Instant::now() })
     }
 
     /// The main loop of the writer's thread. It works when another thread wakes it or a checkpoint is due, and ends
     /// when the queue is closed and empty.
     pub(super) fn run(&self) {
-        let _end = Abandon(&self.queue);
+        let _end = CloseOnDrop(&self.queue);
         loop {
             let Ok(writer) = self.writer.lock() else { return };
             let due = writer.due();
@@ -121,9 +121,9 @@ impl GroupCommit {
 }
 
 /// A guard that closes the queue and drops its jobs when the writer's thread ends, so that no sender waits forever.
-struct Abandon<'a>(&'a Queue);
+struct CloseOnDrop<'a>(&'a Queue);
 
-impl Drop for Abandon<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
         self.0.abandon();
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn slow_flushes_move_to_the_thread_until_flushes_are_fast() {
-        let pace = Pace::default();
+        let pace = CommitTime::default();
         (0..100).for_each(|_| pace.took(Duration::from_micros(400)));
         assert!(pace.is_quick());
         pace.took(Duration::from_millis(10));

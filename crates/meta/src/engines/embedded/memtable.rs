@@ -64,9 +64,9 @@ impl Memtable {
     }
 
     /// Returns a view of the store after the last added commit group.
-    pub(super) fn picture<'s>(&self, corrupt: &'s AtomicU64) -> Picture<'s> {
+    pub(super) fn view<'s>(&self, corrupt: &'s AtomicU64) -> MemtableView<'s> {
         let top = read(&self.0);
-        Picture { layer: top.layer.clone(), group: top.group, corrupt }
+        MemtableView { layer: top.layer.clone(), group: top.group, corrupt }
     }
 
     /// Adds the changes of a commit group. Existing views do not see these changes; later views do.
@@ -125,19 +125,19 @@ impl Layer {
 }
 
 /// A view of the store as it was after a given commit group.
-pub(super) struct Picture<'s> {
+pub(super) struct MemtableView<'s> {
     layer: Arc<Layer>,
     group: u64,
     corrupt: &'s AtomicU64,
 }
 
-impl Picture<'_> {
+impl MemtableView<'_> {
     fn below(&self) -> Reading<'_> {
         Reading(&self.layer.table, self.corrupt)
     }
 }
 
-impl View for Picture<'_> {
+impl View for MemtableView<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         if let Some(value) = read(&self.layer.records).get(key).and_then(|record| record.at(self.group)) {
             return Ok(value.clone());
@@ -185,7 +185,7 @@ impl View for Picture<'_> {
 /// An iterator over the memtable's records in a key range. It copies a few records at a time, so the thread holds no
 /// lock while `visit` runs.
 struct Ahead<'p, 'r> {
-    picture: &'p Picture<'p>,
+    view: &'p MemtableView<'p>,
     /// The part of the key range that is not copied yet; `None` if all its records are copied.
     rest: Option<(Bound<Key>, &'r [u8])>,
     size: usize,
@@ -193,9 +193,9 @@ struct Ahead<'p, 'r> {
 }
 
 impl<'p, 'r> Ahead<'p, 'r> {
-    fn new(picture: &'p Picture<'p>, range: Range<&'r [u8]>, limit: usize) -> Self {
+    fn new(view: &'p MemtableView<'p>, range: Range<&'r [u8]>, limit: usize) -> Self {
         let rest = Some((Bound::Included(range.start.to_vec()), range.end));
-        Ahead { picture, rest, size: limit.saturating_add(1).min(CHUNK), copied: Vec::new().into_iter().peekable() }
+        Ahead { view, rest, size: limit.saturating_add(1).min(CHUNK), copied: Vec::new().into_iter().peekable() }
     }
 
     /// Returns the key of the next record without consuming the record.
@@ -204,8 +204,8 @@ impl<'p, 'r> Ahead<'p, 'r> {
             let (from, to) = self.rest.take()?;
             let range = (from.as_ref().map(Vec::as_slice), Bound::Excluded(to));
             let mut copied = Vec::new();
-            for (key, record) in read(&self.picture.layer.records).range::<[u8], _>(range) {
-                let Some(value) = record.at(self.picture.group) else { continue };
+            for (key, record) in read(&self.view.layer.records).range::<[u8], _>(range) {
+                let Some(value) = record.at(self.view.group) else { continue };
                 copied.push((key.clone(), value.clone()));
                 if copied.len() == self.size {
                     self.rest = Some((Bound::Excluded(key.clone()), to));

@@ -294,7 +294,7 @@ impl Writer {
     }
 
     fn decide(&self, batches: &[&Batch], Space { free, reserve }: Space) -> Result<Decided, Broken> {
-        let view = self.shared.recent.picture(&self.shared.corrupt);
+        let view = self.shared.recent.view(&self.shared.corrupt);
         let mut group = CommitGroup::new(&view, self.shared.merge);
         let mut verdicts = Vec::with_capacity(batches.len());
         let mut durable = false;
