@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 use std::fmt::Debug;
-use wire::admin::{CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, NearReply, ScrubArgs, ScrubReply, Status};
+use wire::admin::{
+    CheckArgs, CheckReply, DumpArgs, DumpReply, LocalSocketArgs, LocalSocketReply, ScrubArgs, ScrubReply, Status,
+};
 use xdr::Xdr;
 
 /// Decodes `data` with every decoder of the admin program.
@@ -16,8 +18,8 @@ pub fn run(data: &[u8]) {
     value::<ScrubReply>(&bytes);
     value::<DumpArgs>(&bytes);
     value::<DumpReply>(&bytes);
-    value::<NearArgs>(&bytes);
-    value::<NearReply>(&bytes);
+    value::<LocalSocketArgs>(&bytes);
+    value::<LocalSocketReply>(&bytes);
 }
 
 fn value<T: Xdr + PartialEq + Debug>(data: &Bytes) {

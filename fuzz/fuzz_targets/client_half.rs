@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use nfs::client::callback::{Callbacks, Incoming};
-use nfs::client::session::{Identity, Session, Wishes};
+use nfs::client::session::{Identity, Session, SessionWants};
 use std::time::Duration;
 use types::Timestamp;
 use wire::nfs4::{CB_COMPOUND4res, CREATE_SESSION4resok, NFS4_OK};
@@ -21,8 +21,8 @@ pub fn run(data: &[u8]) {
 
 /// The client answers a callback, and gives the same answer when the callback arrives again.
 fn callback(data: &Bytes) {
-    let wishes = Wishes::new(4);
-    let Some(back) = &wishes.back else { return };
+    let wants = SessionWants::new(4);
+    let Some(back) = &wants.back else { return };
     let mut callbacks = Callbacks::new(SESSION, back);
     let first = match callbacks.receive(data.clone()) {
         Err(_) => return,
@@ -52,16 +52,16 @@ fn reply(data: Bytes) {
         minor: 0,
         scope: Bytes::new(),
     };
-    let wishes = Wishes::new(2);
+    let wants = SessionWants::new(2);
     let granted = CREATE_SESSION4resok {
         csr_sessionid: SESSION,
         csr_sequence: 1,
         csr_flags: 0,
-        csr_fore_chan_attrs: wishes.fore.clone(),
-        csr_back_chan_attrs: wishes.fore.clone(),
+        csr_fore_chan_attrs: wants.fore.clone(),
+        csr_back_chan_attrs: wants.fore.clone(),
     };
     let now = Timestamp::default();
-    let Ok(mut session) = Session::new(&identity, &wishes, &granted, now, Duration::from_secs(90)) else { return };
+    let Ok(mut session) = Session::new(&identity, &wants, &granted, now, Duration::from_secs(90)) else { return };
     let Some(ticket) = session.acquire() else { return };
     let outcome = session.replied(ticket, data, now);
     session.give_up(ticket, true);

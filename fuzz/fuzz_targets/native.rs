@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) {
     value::<FenceArgs>(&data);
     value::<ListArgs>(&data);
     value::<ScrubArgs>(&data);
-    value::<NewsArgs>(&data);
+    value::<WriteReportsArgs>(&data);
     value::<LengthsArgs>(&data);
     value::<ClaimArgs>(&data);
     value::<Ticket>(&data);
@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) {
     reply::<ListReply>(&data);
     reply::<StatsReply>(&data);
     reply::<ScrubReply>(&data);
-    reply::<NewsReply>(&data);
+    reply::<WriteReportsReply>(&data);
     reply::<LengthsReply>(&data);
     reply::<LendReply>(&data);
     reply::<ClaimReply>(&data);

@@ -1,5 +1,6 @@
 //! Tests with stock Linux kernels as NFS clients of a running Weir, in virtual machines.
 
+mod access_methods;
 #[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
@@ -12,6 +13,7 @@ mod image;
 #[path = "../../crates/weir/tests/end_to_end/lab.rs"]
 #[allow(dead_code)]
 mod lab;
+mod many_iods;
 mod mount;
 mod mountstats;
 mod pnfs;
@@ -24,6 +26,4 @@ mod requests;
 mod saved;
 mod servers;
 mod sharing;
-mod silence;
-mod ways;
-mod wide;
+mod unresponsive_peers;

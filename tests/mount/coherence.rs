@@ -3,8 +3,8 @@
 
 use crate::cluster::Cluster;
 use crate::histories::{History, Slot};
-use crate::place::{Place, can_mount, full};
 use crate::seeded_random::{SeededRandom, seed};
+use crate::test_mount::{TestMount, can_mount, full};
 use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_OMIT};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Two mounts of one cluster, which a test uses at the same time.
 struct Pair {
     name: &'static str,
-    places: [Place; 2],
+    places: [TestMount; 2],
     cluster: Option<Cluster>,
     _dir: tempfile::TempDir,
 }
@@ -62,15 +62,15 @@ fn with_pairs(work: impl Fn(&Pair)) {
         let (cluster, first) = match *name == UP {
             true => {
                 let cluster = Cluster::start_with(&data, &["--mount", one.to_str().unwrap()]);
-                (cluster, Place::there(&one))
+                (cluster, TestMount::there(&one))
             }
             false => {
                 let cluster = Cluster::start(&data);
-                let first = Place::new(&cluster, &one, options[0]);
+                let first = TestMount::new(&cluster, &one, options[0]);
                 (cluster, first)
             }
         };
-        let places = [first, Place::new(&cluster, &two, options[1])];
+        let places = [first, TestMount::new(&cluster, &two, options[1])];
         let pair = Pair { name, places, cluster: Some(cluster), _dir: dir };
         work(&pair);
         pair.end();
@@ -551,8 +551,9 @@ fn sharing_close_to_open_gathers_writes_of_a_shared_file() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place =
-        |name: &str| Place::new(&cluster, &dir.path().join(name), &["-o", "sharing=close-to-open,gather_delay=max"]);
+    let place = |name: &str| {
+        TestMount::new(&cluster, &dir.path().join(name), &["-o", "sharing=close-to-open,gather_delay=max"])
+    };
     let (one, two) = (place("one"), place("two"));
     let flags = OFlags::RDWR.bits() as i32;
     let open = |path: &Path| {

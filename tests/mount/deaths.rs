@@ -1,7 +1,7 @@
 //! Deaths of daemons and of the process of a mount while programs write files.
 
 use crate::cluster::{Cluster, WEIR, succeed};
-use crate::place::{Place, can_mount};
+use crate::test_mount::{TestMount, can_mount};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ fn synced_data_outlives_the_mount() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     let mut file = File::create(place.at("f")).unwrap();
     let synced = vec![7; 3_000_000];
     file.write_all(&synced).unwrap();
@@ -31,13 +31,13 @@ fn synced_data_outlives_the_mount() {
     assert!(found.len() >= synced.len() && found[..synced.len()] == synced[..]);
     drop(place);
     // A new mount must succeed at the mount point of a killed mount that no user has unmounted.
-    let dead = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let dead = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     rustix::process::kill_process(dead.daemon(), rustix::process::Signal::KILL).unwrap();
     while fs::read_dir(dead.at("")).is_ok() {
         std::thread::yield_now();
     }
     std::mem::forget(dead);
-    let again = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let again = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     assert!(fs::read(again.at("f")).unwrap()[..synced.len()] == synced[..]);
     again.unmount();
 }
@@ -49,7 +49,7 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let [one, two] = ["one", "two"].map(|name| Place::new(&cluster, &dir.path().join(name), &[]));
+    let [one, two] = ["one", "two"].map(|name| TestMount::new(&cluster, &dir.path().join(name), &[]));
     let held = File::create(one.at("f")).unwrap();
     held.lock().unwrap();
     let writable = |path: std::path::PathBuf| File::options().write(true).open(path).unwrap();
@@ -63,7 +63,7 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
     // until its lease expires.
     assert!(matches!(wanted.try_lock(), Err(fs::TryLockError::WouldBlock)));
     std::mem::forget(one);
-    let again = Place::new(&cluster, &dir.path().join("one"), &[]);
+    let again = TestMount::new(&cluster, &dir.path().join("one"), &[]);
     wanted.try_lock().unwrap();
     // The new mount and the other live mount must not take locks from each other.
     assert!(matches!(writable(again.at("f")).try_lock(), Err(fs::TryLockError::WouldBlock)));
@@ -132,7 +132,7 @@ fn a_mount_continues_after_a_restart_of_its_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let mut cluster = Cluster::start(&data);
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     let mut writer = Writer::start(&place.at("f"));
     let mut whole = Vec::new();
     for round in 1..5u8 {
@@ -160,7 +160,7 @@ fn fsync_fails_when_bytes_cannot_be_made_durable() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "2"]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "2"]);
     let mut writer = Writer::start(&place.at("f"));
     assert!(writer.tell("1 300000") && writer.tell("sync") && writer.tell("2 300000"));
     cluster.kill();
@@ -177,7 +177,7 @@ fn unsynced_name_changes_survive_killed_processes() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let mut cluster = Cluster::start(&data);
-    let mount = |cluster: &Cluster| Place::new(cluster, &dir.path().join("mnt"), &["-o", "durable=fsync"]);
+    let mount = |cluster: &Cluster| TestMount::new(cluster, &dir.path().join("mnt"), &["-o", "durable=fsync"]);
     let mut place = mount(&cluster);
     let text = |round: u32, i: u32| format!("round {round}, file {i}").repeat(1 + i as usize % 50);
     for round in 0..3 {
@@ -227,7 +227,7 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     fs::write(place.at("f"), "text").unwrap();
     let own = format!("/proc/{}/fd", place.daemon().as_raw_nonzero());
     let is_device = |fd: &i32| fs::read_link(format!("{own}/{fd}")).is_ok_and(|to| to == Path::new("/dev/fuse"));
@@ -252,7 +252,7 @@ fn a_killed_mount_ends_although_its_device_stays_open() {
     assert!(fs::read(place.at("f")).is_err());
     drop(taken);
     std::mem::forget(place);
-    let again = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let again = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     assert_eq!(fs::read(again.at("f")).unwrap(), b"text");
     // The guard of a mount must end when the mount ends.
     let guard = guard_of(again.daemon());

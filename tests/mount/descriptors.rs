@@ -3,7 +3,7 @@
 //! The calls use several descriptors of a few files.
 
 use crate::files::mounted;
-use crate::place::full;
+use crate::test_mount::full;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, fallocate, fstat, ftruncate, linkat, openat,
     renameat_with, seek, statat, unlinkat,

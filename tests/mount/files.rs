@@ -1,7 +1,7 @@
 //! Files, names, attributes and bytes as one program sees them on a mount.
 
 use crate::cluster::Cluster;
-use crate::place::{Place, can_mount};
+use crate::test_mount::{TestMount, can_mount};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
     renameat_with,
@@ -19,13 +19,13 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Returns a cluster and a mount of it. Returns `None` if this process cannot mount file systems.
-pub fn mounted(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, Place)> {
+pub fn mounted(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, TestMount)> {
     if !can_mount() {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), options);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), options);
     Some((dir, cluster, place))
 }
 
@@ -212,7 +212,7 @@ fn the_creation_time_of_a_file_stays() {
 }
 
 /// Checks the flags of renameat2(2) with files and directories.
-fn exchanges(place: &Place) {
+fn exchanges(place: &TestMount) {
     let with = |flags, from, to| renameat_with(CWD, place.at(from), CWD, place.at(to), flags);
     fs::create_dir_all(place.at("swap/one/in")).unwrap();
     fs::create_dir_all(place.at("swap/two")).unwrap();
@@ -396,7 +396,7 @@ fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
 
 /// Searches for data while the mgr still gathers short writes. The client requests the data ranges from the iods, but
 /// must also find the gathered bytes.
-fn seeks_short_writes(place: &Place) {
+fn seeks_short_writes(place: &TestMount) {
     let short = OpenOptions::new().write(true).create_new(true).open(place.at("short")).unwrap();
     for at in [1, 5, 4096, 100_000] {
         short.set_len(0).unwrap();
@@ -532,12 +532,12 @@ fn each_write_takes_its_path() {
     drop(file);
     assert!(cluster.run(["cat", "/large"]) == whole);
 
-    let other = Place::new(&cluster, &dir.path().join("other"), &["--write-threshold", "0"]);
+    let other = TestMount::new(&cluster, &dir.path().join("other"), &["--write-threshold", "0"]);
     let before = cluster.proxied_bytes();
     fs::write(other.at("straight"), &large[..2000]).unwrap();
     assert_eq!(cluster.proxied_bytes(), before, "with a threshold of 0, all bytes take the direct path");
     other.unmount();
-    let auto = Place::new(&cluster, &dir.path().join("auto"), &["-o", "write_threshold=auto"]);
+    let auto = TestMount::new(&cluster, &dir.path().join("auto"), &["-o", "write_threshold=auto"]);
     (0..200).for_each(|n| fs::write(auto.at(&format!("f{n}")), pattern(n * 500, n as u64)).unwrap());
     (0..200).for_each(|n| assert!(fs::read(auto.at(&format!("f{n}"))).unwrap() == pattern(n * 500, n as u64)));
     auto.unmount();

@@ -3,7 +3,7 @@
 use crate::cluster::{signal, succeed};
 use crate::files::{mounted, pattern};
 use crate::lab::Lab;
-use crate::place::{Place, can_mount};
+use crate::test_mount::{TestMount, can_mount};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, StatxFlags, fallocate, statx};
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
@@ -132,7 +132,7 @@ fn stat_and_readdir_do_not_wait_for_a_stopped_iod() {
     }
     let dir = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(dir.path(), 2);
-    let place = Place::at_url(&lab.url, &dir.path().join("mnt"), &[]);
+    let place = TestMount::at_url(&lab.url, &dir.path().join("mnt"), &[]);
     let at = place.at("dir");
     fs::create_dir(&at).unwrap();
     for n in 0..40 {

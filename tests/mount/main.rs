@@ -20,7 +20,6 @@ mod lab;
 mod mappings;
 mod memory;
 mod names;
-mod place;
 mod policy;
 #[path = "../../crates/client/tests/support/proxy.rs"]
 #[allow(dead_code)]
@@ -28,7 +27,8 @@ mod proxy;
 mod rings;
 #[path = "../../crates/client/tests/support/seeded_random.rs"]
 mod seeded_random;
+mod shared_process;
 mod sharing;
-mod together;
+mod test_mount;
 mod users;
 mod write_back;

@@ -1,7 +1,7 @@
 //! Memory use of the mount and the servers, which must not grow with the amount of work.
 
 use crate::cluster::Cluster;
-use crate::place::{Place, can_mount, full};
+use crate::test_mount::{TestMount, can_mount, full};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ fn the_kernel_forgets_unused_files_beyond_the_limit() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &["-o", "known_files=200"]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &["-o", "known_files=200"]);
     let known = || {
         let mut value = [0; 20];
         let len = rustix::fs::getxattr(place.at(""), "user.weir.known", &mut value[..]).unwrap();
@@ -105,7 +105,7 @@ fn process_with(argument: &Path) -> i32 {
 
 /// Makes some calls of each kind: small writes in order and at random offsets, appends, small files, and changes of
 /// names.
-fn round(place: &Place, number: u64) {
+fn round(place: &TestMount, number: u64) {
     let block = vec![number as u8; 4096];
     let mut stream = File::create(place.at("stream")).unwrap();
     for _ in 0..4096 {
@@ -143,7 +143,7 @@ fn memory_use_does_not_grow_with_the_work() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
     let cluster = Cluster::start(&data);
-    let place = Place::new(&cluster, &home.path().join("mnt"), &[]);
+    let place = TestMount::new(&cluster, &home.path().join("mnt"), &[]);
     let pids = [("mount", place.daemon().as_raw_nonzero().get()), ("servers", process_with(&data))];
     let (warm, more, until) = if full() { (20, 20, Duration::from_secs(3600)) } else { (6, 12, Duration::ZERO) };
     (0..warm).for_each(|number| round(&place, number));

@@ -1,8 +1,8 @@
 //! Operations on a name that another mount changes: each operation must affect the file or directory that has the name
 //! now.
 
-use crate::place::Place;
 use crate::sharing::two;
+use crate::test_mount::TestMount;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -536,7 +536,7 @@ fn concurrent_removals_of_one_tree_report_no_stale_handle() {
             }
         }
         tree(&two.at("t"));
-        let remove = |place: &Place| {
+        let remove = |place: &TestMount| {
             let mut rm = Command::new("rm");
             rm.arg("-rf").arg(place.at("t")).stderr(Stdio::piped()).spawn().unwrap()
         };

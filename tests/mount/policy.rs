@@ -3,7 +3,7 @@
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use crate::files::{mounted, pattern};
-use crate::place::Place;
+use crate::test_mount::TestMount;
 use rustix::fs::{XattrFlags, removexattr, setxattr};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -38,7 +38,7 @@ fn through_mgr(cluster: &Cluster, path: &Path, len: usize) -> u64 {
 #[test]
 fn the_policy_of_a_directory_applies_to_its_files_on_all_mounts() {
     let Some((dir, cluster, place)) = mounted(&[]) else { return };
-    let other = Place::new(&cluster, &dir.path().join("other"), &[]);
+    let other = TestMount::new(&cluster, &dir.path().join("other"), &[]);
     fs::create_dir(place.at("d")).unwrap();
     let (here, there) = (place.at("d"), other.at("d"));
     assert_eq!(through_mgr(&cluster, &here.join("f"), 40_000), 40_000, "the threshold of mounts is 64K");

@@ -1,7 +1,7 @@
 //! Repetition of all tests over io_uring, and further tests that only concern io_uring.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
-use crate::place::{Place, TRANSPORT, can_mount, full, rerun_passes};
+use crate::test_mount::{TRANSPORT, TestMount, can_mount, full, rerun_passes};
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
@@ -89,7 +89,7 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     File::create(place.at("f")).unwrap();
     let mut holder = locker(&place.at("f"));
     is_locked(&mut holder);
@@ -126,7 +126,7 @@ fn requests_made_while_all_entries_are_taken_are_served() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     let holder = File::create(place.at("f")).unwrap();
     flock(&holder, FlockOperation::LockExclusive).unwrap();
     // Send the requests of all threads to one queue at once. Most of them wait for the lock and occupy their entries.
@@ -169,7 +169,7 @@ fn killing_a_mount_ends_all_waiting_requests() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     File::create(place.at("f")).unwrap();
     let mut holder = locker(&place.at("f"));
     is_locked(&mut holder);
@@ -208,7 +208,7 @@ fn reads_and_writes_of_all_lengths_work_over_io_uring() {
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     let whole: Vec<u8> = (0..3u32 << 20).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
     std::thread::scope(|scope| {
         for n in 0..6usize {

@@ -1,7 +1,7 @@
 //! Changes of files and names on one mount, as another mount of the same file system sees them.
 
 use crate::cluster::Cluster;
-use crate::place::{Place, can_mount, full};
+use crate::test_mount::{TestMount, can_mount, full};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -16,18 +16,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Returns a cluster with two mounts. Returns `None` if this process cannot mount file systems.
-pub fn two() -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
+pub fn two() -> Option<(tempfile::TempDir, Cluster, [TestMount; 2])> {
     two_with(&[])
 }
 
 /// Returns a cluster with two mounts like [`two`]. Both mounts have the options `options`.
-fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
+fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [TestMount; 2])> {
     if !can_mount() {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = |name: &str| Place::new(&cluster, &dir.path().join(name), options);
+    let place = |name: &str| TestMount::new(&cluster, &dir.path().join(name), options);
     let places = [place("one"), place("two")];
     Some((dir, cluster, places))
 }
@@ -173,7 +173,7 @@ fn a_missing_name_is_found_once_another_mount_creates_it() {
             });
         }
     });
-    places.into_iter().for_each(Place::unmount);
+    places.into_iter().for_each(TestMount::unmount);
 }
 
 /// The kernel caches a name for a while. A removed file still exists while a program has it open.
@@ -235,7 +235,7 @@ fn appenders_do_not_overwrite_each_other() {
         .collect();
     want.sort_unstable();
     assert!(found == want, "every line is complete and occurs once: {found:?}");
-    places.into_iter().for_each(Place::unmount);
+    places.into_iter().for_each(TestMount::unmount);
 }
 
 /// Applies one random change or read to the file. Applies the same change to `model`, which the file must equal. The
@@ -316,7 +316,7 @@ fn a_file_used_by_two_mounts_under_locks_equals_its_model() {
     let last = &log[log.len().saturating_sub(20)..];
     assert!(outcome.is_ok(), "seed {seed} (WEIR_TEST_SEED), after {} steps, the last of them {last:#?}", log.len());
     assert!(cluster.run(["cat", "/f"]) == model, "seed {seed}");
-    places.into_iter().for_each(Place::unmount);
+    places.into_iter().for_each(TestMount::unmount);
 }
 
 /// Starts a process that locks a file with flock(1), prints a line when it has the lock, and waits for a line of input.
@@ -396,7 +396,7 @@ fn a_killed_process_does_not_wait_for_servers() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
     cluster.put("/f", &[7; 100_000], &[]);
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-short-circuit"]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-short-circuit"]);
     // Before the fatal signal, send a signal that the program handles. After such a signal, the kernel does not report
     // further signals to the mount.
     let script = r#"
@@ -499,7 +499,7 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingUnlock};
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::write(one.at("f"), b"").unwrap();
-    let open = |place: &Place| OpenOptions::new().read(true).write(true).open(place.at("f")).unwrap();
+    let open = |place: &TestMount| OpenOptions::new().read(true).write(true).open(place.at("f")).unwrap();
     let lock = |file: &File| rustix::fs::fcntl_lock(file, NonBlockingLockExclusive).is_ok();
     let (mut first, second, others) = (open(&one), open(&one), open(&two));
     assert!(lock(&first) && !lock(&others));

@@ -1,7 +1,7 @@
 //! Permissions of several users who use the same mount.
 
 use crate::cluster::{Cluster, WEIR, succeed};
-use crate::place::{Place, can_mount};
+use crate::test_mount::{TestMount, can_mount};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -19,7 +19,7 @@ fn as_user(uid: u32, group: u32, script: &str) -> (bool, String) {
 
 /// `fallocate` by an ordinary user must clear the setuid and setgid bits of a program, and `stat` must show this at
 /// once. `fallocate` by root must keep the bits.
-fn reserves(place: &Place, mnt: &str) {
+fn reserves(place: &TestMount, mnt: &str) {
     let bits = |by: &str| {
         fs::set_permissions(place.at("prog"), fs::Permissions::from_mode(0o6777)).unwrap();
         let script = format!("setpriv {by} --clear-groups fallocate -o 64k -l 4k {mnt}/prog && stat -c %a {mnt}/prog");
@@ -31,7 +31,7 @@ fn reserves(place: &Place, mnt: &str) {
 }
 
 /// A new file must keep the setuid bit of its creation mode, even if the program opens it for writing with `O_TRUNC`.
-fn makes(place: &Place) {
+fn makes(place: &TestMount) {
     let made = std::thread::scope(|scope| {
         let as_user = || {
             // This call changes the user of this thread alone, not of the whole process.
@@ -52,7 +52,7 @@ fn each_user_has_separate_permissions_on_one_mount() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     fs::set_permissions(place.at(""), fs::Permissions::from_mode(0o1777)).unwrap();
     let mnt = place.at("").to_str().unwrap().to_owned();
 

@@ -2,7 +2,7 @@
 //! other.
 
 use crate::cluster::Cluster;
-use crate::place::{OPTIONS, Place, TRANSPORT, can_mount, full, rerun_passes};
+use crate::test_mount::{OPTIONS, TRANSPORT, TestMount, can_mount, full, rerun_passes};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -17,13 +17,13 @@ fn cannot() -> bool {
 }
 
 /// Returns a cluster with a mount that has write-back caching, and a second mount with the options `other`.
-fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
+fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [TestMount; 2])> {
     if cannot() {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = |name: &str, options| Place::new(&cluster, &dir.path().join(name), options);
+    let place = |name: &str, options| TestMount::new(&cluster, &dir.path().join(name), options);
     let places = [place("one", WRITE_BACK), place("two", other)];
     Some((dir, cluster, places))
 }
@@ -77,7 +77,7 @@ fn the_other_tests_pass_with_write_back_caching() {
         "descriptors::",
         "users::",
         "deaths::",
-        "together::",
+        "shared_process::",
         "mappings::",
         "--skip",
         "each_write_takes_its_path",
@@ -92,7 +92,7 @@ fn the_other_tests_pass_with_write_back_caching() {
 }
 
 /// Returns the number of read system calls of a mount's process, which uses them to receive requests from the kernel.
-fn reads(place: &Place) -> u64 {
+fn reads(place: &TestMount) -> u64 {
     let io = fs::read_to_string(format!("/proc/{}/io", place.daemon().as_raw_pid())).unwrap();
     io.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
 }
@@ -150,7 +150,7 @@ fn an_open_on_another_mount_sees_written_back_data() {
     drop(file);
     // Wait up to one second, because the other mount may cache the times that it received together with the length.
     soon("times", || {
-        let times = |place: &Place| {
+        let times = |place: &TestMount| {
             fs::metadata(place.at("f")).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).unwrap()
         };
         times(&one) == times(&two)
@@ -187,7 +187,7 @@ fn close_makes_pages_durable_whichever_open_writes_them_back() {
     drop(kept);
     std::mem::forget(one);
     // Mount the file system again at the mount point of the killed mount. Until then, other mounts wait for its files.
-    let again = Place::new(&cluster, &dir.path().join("one"), WRITE_BACK);
+    let again = TestMount::new(&cluster, &dir.path().join("one"), WRITE_BACK);
     for name in ["f", "g"] {
         assert!(fs::read(two.at(name)).unwrap() == data, "{name}");
     }
@@ -276,7 +276,7 @@ fn write_back_of_a_page_keeps_bytes_of_other_mounts() {
     mine.read_exact_at(&mut end, 100_000).unwrap();
     assert_eq!(&end, b"end");
     drop((mine, theirs));
-    places.into_iter().for_each(Place::unmount);
+    places.into_iter().for_each(TestMount::unmount);
 }
 
 /// Pages also enter the page cache through mappings, even if the open bypasses the page cache. Their write-back must

@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::stores::{Kind, NOW, make};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hdrhistogram::Histogram;
-use meta::{Embedded, How, Layout, Namespace};
+use meta::{CreateMode, Embedded, Layout, Namespace};
 use std::cell::Cell;
 use std::path::Path;
 use std::pin::pin;
@@ -76,7 +76,7 @@ impl<'a> Work<'a> {
         let number = self.next.replace(self.next.get() + 1);
         let dir = self.dirs[(number % DIRECTORIES) as usize];
         let name = format!("file-{number:08}");
-        let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
+        let how = CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
         // Placeholder bytes, as many as the layout record of a file on four iods has.
         let layout = Layout { kind: 0x8000_5745, body: vec![7; 32].into() };
         self.namespace.create(&Cred::root(), NOW, dir, name.as_bytes(), &how, Some(&layout)).await?;
@@ -123,11 +123,11 @@ pub fn creates(dir: &Path, kind: Kind, in_flight: usize, long: Duration) -> Outc
     // Warm up until the batch log has its full length and the database has the first pages of the directories.
     let warm = Instant::now();
     work.run(in_flight, |_| warm.elapsed() < long / 4)?;
-    let (before, cpu_before, written_before) = (namespace.standing().counters, cpu(), written()?);
+    let (before, cpu_before, written_before) = (namespace.status().counters, cpu(), written()?);
     let start = Instant::now();
     let times = work.run(in_flight, |_| start.elapsed() < long)?;
     let (took, done) = (start.elapsed().as_secs_f64(), times.len() as f64);
-    let (cpu, written, after) = (cpu() - cpu_before, written()? - written_before, namespace.standing().counters);
+    let (cpu, written, after) = (cpu() - cpu_before, written()? - written_before, namespace.status().counters);
     drop(work);
     let flushes = (after.flushes - before.flushes) as f64;
     Ok(Rate {

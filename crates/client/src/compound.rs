@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nfs::attrs::Mask;
 use nfs::client::compound::{Compound as Builder, Failed as Refusal, Request, Results as Inner};
 use nfs::client::fattr;
-use nfs::fs::Told;
+use nfs::fs::PolicyText;
 use nfs::values::Values;
 use std::sync::Arc;
 use types::{Attrs, FileId, Status};
@@ -270,7 +270,7 @@ impl Results {
 
     /// Takes the result of a GETATTR for all attributes in [`Attrs`]. Also returns the policy, if the GETATTR asked for
     /// it.
-    pub(crate) fn attrs_and_policy(&mut self) -> Result<(Attrs, Option<Told>)> {
+    pub(crate) fn attrs_and_policy(&mut self) -> Result<(Attrs, Option<PolicyText>)> {
         let values = self.values()?;
         let attrs = values.attrs().ok_or("an attribute asked for is missing");
         let attrs = attrs.map_err(|e| Error::protocol(format!("{}: attributes: {e}", self.what)))?;

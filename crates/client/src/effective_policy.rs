@@ -3,7 +3,7 @@
 
 use layout::policy::{Effective, Layers, LayoutWhen, Policy, Settings, merge};
 use layout::threshold::Rule;
-use nfs::fs::Told;
+use nfs::fs::PolicyText;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -52,7 +52,7 @@ pub(crate) struct OpenPolicy {
 }
 
 /// Parses the policy settings that the mgr reports: those of the server, and those of a directory or file.
-pub(crate) fn parse_settings(told: &Told, origin: layout::Origin) -> (Settings, Settings) {
+pub(crate) fn parse_settings(told: &PolicyText, origin: layout::Origin) -> (Settings, Settings) {
     (Settings::of_peer(layout::Origin::Server, &told.server), Settings::of_peer(origin, &told.own))
 }
 

@@ -33,7 +33,7 @@ use types::{Fsid, IodId};
 use wire::native::{Counter, Key, Local};
 
 use crate::store::{Store, StoreError};
-use listen::{Listener, Live};
+use listen::{Listener, OpenConnections};
 use pull_slots::Pulls;
 
 pub use connection::Broken;
@@ -199,7 +199,7 @@ impl Iod {
             next: AtomicU64::new(1),
         });
         let mut running = Running { shared, live: Arc::default(), listeners, threads: Vec::new(), addrs, sockets };
-        let watch = Live::watch(running.live.clone(), running.shared.clone()).map_err(StartError::Thread)?;
+        let watch = OpenConnections::watch(running.live.clone(), running.shared.clone()).map_err(StartError::Thread)?;
         running.threads.push(watch);
         for listener in running.listeners.clone() {
             let thread = listener.serve(running.shared.clone(), running.live.clone()).map_err(StartError::Thread)?;
@@ -248,7 +248,7 @@ fn socket_of(dir: &Path) -> Option<(UnixSocket, UnixListener)> {
 /// A running iod; stops when dropped.
 pub struct Running {
     shared: Arc<Shared>,
-    live: Arc<Live>,
+    live: Arc<OpenConnections>,
     listeners: Vec<Listener>,
     threads: Vec<JoinHandle<()>>,
     addrs: Vec<SocketAddr>,
@@ -305,7 +305,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         for volume in self.shared.daemon.volumes() {
-            volume.news.close();
+            volume.write_reports.close();
             volume.lengths.close();
         }
         self.live.refuse();

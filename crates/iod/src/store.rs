@@ -29,7 +29,7 @@ pub(crate) use claim::STORE;
 pub use format::StoreError;
 pub(crate) use format::{FORMAT, OBJECTS};
 pub(crate) use head::HEAD_LEN;
-pub(crate) use object::{Lent, Object, Open, ReadPlan};
+pub(crate) use object::{Object, Open, ReadPlan, ShortCircuitFile};
 
 use crate::counters::Counters;
 use crate::disks::{Disk, DiskFile, Local, write_all};

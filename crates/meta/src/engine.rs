@@ -1,13 +1,13 @@
 //! The engine trait of the metadata store: an ordered key-value store with consistent snapshots, and atomic batches
 //! with preconditions.
 
+mod commit_group;
 mod pending;
 mod queue;
-mod window;
 
+pub(crate) use commit_group::{CommitGroup, Verdict};
 pub use pending::Pending;
 pub(crate) use queue::{Job, Queue};
-pub(crate) use window::{Verdict, Window};
 
 use bytes::Bytes;
 use std::ops::Range;
@@ -258,7 +258,7 @@ pub struct Counters {
 
 /// The state of a store, for status reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct StoreStatus {
     /// Name of the engine, such as the embedded store.
     pub kind: &'static str,
     /// Term of the store's leader; 0 for a store with a single owner.
@@ -294,7 +294,7 @@ pub trait Engine: Send + Sync {
     }
 
     /// Returns the state of the store for status reports.
-    fn standing(&self) -> Standing;
+    fn status(&self) -> StoreStatus;
 
     /// Completes only if the store fails permanently.
     fn failed(&self) -> Pin<Box<dyn Future<Output = Broken> + Send + '_>> {
@@ -315,8 +315,8 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
     fn identity(&self) -> [u8; 16] {
         (**self).identity()
     }
-    fn standing(&self) -> Standing {
-        (**self).standing()
+    fn status(&self) -> StoreStatus {
+        (**self).status()
     }
     fn failed(&self) -> Pin<Box<dyn Future<Output = Broken> + Send + '_>> {
         (**self).failed()

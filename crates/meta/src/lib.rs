@@ -21,7 +21,7 @@ pub use log::LogDisk;
 pub use namespace::{DumpError, DumpPart, Format, Namespace, OpenError};
 pub use permission::Rights;
 pub use reply::{
-    ChangeInfo, Changed, Created, Doomed, Ending, FileInfo, FileState, How, Layout, Made, Name, Names, ReadDir,
+    ChangeInfo, Changed, CreateMode, Created, Doomed, Ending, FileInfo, FileState, Layout, Made, Name, Names, ReadDir,
     Removed, Renamed, Replaced, SetXattr, Unused,
 };
 pub use schema::merge;

@@ -7,17 +7,17 @@ mod swaps;
 
 pub use snapshot::{DumpError, DumpPart};
 
-use crate::engine::{Batch, Broken, Engine, Outcome, RequestId, Standing, Unreadable, Value, Walk, Write};
+use crate::engine::{Batch, Broken, Engine, Outcome, RequestId, StoreStatus, Unreadable, Value, Walk, Write};
 use crate::ids::Ids;
 use crate::ops::rename::End;
 use crate::ops::{self, Answer, Plan};
 use crate::schema::{
-    self, Body, CookieKey, Core, Counts, FormatRecord, Intent, NextId, Noted, Record, Tail, XattrTally,
+    self, Body, CookieKey, Core, Counts, FileIntent, FormatRecord, Intent, NextId, Record, Tail, XattrTally,
 };
 use crate::tx::{Settled, Tx};
 use crate::{
-    ChangeInfo, Changed, CheckMemory, Created, Doomed, Event, Fault, FileInfo, FileState, How, Layout, Made, Mended,
-    Names, ReadDir, Removed, Renamed, Rights, SetXattr,
+    ChangeInfo, Changed, CheckMemory, CreateMode, Created, Doomed, Event, Fault, FileInfo, FileState, Layout, Made,
+    Mended, Names, ReadDir, Removed, Renamed, Rights, SetXattr,
 };
 use bytes::Bytes;
 use std::collections::HashSet;
@@ -208,11 +208,11 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Returns the state of the store for status reports: its size, its counters, and its failure if it has failed.
-    pub fn standing(&self) -> Standing {
-        self.shared.engine.standing()
+    pub fn status(&self) -> StoreStatus {
+        self.shared.engine.status()
     }
 
-    /// Completes when all earlier changes are durable, including those of [`Self::note_write`].
+    /// Completes when all earlier changes are durable, including those of [`Self::record_write`].
     pub async fn settle(&self) -> Result<(), Status> {
         self.outcome(self.shared.engine.settle().await).map(drop)
     }
@@ -388,7 +388,7 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Returns up to `max` intents after the intent `after`, in the order of files and intent kinds.
-    pub fn intents(&self, after: Option<Noted>, max: usize) -> Result<Vec<Noted>, Status> {
+    pub fn intents(&self, after: Option<FileIntent>, max: usize) -> Result<Vec<FileIntent>, Status> {
         self.read(&Cred::root(), |tx| ops::intents::read(tx, after, max))
     }
 
@@ -424,7 +424,7 @@ impl<E: Engine> Namespace<E> {
         now: Timestamp,
         dir: FileId,
         name: &[u8],
-        how: &How,
+        how: &CreateMode,
         layout: Option<&Layout>,
     ) -> Result<Created, Status> {
         let op = |tx: &mut Tx<'_>, id| ops::create::plan(tx, dir, name, how, (layout, true), id);
@@ -440,7 +440,7 @@ impl<E: Engine> Namespace<E> {
         now: Timestamp,
         dir: FileId,
         name: &[u8],
-        how: &How,
+        how: &CreateMode,
         layout: Option<&Layout>,
     ) -> Result<Created, Status> {
         let op = |tx: &mut Tx<'_>, id| ops::create::plan(tx, dir, name, how, (layout, false), id);
@@ -553,9 +553,9 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Changes attributes as [`Self::setattr`] does, for a truncate that may affect objects. The same batch changes the
-    /// attributes and stores the intent [`Intent::Cut`]. The caller then truncates the objects and durably removes the
-    /// intent before any client writes. Otherwise the mgr repeats the truncate after a crash and destroys new data.
-    pub async fn cut(
+    /// attributes and stores the intent [`Intent::Truncate`]. The caller then truncates the objects and durably removes
+    /// the intent before any client writes. Otherwise the mgr repeats the truncate after a crash and destroys new data.
+    pub async fn truncate(
         &self,
         cred: &Cred,
         now: Timestamp,
@@ -589,7 +589,7 @@ impl<E: Engine> Namespace<E> {
 
     /// Writes to a regular file that has no objects. If the file has objects, or the write extends it beyond `most`
     /// bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, it is also
-    /// durable on completion; otherwise it becomes durable as a change of [`Self::note_write`] does.
+    /// durable on completion; otherwise it becomes durable as a change of [`Self::record_write`] does.
     pub async fn write_inline(
         &self,
         cred: &Cred,
@@ -706,15 +706,15 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Durably stores an intent of a regular file.
-    pub async fn note(&self, now: Timestamp, noted: Noted) -> Result<(), Status> {
-        self.change(&Cred::root(), now, |tx| ops::intents::plan(tx, noted)).await
+    pub async fn record_intent(&self, now: Timestamp, intent: FileIntent) -> Result<(), Status> {
+        self.change(&Cred::root(), now, |tx| ops::intents::plan(tx, intent)).await
     }
 
     /// Removes finished intents. Unless `durable` is set, the removal becomes durable only with a later durable change,
     /// so the intents may reappear after a crash.
-    pub async fn forget(&self, now: Timestamp, done: &[Noted], durable: bool) -> Result<(), Status> {
+    pub async fn remove_intents(&self, now: Timestamp, done: &[FileIntent], durable: bool) -> Result<(), Status> {
         for done in done.chunks(limits::BATCH_WRITES_MAX) {
-            self.change(&Cred::root(), now, |tx| ops::intents::forget(tx, done, durable)).await?;
+            self.change(&Cred::root(), now, |tx| ops::intents::remove(tx, done, durable)).await?;
         }
         Ok(())
     }

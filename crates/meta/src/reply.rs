@@ -82,7 +82,7 @@ impl Layout {
 /// The mode of a create: what to do if the name exists, and the initial attributes of a new file (`createhow4`, RFC
 /// 8881 §18.16).
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum How {
+pub enum CreateMode {
     /// If the name refers to a regular file, the create succeeds and leaves this file unchanged. The caller truncates
     /// the file if the client requests it.
     Unchecked(SetAttrs),
@@ -139,7 +139,7 @@ pub struct Replaced {
     pub orphan: bool,
 }
 
-/// How a regular file was deleted.
+/// CreateMode a regular file was deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// The file had no objects, so nothing remains.
@@ -153,7 +153,7 @@ pub enum Ending {
 pub struct Removed {
     /// The file that lost the name.
     pub file: Replaced,
-    /// How the file was deleted, if it was a regular file that was deleted together with its last name.
+    /// CreateMode the file was deleted, if it was a regular file that was deleted together with its last name.
     pub end: Option<Ending>,
     /// Change attribute of the directory that lost the name.
     pub dir: ChangeInfo,

@@ -12,8 +12,8 @@ mod merge;
 pub use dentry::{CookieKey, Dentry, bucket};
 pub use format::FormatRecord;
 pub use inode::{Body, Core, Tail, XattrTally};
-pub use intent::{Intent, Noted};
-pub use merge::{Counts, Delta, Holes, NextId, Reach, SizeDelta, TailDelta, Whole, merge};
+pub use intent::{FileIntent, Intent};
+pub use merge::{Counts, Delta, Holes, NextId, SizeDelta, TailDelta, Whole, WriteEnd, merge};
 
 use crate::engine::{Key, Value};
 use bytes::Bytes;

@@ -7,9 +7,9 @@ mod block;
 use block::block;
 use bytes::Bytes;
 use meta::engine::{Batch, Engine, Outcome, Walk, Write};
-use meta::schema::{self, Body, Core, Counts, Dentry, Intent, NextId, Noted, Record, Tail, XattrTally, bucket};
+use meta::schema::{self, Body, Core, Counts, Dentry, FileIntent, Intent, NextId, Record, Tail, XattrTally, bucket};
 use meta::schema::{CookieKey, FormatRecord};
-use meta::{CheckMemory, Doomed, Event, Fault, Format, How, Layout, Memory, Mended, Namespace, merge};
+use meta::{CheckMemory, CreateMode, Doomed, Event, Fault, Format, Layout, Memory, Mended, Namespace, merge};
 use std::sync::Arc;
 use types::{Cred, FileId, FileKind, Fsid, Generation, SetAttrs, Status, Timestamp};
 
@@ -47,7 +47,7 @@ impl World {
         let c = dir(b, b"c");
         let layout = Layout { kind: 9, body: Bytes::from_static(b"there") };
         let file = |name: &[u8]| {
-            let how = How::Guarded(mode());
+            let how = CreateMode::Guarded(mode());
             block(fs.create(&root, NOW, a, name, &how, Some(&layout))).expect("create").file.attrs.id
         };
         let (f, g, orphan) = (file(b"f"), file(b"g"), file(b"o"));
@@ -136,7 +136,7 @@ fn mended(want: &[&str], plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Byte
     for entry in &names {
         assert_eq!(world.fs.lookup(&root, ROOT, &entry.name).map(|attrs| attrs.id), Ok(entry.attrs.id));
     }
-    block(world.fs.create(&root, NOW, ROOT, b"new", &How::Guarded(mode()), None)).expect("create");
+    block(world.fs.create(&root, NOW, ROOT, b"new", &CreateMode::Guarded(mode()), None)).expect("create");
     assert_eq!(world.codes(), [""; 0]);
     world
 }
@@ -322,20 +322,20 @@ fn stray_records_of_lists_are_removed() {
     });
     assert_eq!(world.fs.doomed(FileId(0), 10), Ok(vec![]));
     mended(&["intent-stray"], |world| vec![(schema::intent_key(world.a, 0), Some(Intent::Written.to_value()))]);
-    mended(&["intent-stray"], |_| vec![(schema::intent_key(FileId(3000), 1), Some(Intent::Cut(1).to_value()))]);
+    mended(&["intent-stray"], |_| vec![(schema::intent_key(FileId(3000), 1), Some(Intent::Truncate(1).to_value()))]);
 }
 
 #[test]
 fn intents_are_kept_until_forgotten_and_deleted_with_their_file() {
     let world = World::new();
-    let noted = |file, intent| Noted { file, intent };
+    let noted = |file, intent| FileIntent { file, intent };
     let fenced = block(world.fs.fence(NOW, world.f)).expect("fence");
     let set = SetAttrs { size: Some(5), ..SetAttrs::default() };
-    block(world.fs.cut(&Cred::root(), NOW, world.f, &set, true)).expect("cut");
-    let all = [Intent::Written, Intent::Cut(5), Intent::Fence(fenced)];
+    block(world.fs.truncate(&Cred::root(), NOW, world.f, &set, true)).expect("cut");
+    let all = [Intent::Written, Intent::Truncate(5), Intent::Fence(fenced)];
     assert_eq!(world.fs.intents_of(world.f), Ok(all.to_vec()));
     // `forget` keeps an intent whose value differs from the value to be removed.
-    block(world.fs.forget(NOW, &[noted(world.f, Intent::Cut(4)), noted(world.f, Intent::Written)], false))
+    block(world.fs.remove_intents(NOW, &[noted(world.f, Intent::Truncate(4)), noted(world.f, Intent::Written)], false))
         .expect("forget");
     assert_eq!(world.fs.intents_of(world.f), Ok(all[1..].to_vec()));
     let listed = world.fs.intents(None, 100).expect("notes");
@@ -343,9 +343,9 @@ fn intents_are_kept_until_forgotten_and_deleted_with_their_file() {
     for pair in listed.windows(2) {
         assert_eq!(world.fs.intents(Some(pair[0]), 1), Ok(vec![pair[1]]));
     }
-    assert_eq!(block(world.fs.note(NOW, noted(world.a, Intent::Written))), Err(Status::WrongType));
-    assert_eq!(block(world.fs.note(NOW, noted(FileId(3000), Intent::Written))), Err(Status::Stale));
-    block(world.fs.note(NOW, noted(world.orphan, Intent::Written))).expect("note");
+    assert_eq!(block(world.fs.record_intent(NOW, noted(world.a, Intent::Written))), Err(Status::WrongType));
+    assert_eq!(block(world.fs.record_intent(NOW, noted(FileId(3000), Intent::Written))), Err(Status::Stale));
+    block(world.fs.record_intent(NOW, noted(world.orphan, Intent::Written))).expect("note");
     block(world.fs.reap(NOW, world.orphan)).expect("reap");
     assert_eq!(world.fs.intents_of(world.orphan), Ok(vec![]));
     assert_eq!(world.codes(), [""; 0]);
@@ -356,7 +356,7 @@ fn the_written_length_is_kept_until_a_truncate() {
     let world = World::new();
     let written = || Tail::from_value(world.get(&schema::tail_key(world.f)).expect("tail")).expect("tail").written;
     let root = Cred::root();
-    block(world.fs.note_write(&root, NOW, world.f, 50)).expect("write");
+    block(world.fs.record_write(&root, NOW, world.f, 50)).expect("write");
     assert_eq!(written(), 0, "nothing is known to be on a disk");
     block(world.fs.set_size(&root, NOW, world.f, 40, None)).expect("commit");
     assert_eq!((written(), world.fs.written(world.f)), (40, Ok(40)));

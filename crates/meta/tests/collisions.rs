@@ -9,9 +9,9 @@ mod disk;
 use block::block;
 use bytes::Bytes;
 use disk::Disk;
-use meta::engine::{Batch, Broken, Engine, Outcome, Pending, Standing, View, Write};
+use meta::engine::{Batch, Broken, Engine, Outcome, Pending, StoreStatus, View, Write};
 use meta::schema::{self, CookieKey, Dentry, Record, bucket};
-use meta::{Embedded, Format, How, Namespace, merge};
+use meta::{CreateMode, Embedded, Format, Namespace, merge};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
@@ -35,7 +35,7 @@ impl World {
         let format =
             Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: KEY, root_mode: 0o755, root_uid: 0, root_gid: 0 };
         let fs = block(Namespace::format(store.clone(), format)).expect("format");
-        let how = How::Guarded(SetAttrs::default());
+        let how = CreateMode::Guarded(SetAttrs::default());
         let made = block(fs.create(&Cred::root(), NOW, ROOT, b"other", &how, None)).expect("create");
         World { disk, store, fs, other: made.file.attrs.id }
     }
@@ -54,7 +54,7 @@ impl World {
     }
 
     async fn create(&self) -> Result<(), Status> {
-        let how = How::Guarded(SetAttrs::default());
+        let how = CreateMode::Guarded(SetAttrs::default());
         self.fs.create(&Cred::root(), NOW, ROOT, b"a", &how, None).await.map(drop)
     }
 
@@ -141,8 +141,8 @@ impl Engine for Late {
         }
         self.store.submit(batch)
     }
-    fn standing(&self) -> Standing {
-        self.store.standing()
+    fn status(&self) -> StoreStatus {
+        self.store.status()
     }
 }
 
@@ -160,7 +160,7 @@ fn a_name_created_between_plan_and_commit_is_seen() {
     };
     let late = Late { store: world.store.clone(), before: Mutex::new(Some(Box::new(before))) };
     let fs = Namespace::open(late).expect("open");
-    let how = How::Guarded(SetAttrs::default());
+    let how = CreateMode::Guarded(SetAttrs::default());
     let created = block(fs.create(&Cred::root(), NOW, ROOT, b"a", &how, None)).map(drop);
     assert_eq!(created, Err(Status::Exist));
     assert_eq!(world.cookie_of_a(), Some(World::cookie(0)));

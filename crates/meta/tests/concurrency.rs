@@ -9,7 +9,7 @@ use block::block;
 use bytes::Bytes;
 use disk::Disk;
 use meta::engine::Engine;
-use meta::{Embedded, Format, How, Memory, Namespace, SetXattr, merge};
+use meta::{CreateMode, Embedded, Format, Memory, Namespace, SetXattr, merge};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
@@ -49,7 +49,7 @@ fn plant<E: Engine>(fs: &Namespace<E>) -> Tree {
         tree.insert(path, made.attrs.id);
     }
     for (path, parent, name) in [("f", "", "f"), ("p/g", "p", "g")] {
-        let how = How::Guarded(mode(0o644));
+        let how = CreateMode::Guarded(mode(0o644));
         let made = block(fs.create(&cred, NOW, tree[parent], name.as_bytes(), &how, None)).expect("create");
         tree.insert(path, made.file.attrs.id);
     }
@@ -117,7 +117,7 @@ fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running
         let show = |a: &Attrs| format!("{:?} {:o} {} {} {}", a.kind, a.mode, a.nlink, a.size, a.change);
         Ok(match what {
             "create" => {
-                let made = fs.create(cred, NOW, tree[at], name, &How::Unchecked(mode(0o600)), None).await?;
+                let made = fs.create(cred, NOW, tree[at], name, &CreateMode::Unchecked(mode(0o600)), None).await?;
                 format!("{} {} {:?}", made.created, show(&made.file.attrs), made.dir)
             }
             "mkdir" => {
@@ -278,14 +278,14 @@ fn creates_do_not_conflict_and_fail_in_a_removed_directory() {
         let made = block(fs.mkdir(&cred, NOW, ROOT, b"d", &mode(0o755))).expect("mkdir");
         let dir = made.attrs.id;
         let barrier = Barrier::new(3);
-        let conflicts = fs.standing().counters.conflicts;
+        let conflicts = fs.status().counters.conflicts;
         let (created, removed) = std::thread::scope(|scope| {
             let creator = |prefix: u8| {
                 let (fs, cred, barrier) = (&fs, &cred, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
                     let create = |n: u8| {
-                        let how = How::Guarded(mode(0o644));
+                        let how = CreateMode::Guarded(mode(0o644));
                         block(fs.create(cred, NOW, dir, &[prefix, b'a' + n], &how, None)).map(drop)
                     };
                     (0..8).map(create).collect::<Vec<_>>()
@@ -310,7 +310,7 @@ fn creates_do_not_conflict_and_fail_in_a_removed_directory() {
             }
         }
         // Only creates and the removal of the directory conflict with each other, and each conflict costs one attempt.
-        assert!(fs.standing().counters.conflicts - conflicts <= 32);
+        assert!(fs.status().counters.conflicts - conflicts <= 32);
     }
 }
 
@@ -333,7 +333,7 @@ fn create_from_many_threads(store: Embedded) {
             scope.spawn(move || {
                 for n in 0..50 {
                     let name = format!("{thread}-{n}");
-                    let how = How::Guarded(mode(0o644));
+                    let how = CreateMode::Guarded(mode(0o644));
                     block(fs.create(&alice(), NOW, ROOT, name.as_bytes(), &how, None)).expect("create");
                 }
             });
@@ -341,7 +341,7 @@ fn create_from_many_threads(store: Embedded) {
     });
     let root = fs.getattr(ROOT).expect("root");
     assert_eq!((root.size, root.change), (400, 401));
-    assert_eq!(fs.standing().counters.conflicts, 0);
+    assert_eq!(fs.status().counters.conflicts, 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod disk;
 use disk::{Disk, Operation};
 use futures_util::future::join_all;
 use meta::engine::{Engine, Walk};
-use meta::{Embedded, Format, How, Layout, Namespace, SetXattr, Step, Stepper, check, merge};
+use meta::{CreateMode, Embedded, Format, Layout, Namespace, SetXattr, Step, Stepper, check, merge};
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
@@ -50,7 +50,7 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
     let done = match (what, id) {
         (0..4, _) => {
             let layout = Layout { kind: 1, body: vec![7; size % 100].into() };
-            fs.create(&cred, NOW, from, a, &How::Guarded(set), Some(&layout)).await.map(drop)
+            fs.create(&cred, NOW, from, a, &CreateMode::Guarded(set), Some(&layout)).await.map(drop)
         }
         (4, _) => fs.symlink(&cred, NOW, from, a, b, &set).await.map(drop),
         (5, _) => fs.mkdir(&cred, NOW, from, a, &set).await.map(drop),
@@ -75,7 +75,7 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
         (11, Ok(id)) => fs.setxattr(&cred, NOW, id, b, &vec![3; size], SetXattr::Either).await.map(drop),
         (12, Ok(id)) => fs.set_size(&cred, NOW, id, size as u64, None).await.map(drop),
         (13, Ok(id)) => {
-            let _ = fs.note_write(&cred, NOW, id, size as u64).await;
+            let _ = fs.record_write(&cred, NOW, id, size as u64).await;
             return None;
         }
         (14, _) => return fs.settle().await.is_ok().then(|| state.get()),
@@ -264,7 +264,7 @@ fn change_attributes_are_never_reused_after_a_crash() {
     let fs = drive(format, &mut stepper, || ()).expect("format");
     fs.begin(1);
     let told = |fs: &Namespace<Embedded>| fs.getattr(FileId::ROOT).expect("the root").change;
-    let set = How::Guarded(SetAttrs::default());
+    let set = CreateMode::Guarded(SetAttrs::default());
     let mut seen = vec![(disk.operations(), told(&fs))];
     for n in 0..24 {
         let name = format!("x{n}");

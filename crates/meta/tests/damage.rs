@@ -9,7 +9,7 @@ use block::block;
 use disk::Disk;
 use meta::engine::{Batch, Engine, Expect, Outcome, Unreadable, Walk, Write};
 use meta::schema::{self, Record};
-use meta::{Embedded, Fault, Format, How, Namespace, StoreError, merge};
+use meta::{CreateMode, Embedded, Fault, Format, Namespace, StoreError, merge};
 use proptest::prelude::*;
 use std::sync::Arc;
 use types::{Cred, FileId, Fsid, SetAttrs, Status, Timestamp};
@@ -29,7 +29,7 @@ fn namespace(disk: &Disk) -> (Arc<Embedded>, Namespace<Arc<Embedded>>) {
 }
 
 fn create(fs: &Namespace<Arc<Embedded>>, name: &[u8]) -> FileId {
-    let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
+    let how = CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
     block(fs.create(&Cred::root(), NOW, ROOT, name, &how, None)).expect("create").file.attrs.id
 }
 
@@ -93,8 +93,8 @@ fn only_requests_that_read_a_damaged_record_fail() {
     let expects = vec![Expect::NoneIn(key.clone(), [&key[..], &[0]].concat())];
     let outcome = store.submit(Batch { expects, ..Batch::default() }).wait();
     assert!(matches!(outcome, Outcome::Conflict(0)), "something is there");
-    assert!(store.standing().counters.corrupt > 0);
-    assert_eq!(store.standing().broken, None);
+    assert!(store.status().counters.corrupt > 0);
+    assert_eq!(store.status().broken, None);
 
     // A batch that overwrites the damaged record without reading it succeeds and repairs it.
     let writes = vec![(key, Write::Put(record))];

@@ -10,7 +10,7 @@ mod mutate;
 use block::block;
 use meta::dump::{BadDump, Decoder, DumpHead, Encoder, HEAD, restore};
 use meta::engine::{Engine, Walk};
-use meta::{DumpPart, Embedded, Format, How, Memory, Namespace};
+use meta::{CreateMode, DumpPart, Embedded, Format, Memory, Namespace};
 use types::{Cred, FileId, Fsid, SetAttrs, Status, StoreId, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 5, nanos: 0 };
@@ -106,7 +106,7 @@ async fn formatted<E: Engine>(engine: E) -> Namespace<E> {
 }
 
 async fn make(fs: &Namespace<impl Engine>, name: &str) -> Result<FileId, Status> {
-    let how = How::Guarded(SetAttrs::default());
+    let how = CreateMode::Guarded(SetAttrs::default());
     let made = fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &how, None).await?;
     Ok(made.file.attrs.id)
 }

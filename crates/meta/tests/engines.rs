@@ -236,7 +236,7 @@ fn a_store_without_a_thread_works_only_when_stepped() {
     let waiting = [put(), put()];
     assert_eq!(store.view().expect("view").get(b"key").expect("get"), None);
     assert!(is_ready(&stepper));
-    assert_eq!(stepper.step(NOW), Step::Window(2));
+    assert_eq!(stepper.step(NOW), Step::CommitGroup(2));
     assert!(waiting.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     let [left, late] = [put(), put()];
     drop(stepper);
@@ -257,5 +257,5 @@ fn a_view_is_a_stable_snapshot() {
     put(b"new");
     assert_eq!(view.get(b"key").expect("get").as_deref(), Some(&b"old"[..]));
     assert_eq!(store.view().expect("view").get(b"key").expect("get").as_deref(), Some(&b"new"[..]));
-    assert!(store.standing().bytes > 0);
+    assert!(store.status().bytes > 0);
 }

@@ -5,7 +5,7 @@ mod block;
 
 use block::block;
 use bytes::Bytes;
-use meta::{Format, How, Layout, Memory, Namespace, merge};
+use meta::{CreateMode, Format, Layout, Memory, Namespace, merge};
 use proptest::prelude::*;
 use types::{Cred, FileId, Fsid, SetAttrs, Status, Timestamp};
 
@@ -20,7 +20,7 @@ fn world() -> (Namespace<Memory>, FileId) {
     let format =
         Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: [3; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
     let fs = block(Namespace::format(Memory::new(merge), format)).expect("format");
-    let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
+    let how = CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
     let layout = layout().inline();
     let made = block(fs.create(&Cred::root(), NOW, FileId::ROOT, b"f", &how, Some(&layout))).expect("create");
     (fs, made.file.attrs.id)
@@ -86,7 +86,7 @@ proptest! {
                     }
                 }
                 Step::Grow(end) => {
-                    block(fs.note_write(&root, NOW, id, end)).expect("grow");
+                    block(fs.record_write(&root, NOW, id, end)).expect("grow");
                     flat.resize(flat.len().max(end as usize), 0);
                 }
                 Step::Leave => {

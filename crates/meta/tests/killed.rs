@@ -5,7 +5,7 @@
 mod block;
 
 use block::block;
-use meta::{Embedded, Format, How, Namespace, merge};
+use meta::{CreateMode, Embedded, Format, Namespace, merge};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -33,7 +33,7 @@ fn make_files(path: &Path) {
             scope.spawn(move || {
                 for n in 0.. {
                     let name = format!("{}-{thread}-{n}", std::process::id());
-                    let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
+                    let how = CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
                     block(fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &how, None)).expect("create");
                     // The thread flushes each line at once. If the parent process has ended, the write fails and the
                     // thread returns.

@@ -4,7 +4,7 @@
 mod block;
 
 use block::block;
-use meta::{How, Memory, Namespace, Rights, SetXattr, merge};
+use meta::{CreateMode, Memory, Namespace, Rights, SetXattr, merge};
 use types::{Cred, FileId, FileKind, Fsid, Renaming, SetAttrs, SetTime, Status, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
@@ -40,7 +40,7 @@ impl World {
     }
 
     fn file(&self, cred: &Cred, dir: FileId, name: &str, bits: u32) -> Result<FileId, Status> {
-        let how = How::Guarded(mode(bits));
+        let how = CreateMode::Guarded(mode(bits));
         block(self.fs.create(cred, NOW, dir, name.as_bytes(), &how, None)).map(|made| made.file.attrs.id)
     }
 
@@ -320,7 +320,7 @@ fn extended_attributes_need_the_permissions_of_the_mode() {
 fn new_files_belong_to_their_creator() {
     let world = World::new();
     let make = |cred: &Cred, name: &str, uid, gid| {
-        let how = How::Guarded(SetAttrs { uid, gid, ..mode(0o4755) });
+        let how = CreateMode::Guarded(SetAttrs { uid, gid, ..mode(0o4755) });
         let made = block(world.fs.create(cred, NOW, FileId::ROOT, name.as_bytes(), &how, None));
         made.map(|made| (made.file.attrs.uid, made.file.attrs.gid, made.file.attrs.mode))
     };

@@ -83,7 +83,7 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
         (Counts { files: 3 }.to_value(), "00000001 0000000000000003".into()),
         (NextId(4098).to_value(), "00000001 0000000000001002".into()),
         (Intent::Written.to_value(), "00000001 00000000".into()),
-        (Intent::Cut(258).to_value(), "00000001 00000001 0000000000000102".into()),
+        (Intent::Truncate(258).to_value(), "00000001 00000001 0000000000000102".into()),
         (Intent::Fence(Generation(3)).to_value(), "00000001 00000002 00000003".into()),
         (doomed.to_value(), format!("00000001 0000000000000009 00000005 {lay}")),
         (unused.to_value(), format!("00000001 0000000000000009 00000005 {lay}")),

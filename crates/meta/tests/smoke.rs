@@ -4,7 +4,7 @@
 mod block;
 
 use block::block;
-use meta::{Embedded, Format, How, Namespace, StoreError, merge};
+use meta::{CreateMode, Embedded, Format, Namespace, StoreError, merge};
 use types::{Cred, FileId, Fsid, Renaming, SetAttrs, Status, Timestamp};
 
 #[test]
@@ -15,7 +15,7 @@ fn a_created_file_exists_after_reopening() {
     let root = Cred::root();
     let format = Format { fsid: Fsid([1; 16]), now, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
     let fs = block(Namespace::format(Embedded::create(&path, [9; 16], merge).expect("store"), format)).expect("format");
-    let how = How::Guarded(SetAttrs { mode: Some(0o640), ..SetAttrs::default() });
+    let how = CreateMode::Guarded(SetAttrs { mode: Some(0o640), ..SetAttrs::default() });
     let made = block(fs.create(&root, now, FileId::ROOT, b"a", &how, None)).expect("create");
     assert!(made.created && made.dir.before < made.dir.after && made.dir.atomic);
     assert!(matches!(Embedded::open(&path, merge), Err(StoreError::InUse(_))));

@@ -10,7 +10,8 @@ use block::block;
 use disk::Disk;
 use meta::engine::{Batch, Engine, Expect, Outcome, Write};
 use meta::{
-    Embedded, Ending, Format, How, Layout, Namespace, OpenError, SetXattr, Step, StorageBackend, StoreError, merge,
+    CreateMode, Embedded, Ending, Format, Layout, Namespace, OpenError, SetXattr, Step, StorageBackend, StoreError,
+    merge,
 };
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -27,8 +28,8 @@ fn format() -> Format {
     Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: [3; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 }
 }
 
-fn new_file() -> How {
-    How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() })
+fn new_file() -> CreateMode {
+    CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() })
 }
 
 fn on(disk: &Disk) -> Result<Embedded, StoreError> {
@@ -108,7 +109,7 @@ fn old_and_unfinished_stores_are_refused() {
 }
 
 #[test]
-fn durable_batches_of_one_window_share_one_log_flush() {
+fn durable_batches_of_one_commit_group_share_one_log_flush() {
     let disk = Disk::default();
     let (store, mut stepper) =
         Embedded::stepped(disk.clone(), disk.log(1 << 20), [9; 16], merge, || None).expect("store");
@@ -119,11 +120,11 @@ fn durable_batches_of_one_window_share_one_log_flush() {
     };
     let second = Duration::from_secs(1);
     for n in 0..20 {
-        let window = [put(3 * n, true), put(3 * n + 1, false), put(3 * n + 2, true)];
+        let group = [put(3 * n, true), put(3 * n + 1, false), put(3 * n + 2, true)];
         stepper.step(second);
-        assert!(window.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
+        assert!(group.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     }
-    assert_eq!(disk.syncs(), (before.0, before.1 + 20), "one sync for each window, none of the store");
+    assert_eq!(disk.syncs(), (before.0, before.1 + 20), "one sync for each commit group, none of the store");
     // Batches that are not durable need no flush. A later `settle` makes both batches durable with one flush, and
     // another `settle` needs no flush.
     let flushes = [put(100, false), put(101, false)].map(|pending| {
@@ -138,7 +139,7 @@ fn durable_batches_of_one_window_share_one_log_flush() {
         assert!(matches!(settled.wait(), Outcome::Committed { .. }));
         assert_eq!(disk.syncs().1 - before.1, 21);
     }
-    let counters = store.standing().counters;
+    let counters = store.status().counters;
     assert_eq!((counters.flushes, counters.checkpoints, counters.batches), (21, 0, 64));
     // A checkpoint is due one second after the first batch. After one checkpoint, no other is due.
     assert_eq!(stepper.due(), Some(2 * second));
@@ -148,7 +149,7 @@ fn durable_batches_of_one_window_share_one_log_flush() {
     let after = disk.syncs();
     assert!(after.0 > before.0);
     assert_eq!((stepper.due(), stepper.step(9 * second), disk.syncs()), (None, Step::Idle, after));
-    assert_eq!(store.standing().counters.checkpoints, 1);
+    assert_eq!(store.status().counters.checkpoints, 1);
     // All changes are in the database, so closing the store needs no I/O.
     drop(store);
     assert_eq!((stepper.step(9 * second), disk.syncs()), (Step::Closed, after));
@@ -185,14 +186,14 @@ fn a_log_that_fills_early_grows() {
         let put = |part: u8| ([&n.to_be_bytes()[..], &[part]].concat(), Write::Put(value.clone()));
         let writes = (0..16).map(put).collect();
         let pending = store.submit(Batch { writes, durable: true, ..Batch::default() });
-        assert_eq!(stepper.step(Duration::ZERO), Step::Window(1));
+        assert_eq!(stepper.step(Duration::ZERO), Step::CommitGroup(1));
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
         let [_, log] = disk.contents();
         log.len() as u64 - 4096
     };
     let sizes: Vec<u64> = (0..24).map(&mut put).collect();
     assert_eq!((sizes[0], sizes[23]), (limits::META_LOG_BYTES, 4 * limits::META_LOG_BYTES));
-    assert!(store.standing().counters.checkpoints <= 3);
+    assert!(store.status().counters.checkpoints <= 3);
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn a_full_disk_refuses_creates_but_allows_removals() {
     assert_eq!(block(fs.remove(&root, NOW, FileId::ROOT, b"before")).map(drop), Err(Status::NoEnt));
     free.store(u64::MAX, Ordering::Relaxed);
     assert_eq!(create(b"after"), Ok(()));
-    assert_eq!(fs.standing().broken, None);
+    assert_eq!(fs.status().broken, None);
 }
 
 #[test]
@@ -257,11 +258,11 @@ fn removing_a_closed_file_deletes_it_in_the_same_batch() {
     block(fs.setxattr(&root, NOW, bare, b"x", b"1", SetXattr::Either)).expect("setxattr");
     block(fs.link(&root, NOW, bare, FileId::ROOT, b"linked")).expect("link");
     assert_eq!(remove(b"linked", true), (None, false, 1), "it has another name");
-    let before = fs.standing().counters.batches;
+    let before = fs.status().counters.batches;
     assert_eq!(remove(b"striped", true), (Some(Ending::Doomed), false, 0));
     assert_eq!(remove(b"bare", true), (Some(Ending::Whole), false, 0));
     assert_eq!(remove(b"open", false), (None, true, 0));
-    assert_eq!(fs.standing().counters.batches - before, 3);
+    assert_eq!(fs.status().counters.batches - before, 3);
     assert_eq!(fs.orphans(FileId(0), 10), Ok(vec![open]));
     assert_eq!(fs.doomed(FileId(0), 10).map(|all| all.iter().map(|one| one.id).collect()), Ok(vec![striped]));
     assert_eq!(fs.intents(None, 10).map(|all| all.iter().map(|noted| noted.file).collect()), Ok(vec![open]));
@@ -303,7 +304,7 @@ fn a_filling_disk_keeps_its_reserve_for_removals() {
     assert!(made > 1000, "{made} files in 20 MiB");
     // At least half of the reserve for removals must still be free.
     assert!(disk.free() > limits::META_RESERVE_BYTES / 2, "{} bytes left", disk.free());
-    assert_eq!(fs.standing().broken, None);
+    assert_eq!(fs.status().broken, None);
     assert!(fs.lookup(&root, FileId::ROOT, b"7").is_ok());
     assert_eq!(fs.readdir(&root, FileId::ROOT, 0, 10).map(|page| page.entries.len()), Ok(10));
     // The store refuses the same create again after it is closed and opened.
@@ -315,7 +316,7 @@ fn a_filling_disk_keeps_its_reserve_for_removals() {
     for n in 0..made / 2 {
         assert!(block(fs.remove(&root, NOW, FileId::ROOT, format!("{n}").as_bytes())).is_ok());
     }
-    assert_eq!(fs.standing().broken, None);
+    assert_eq!(fs.status().broken, None);
     // The database file does not shrink, so removals free no disk space. A larger disk allows further creates.
     disk.limit(limits::META_RESERVE_BYTES + (40 << 20));
     assert!(fill(&fs, made) > made);
@@ -369,7 +370,7 @@ fn a_disk_error_stops_the_store_for_good_and_loses_nothing() {
     disk.break_after(usize::MAX);
     assert_eq!(create(b"later"), Err(Status::Io));
     assert_eq!(fs.getattr(FileId::ROOT), Err(Status::Io));
-    assert!(fs.standing().broken.is_some_and(|broken| broken.to_string().contains("the disk is broken")));
+    assert!(fs.status().broken.is_some_and(|broken| broken.to_string().contains("the disk is broken")));
     drop(fs);
     let fs = Namespace::open(on(&disk.after_power_cut(|_| 0)).expect("store")).expect("open");
     assert!(fs.lookup(&root, FileId::ROOT, b"kept").is_ok());
@@ -382,15 +383,15 @@ fn unstable_size_changes_are_durable_after_settle() {
     let fs = block(Namespace::format(on(&disk).expect("store"), format())).expect("format");
     let root = Cred::root();
     let file = block(fs.create(&root, NOW, FileId::ROOT, b"f", &new_file(), None)).expect("create").file.attrs.id;
-    let flushes = fs.standing().counters.flushes;
+    let flushes = fs.status().counters.flushes;
     for end in 1..=50 {
-        let noted = block(fs.note_write(&root, NOW, file, end)).expect("note");
+        let noted = block(fs.record_write(&root, NOW, file, end)).expect("note");
         assert_eq!((noted.before.size, noted.after.size), (end - 1, end));
         assert_eq!(fs.getattr(file), Ok(noted.after));
     }
-    assert_eq!(fs.standing().counters.flushes, flushes);
+    assert_eq!(fs.status().counters.flushes, flushes);
     assert_eq!(block(fs.settle()), Ok(()));
-    assert_eq!(fs.standing().counters.flushes, flushes + 1);
+    assert_eq!(fs.status().counters.flushes, flushes + 1);
     let cut = Namespace::open(on(&disk.after_power_cut(|_| 0)).expect("store")).expect("open");
     assert_eq!(cut.getattr(file).map(|attrs| attrs.size), Ok(50));
 }
@@ -406,12 +407,12 @@ fn checkpoints_run_without_requests_when_callers_lead() {
     };
     // The first create also allocates a block of inode numbers, so run it before the counters are read.
     link(0);
-    let before = fs.standing().counters;
+    let before = fs.status().counters;
     (1..11).for_each(link);
-    let after = fs.standing().counters;
+    let after = fs.status().counters;
     assert_eq!((after.flushes - before.flushes, after.batches - before.batches), (10, 10));
     // Without further requests, the writer's thread makes a checkpoint when it is due.
-    while fs.standing().counters.checkpoints == before.checkpoints {
+    while fs.status().counters.checkpoints == before.checkpoints {
         std::thread::yield_now();
     }
     // These links exceed the size limit of the memtable, so the memtable moves into the database several times.
@@ -453,12 +454,12 @@ fn no_calling_thread_checkpoints_a_full_log() {
     let fs = block(Namespace::format(store.led_by_callers(), format())).expect("format");
     watched.1.lock().expect("threads").clear();
     let (root, target) = (Cred::root(), vec![b't'; 1000]);
-    let before = fs.standing().counters;
+    let before = fs.status().counters;
     for n in 0..500 {
         let made = block(fs.symlink(&root, NOW, FileId::ROOT, format!("{n}").as_bytes(), &target, &mode()));
         assert!(made.is_ok(), "{made:?}");
     }
-    assert!(fs.standing().counters.checkpoints > before.checkpoints, "the log is far too short");
+    assert!(fs.status().counters.checkpoints > before.checkpoints, "the log is far too short");
     let threads = watched.1.lock().expect("threads").clone();
     assert!(!threads.is_empty() && !threads.contains(&std::thread::current().id()));
 }
@@ -471,7 +472,7 @@ fn concurrent_creates_share_a_flush() {
     let how = new_file();
     let names: Vec<String> = (0..500).map(|n| format!("file-{n}")).collect();
     block(fs.create(&root, NOW, FileId::ROOT, b"first", &how, None)).expect("create");
-    let before = fs.standing().counters;
+    let before = fs.status().counters;
     disk.hold_syncs();
     // The sync of the first create's flush is blocked, so all other creates are queued.
     let creates = names.iter().map(|name| fs.create(&root, NOW, FileId::ROOT, name.as_bytes(), &how, None));
@@ -482,7 +483,7 @@ fn concurrent_creates_share_a_flush() {
     disk.release_syncs();
     let made = block(all);
     assert!(made.iter().all(Result::is_ok));
-    let after = fs.standing().counters;
+    let after = fs.status().counters;
     assert_eq!(after.batches - before.batches, 500);
     assert_eq!(after.conflicts, before.conflicts);
     // The first commit group contains the creates that were queued when it began, and the second one contains the rest.

@@ -115,22 +115,22 @@ mod tests {
     use std::sync::Mutex;
 
     /// A test job: every second pass fails, and after the fourth pass no further pass is due.
-    struct Moody {
+    struct FailingJob {
         calls: Arc<Mutex<Vec<&'static str>>>,
         passes: usize,
     }
 
-    impl Moody {
+    impl FailingJob {
         fn called(&self, name: &'static str) {
             self.calls.lock().unwrap().push(name);
         }
     }
 
-    impl Job for Moody {
+    impl Job for FailingJob {
         const NAME: &'static str = "a test";
 
         fn new(_: &Context) -> Self {
-            Moody { calls: Arc::default(), passes: 0 }
+            FailingJob { calls: Arc::default(), passes: 0 }
         }
 
         async fn due(&mut self) {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn passes_run_when_due_and_only_failures_are_handled() {
         let calls = Arc::<Mutex<Vec<_>>>::default();
-        assert_eq!(run(Moody { calls: calls.clone(), passes: 0 }).now_or_never(), None);
+        assert_eq!(run(FailingJob { calls: calls.clone(), passes: 0 }).now_or_never(), None);
         let twice = ["due", "pass", "due", "pass", "failed"];
         assert_eq!(*calls.lock().unwrap(), [&twice[..], &twice, &["due"]].concat());
     }

@@ -91,7 +91,7 @@ counters! {
     layout_faults,
     /// Device addresses that the mgr has sent to clients (GETDEVICEINFO).
     devices_told,
-    /// Write reports of iods (NEWS): objects that clients wrote without a report to the mgr.
+    /// Write reports of iods (WRITE_REPORTS): objects that clients wrote without a report to the mgr.
     news,
     /// Requests of iods for the length of a file (LENGTHS).
     lengths_asked,

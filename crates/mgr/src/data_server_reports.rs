@@ -1,4 +1,4 @@
-//! Reports of data servers: iods report the writes of kernel clients (NEWS), and request the lengths of files
+//! Reports of data servers: iods report the writes of kernel clients (WRITE_REPORTS), and request the lengths of files
 //! (LENGTHS).
 
 use crate::clock::now;
@@ -11,7 +11,7 @@ use net::task;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use types::{Generation, ObjectId, Status};
-use wire::native::{FileLength, Length, LengthQuestion, LengthsArgs, NewsArgs, Rights, STORE_OBJECT};
+use wire::native::{FileLength, Length, LengthQuestion, LengthsArgs, Rights, STORE_OBJECT, WriteReportsArgs};
 
 /// Starts two tasks that process the write reports and the length requests of an iod. The tasks end when the link to
 /// the iod is closed.
@@ -27,9 +27,9 @@ async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     let mut known = 0;
     loop {
         let cap = link.capability(STORE_OBJECT, Generation(0), Rights::ADMIN);
-        let Ok(news) = link.news(&NewsArgs { cap, known }).await else { return };
-        // Record all reports of a NEWS reply concurrently, so that they share one flush of the metadata store.
-        let heard = join_all(news.written.iter().map(|object| volume.written_at(*object, number))).await;
+        let Ok(reports) = link.write_reports(&WriteReportsArgs { cap, known }).await else { return };
+        // Record all reports of a WRITE_REPORTS reply concurrently, so that they share one flush of the metadata store.
+        let heard = join_all(reports.written.iter().map(|object| volume.written_at(*object, number))).await;
         add(&volume.counters.news, heard.len() as u64);
         if let Some(error) = heard.into_iter().find_map(Result::err) {
             // Leave `known` unchanged, so that the iod sends these reports again in its next reply.
@@ -37,7 +37,7 @@ async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         }
-        known = news.number;
+        known = reports.number;
     }
 }
 
@@ -65,7 +65,7 @@ impl Volume {
     /// request, and the returned length need not include it.
     fn known_length(&self, object: ObjectId, iod: u16) -> Option<FileLength> {
         let file = object.file;
-        if self.grants.written(file) || self.notes.is_untold(file) || self.notes.cut(file).is_some() {
+        if self.grants.written(file) || self.intents.is_unreported(file) || self.intents.truncation(file).is_some() {
             return None;
         }
         let info = self.regular(file).ok()?;

@@ -47,7 +47,7 @@ pub(crate) struct Rule {
     /// Layout policy of new files whose directories have no policy settings.
     pub(crate) policy: Policy,
     /// The policy settings that the mgr sends to clients: all settings that differ from the default policy.
-    pub(crate) told: Settings,
+    pub(crate) client_settings: Settings,
     /// The layout type that the mgr offers to kernel clients of this export.
     pub(crate) kernel_layout: KernelLayout,
     /// File length in bytes below which kernel clients use the mgr path; `None`: the stripe unit of the file.
@@ -129,7 +129,7 @@ impl Exports {
             privileged_ports: false,
             terms: Terms { read_only: true, ..Terms::default() },
             policy: Policy::default(),
-            told: Settings::default(),
+            client_settings: Settings::default(),
             kernel_layout: KernelLayout::None,
             mds_threshold: Some(0),
         };

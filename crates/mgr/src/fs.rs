@@ -6,7 +6,7 @@ use crate::clock::now;
 use crate::handle;
 use crate::volume::Volume;
 use bytes::Bytes;
-use meta::{ChangeInfo, How, SetXattr};
+use meta::{ChangeInfo, CreateMode, SetXattr};
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::*;
 use nfs::server::Server;
@@ -46,7 +46,7 @@ impl Files {
     /// its file is durable, because the client relies on this file after `Exist`.
     async fn in_the_way(&self, dir: FileId, name: &[u8], status: Status) -> Status {
         match status {
-            Status::Exist => self.0.notes.found_in_the_way(dir, name).await.err().unwrap_or(status),
+            Status::Exist => self.0.intents.settle_name(dir, name).await.err().unwrap_or(status),
             status => self.in_dir(dir, status),
         }
     }
@@ -135,7 +135,7 @@ impl FileSystem for Files {
     }
 
     async fn getattr(&self, ctx: &Ctx, file: FileId) -> Result<Attrs> {
-        self.0.notes.found(file, ctx.client).await?;
+        self.0.intents.found(file, ctx.client).await?;
         self.0.attrs(ctx, file).await
     }
 
@@ -180,7 +180,7 @@ impl FileSystem for Files {
         }
         let found = self.0.namespace.lookup(&ctx.cred, dir, name).map_err(|e| self.in_dir(dir, e))?;
         self.0.exports.passed(dir);
-        self.0.notes.found(found.id, ctx.client).await?;
+        self.0.intents.found(found.id, ctx.client).await?;
         Ok(found)
     }
 
@@ -232,9 +232,9 @@ impl FileSystem for Files {
         unsynced: bool,
     ) -> Result<Opened> {
         let how = match how {
-            OpenHow::Unchecked => How::Unchecked(set),
-            OpenHow::Guarded => How::Guarded(set),
-            OpenHow::Exclusive(verifier) => How::Exclusive(verifier.0, set),
+            OpenHow::Unchecked => CreateMode::Unchecked(set),
+            OpenHow::Guarded => CreateMode::Guarded(set),
+            OpenHow::Exclusive(verifier) => CreateMode::Exclusive(verifier.0, set),
         };
         let unsynced = unsynced || ctx.soon;
         let layout = self.0.layout_in(ctx.place, dir)?;
@@ -248,7 +248,7 @@ impl FileSystem for Files {
                 // A repeated exclusive create finds the file that the first create made. The directory is then
                 // unchanged.
                 if made.created && made.dir.before != made.dir.after {
-                    self.0.notes.made(made.file.attrs.id, unsynced.then_some(ctx.client));
+                    self.0.intents.made(made.file.attrs.id, unsynced.then_some(ctx.client));
                 } else if !(made.created && unsynced) {
                     // The file existed before this OPEN. Its creator may not have waited for durability, so wait now.
                     namespace.settle().await?;
@@ -440,8 +440,8 @@ impl FileSystem for Files {
         self.0.threshold(ctx, file, dir)
     }
 
-    fn policy(&self, ctx: &Ctx, file: FileId) -> Result<Option<Told>> {
-        self.0.told(ctx, file).map(Some)
+    fn policy(&self, ctx: &Ctx, file: FileId) -> Result<Option<PolicyText>> {
+        self.0.policy_text(ctx, file).map(Some)
     }
 
     async fn settle(&self) -> Result<Option<u64>> {

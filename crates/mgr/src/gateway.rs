@@ -9,7 +9,7 @@ use crate::dumps::Dumps;
 use crate::fs::NfsServer;
 use crate::local_socket_hint::LocalSocket;
 use crate::random::Random;
-use crate::refused_clients::{Asked, RefusedClients};
+use crate::refused_clients::{RefusedClients, RefusedRequest};
 use crate::{caller, status};
 use net::Address;
 use net::rpc::{CallContext, Refusal, Service};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use types::{FileId, limits};
 use wire::admin::{
-    self, CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, PlacementArgs, ScrubArgs, ScrubReply, Status,
+    self, CheckArgs, CheckReply, DumpArgs, DumpReply, LocalSocketArgs, PlacementArgs, ScrubArgs, ScrubReply, Status,
 };
 use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, CallHeader};
@@ -61,15 +61,15 @@ impl Gateway {
                 // The mgr keeps no state for clients that see no export, so it refuses them before the NFS server sees
                 // the request.
                 if view == View::NONE && exports.are_for_privileged_ports(seen) {
-                    self.mismatches.say(Asked::Port, peer.peer(), Instant::now());
+                    self.mismatches.log(RefusedRequest::Port, peer.peer(), Instant::now());
                     return Err(Refusal::Auth(AUTH_TOOWEAK));
                 } else if view == View::NONE {
                     return Err(Refusal::Auth(AUTH_REJECTEDCRED));
                 }
                 self.backchannel.seen(&context.peer);
                 self.server.fs().0.waited(context.arrived);
-                if let Some(asked) = Asked::by(body.clone()) {
-                    self.mismatches.say(asked, context.peer.peer(), Instant::now());
+                if let Some(request) = RefusedRequest::by(body.clone()) {
+                    self.mismatches.log(request, context.peer.peer(), Instant::now());
                 }
                 let random = self.random.next().map_err(|e| {
                     tracing::error!("the operating system returned no random numbers: {e}");
@@ -90,7 +90,7 @@ impl Gateway {
             }
             (NFS_V4, _) => Err(Refusal::ProcUnavail),
             (version, _) => {
-                self.mismatches.say(Asked::Version(version), context.peer.peer(), Instant::now());
+                self.mismatches.log(RefusedRequest::Version(version), context.peer.peer(), Instant::now());
                 Err(Refusal::ProgMismatch { low: NFS_V4, high: NFS_V4 })
             }
         }
@@ -156,14 +156,14 @@ impl Gateway {
                 };
                 Ok(reply.to_bytes().into())
             }
-            (admin::VERSION, admin::NEAR) => {
-                let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+            (admin::VERSION, admin::LOCAL_SOCKET) => {
+                let args = LocalSocketArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
                 let exports = &self.server.fs().0.exports;
                 Ok(self.local_socket.answer(&args, &context.peer, exports).to_bytes().into())
             }
-            (admin::VERSION, admin::NEAR_TO_ADMINISTER) => {
-                let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+            (admin::VERSION, admin::LOCAL_SOCKET_TO_ADMINISTER) => {
+                let args = LocalSocketArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
                 Ok(self.local_socket.answer_to_administer(&args, context.peer.peer()).to_bytes().into())
             }
@@ -195,7 +195,7 @@ impl Service for Gateway {
     fn reply_bound(&self, header: &CallHeader, body: &Reader) -> usize {
         match (header.program, header.procedure) {
             (NFS4_PROGRAM, NFSPROC4_COMPOUND) => reply_bound(&body.clone().rest()),
-            (admin::PROGRAM, admin::NEAR | admin::NEAR_TO_ADMINISTER) => limits::REPLY_SMALL,
+            (admin::PROGRAM, admin::LOCAL_SOCKET | admin::LOCAL_SOCKET_TO_ADMINISTER) => limits::REPLY_SMALL,
             // A reply of the admin program lists daemons, counters or findings, so it may be as long as one RPC record.
             (admin::PROGRAM, _) => limits::RECORD_MAX,
             _ => limits::REPLY_SMALL,

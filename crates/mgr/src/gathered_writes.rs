@@ -36,8 +36,8 @@ struct Inner {
     /// The files, ordered by the time at which their held bytes are due.
     due: BTreeSet<(Duration, FileId)>,
     bytes: usize,
-    /// Files whose writes the mgr must not hold, each with the number of its [`Bar`] guards.
-    barred: BTreeMap<FileId, u32>,
+    /// Files whose writes the mgr must not hold, each with the number of its [`GatheringBlock`] guards.
+    blocked: BTreeMap<FileId, u32>,
     failed: BTreeMap<FileId, Failed>,
 }
 
@@ -58,7 +58,7 @@ struct Held {
 struct Failed {
     why: Status,
     /// Clients that wrote the discarded bytes and have not received the error yet.
-    untold: BTreeSet<u64>,
+    unreported: BTreeSet<u64>,
 }
 
 /// A small write that the mgr may hold.
@@ -82,7 +82,7 @@ pub(crate) struct Taken {
 
 /// Total numbers of the held writes of all files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct Totals {
     pub(crate) files: usize,
     pub(crate) bytes: usize,
 }
@@ -110,7 +110,7 @@ impl GatheredWrites {
     /// under the lock of the table, so that no other task adds or removes held bytes between `may` and the addition.
     pub(crate) fn take(&self, file: FileId, small: Small<'_>, may: impl Fn() -> bool) -> Option<Taken> {
         let mut inner = self.inner();
-        if !may() || inner.barred.contains_key(&file) || inner.failed.contains_key(&file) {
+        if !may() || inner.blocked.contains_key(&file) || inner.failed.contains_key(&file) {
             return None;
         }
         let held = inner.files.get(&file);
@@ -138,9 +138,9 @@ impl GatheredWrites {
 
     /// Prevents the mgr from holding further writes of a file until the caller drops the returned guard. Bytes that the
     /// mgr already holds stay in memory.
-    pub(crate) fn bar(&self, file: FileId) -> Bar<'_> {
-        *self.inner().barred.entry(file).or_default() += 1;
-        Bar { gathered: self, file }
+    pub(crate) fn block_gathering(&self, file: FileId) -> GatheringBlock<'_> {
+        *self.inner().blocked.entry(file).or_default() += 1;
+        GatheringBlock { gathered: self, file }
     }
 
     /// Returns whether the mgr holds bytes of this range of the file, or has them in flight to the iods.
@@ -151,7 +151,7 @@ impl GatheredWrites {
     /// Removes the held bytes of a range of a file, so that the caller can write them to the iods. First waits until
     /// earlier bytes of the file in flight have arrived at the iods. Returns `None` if the mgr holds no bytes of this
     /// range.
-    pub(crate) async fn leave(&self, file: FileId, part: Part) -> Option<Leaving<'_>> {
+    pub(crate) async fn begin_flush(&self, file: FileId, part: Part) -> Option<Flush<'_>> {
         let lane = {
             let inner = self.inner();
             inner.files.get(&file).filter(|held| held.gather.meets(part))?.lane.clone()
@@ -160,7 +160,7 @@ impl GatheredWrites {
         let mut inner = self.inner();
         let runs = inner.files.get_mut(&file)?.gather.leave(part)?;
         inner.update(file);
-        Some(Leaving { gathered: self, file, runs, outcome: None, _turn: turn })
+        Some(Flush { gathered: self, file, runs, outcome: None, _turn: turn })
     }
 
     /// Returns up to `most` files whose held bytes are due. If the caller does not write these bytes, they are due
@@ -200,7 +200,7 @@ impl GatheredWrites {
     }
 
     /// Discards the held bytes of a deleted file.
-    pub(crate) fn gone(&self, file: FileId) {
+    pub(crate) fn deleted(&self, file: FileId) {
         let mut inner = self.inner();
         inner.failed.remove(&file);
         if let Some(held) = inner.files.remove(&file) {
@@ -211,20 +211,20 @@ impl GatheredWrites {
 
     /// Returns the error for held bytes that this client had written and the mgr has discarded. Returns each error
     /// once.
-    pub(crate) fn tell(&self, file: FileId, client: u64) -> Option<Status> {
+    pub(crate) fn take_error(&self, file: FileId, client: u64) -> Option<Status> {
         let mut inner = self.inner();
         let failed = inner.failed.get_mut(&file)?;
-        let why = failed.untold.remove(&client).then_some(failed.why);
-        if failed.untold.is_empty() {
+        let why = failed.unreported.remove(&client).then_some(failed.why);
+        if failed.unreported.is_empty() {
             inner.failed.remove(&file);
         }
         why
     }
 
     /// Returns the totals of the writes that the mgr holds now.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn totals(&self) -> Totals {
         let inner = self.inner();
-        Standing { files: inner.files.len(), bytes: inner.bytes }
+        Totals { files: inner.files.len(), bytes: inner.bytes }
     }
 }
 
@@ -251,32 +251,32 @@ impl Inner {
 
     fn fail(&mut self, file: FileId, why: Status) {
         let Some(held) = self.files.get(&file) else { return };
-        let untold = held.writers.clone();
+        let unreported = held.writers.clone();
         // Discard the recorded error of one file to limit the memory. The clients of this file notice the loss by the
         // changed write verifier.
         if self.failed.len() >= GATHER_FAILED_MAX {
             self.failed.pop_first();
         }
-        let failed = self.failed.entry(file).or_insert(Failed { why, untold: BTreeSet::new() });
+        let failed = self.failed.entry(file).or_insert(Failed { why, unreported: BTreeSet::new() });
         failed.why = why;
-        failed.untold.extend(untold);
+        failed.unreported.extend(unreported);
     }
 }
 
-/// Guard that prevents the mgr from holding writes of a file ([`GatheredWrites::bar`]).
+/// Guard that prevents the mgr from holding writes of a file ([`GatheredWrites::block_gathering`]).
 #[derive(Debug)]
-pub(crate) struct Bar<'a> {
+pub(crate) struct GatheringBlock<'a> {
     gathered: &'a GatheredWrites,
     file: FileId,
 }
 
-impl Drop for Bar<'_> {
+impl Drop for GatheringBlock<'_> {
     fn drop(&mut self) {
         let mut inner = self.gathered.inner();
-        if let Some(count) = inner.barred.get_mut(&self.file) {
+        if let Some(count) = inner.blocked.get_mut(&self.file) {
             *count -= 1;
             if *count == 0 {
-                inner.barred.remove(&self.file);
+                inner.blocked.remove(&self.file);
             }
         }
     }
@@ -285,7 +285,7 @@ impl Drop for Bar<'_> {
 /// Gathered bytes in flight to the iods. If this value is dropped before the outcome is recorded, the mgr holds the
 /// bytes again.
 #[derive(Debug)]
-pub(crate) struct Leaving<'a> {
+pub(crate) struct Flush<'a> {
     gathered: &'a GatheredWrites,
     file: FileId,
     pub(crate) runs: Vec<Run>,
@@ -295,7 +295,7 @@ pub(crate) struct Leaving<'a> {
     _turn: OwnedMutexGuard<()>,
 }
 
-impl Leaving<'_> {
+impl Flush<'_> {
     /// Records the outcome of the flush: the bytes have arrived at the iods, or the mgr discards them because of this
     /// error.
     pub(crate) fn end(mut self, outcome: Result<(), Status>) {
@@ -303,7 +303,7 @@ impl Leaving<'_> {
     }
 }
 
-impl Drop for Leaving<'_> {
+impl Drop for Flush<'_> {
     fn drop(&mut self) {
         let now = self.gathered.now();
         let mut inner = self.gathered.inner();
@@ -350,12 +350,12 @@ mod tests {
             }
         };
         assert_eq!(due.await, [FILE]);
-        let leaving = gathered.leave(FILE, Part::All).await.unwrap();
-        assert_eq!(leaving.runs[0].data, "abcd");
+        let flush = gathered.begin_flush(FILE, Part::All).await.unwrap();
+        assert_eq!(flush.runs[0].data, "abcd");
         assert!(gathered.meets(FILE, Part::All), "the write is in progress");
-        assert!(gathered.leave(FILE, Part::All).now_or_never().is_none(), "the second waits for the first");
-        leaving.end(Ok(()));
-        assert_eq!(gathered.standing(), Standing::default());
+        assert!(gathered.begin_flush(FILE, Part::All).now_or_never().is_none(), "the second waits for the first");
+        flush.end(Ok(()));
+        assert_eq!(gathered.totals(), Totals::default());
         assert!(gathered.inner().due.is_empty());
     }
 
@@ -363,24 +363,24 @@ mod tests {
     async fn an_abandoned_write_is_kept_and_a_failed_one_is_reported_once_to_each_writer() {
         let gathered = GatheredWrites::new(Duration::from_millis(2), 1 << 20);
         gathered.take(FILE, small(1, 0, b"aaaa"), || true).unwrap();
-        let leaving = gathered.leave(FILE, Part::All).await.unwrap();
+        let flush = gathered.begin_flush(FILE, Part::All).await.unwrap();
         gathered.take(FILE, small(2, 1, b"b"), || true).unwrap();
-        drop(leaving);
-        let leaving = gathered.leave(FILE, Part::All).await.unwrap();
-        let bytes: Vec<u8> = leaving.runs.iter().flat_map(|run| run.data.to_vec()).collect();
+        drop(flush);
+        let flush = gathered.begin_flush(FILE, Part::All).await.unwrap();
+        let bytes: Vec<u8> = flush.runs.iter().flat_map(|run| run.data.to_vec()).collect();
         assert_eq!(bytes, b"abaa");
-        leaving.end(Err(Status::NoSpc));
+        flush.end(Err(Status::NoSpc));
         assert_eq!(
             gathered.take(FILE, small(1, 0, b"a"), || true),
             None,
             "the next write is sent at once, so that its error is reported at once"
         );
-        assert_eq!(gathered.tell(FILE, 3), None);
-        assert_eq!((gathered.tell(FILE, 1), gathered.tell(FILE, 1)), (Some(Status::NoSpc), None));
-        assert_eq!((gathered.tell(FILE, 2), gathered.tell(FILE, 2)), (Some(Status::NoSpc), None));
+        assert_eq!(gathered.take_error(FILE, 3), None);
+        assert_eq!((gathered.take_error(FILE, 1), gathered.take_error(FILE, 1)), (Some(Status::NoSpc), None));
+        assert_eq!((gathered.take_error(FILE, 2), gathered.take_error(FILE, 2)), (Some(Status::NoSpc), None));
         assert!(gathered.take(FILE, small(1, 0, b"a"), || true).is_some());
-        gathered.gone(FILE);
-        assert_eq!(gathered.standing(), Standing::default());
+        gathered.deleted(FILE);
+        assert_eq!(gathered.totals(), Totals::default());
     }
 
     #[test]
@@ -389,11 +389,11 @@ mod tests {
         let mut held = 0;
         for file in 0..1000 {
             held += u32::from(gathered.take(FileId(file), small(1, 0, &[1; 1000]), || true).is_some());
-            assert!(gathered.standing().bytes <= 100_000);
+            assert!(gathered.totals().bytes <= 100_000);
         }
         assert!((50..100).contains(&held), "{held}");
-        gathered.files().into_iter().for_each(|file| gathered.gone(file));
-        let (one, other) = (gathered.bar(FILE), gathered.bar(FILE));
+        gathered.files().into_iter().for_each(|file| gathered.deleted(file));
+        let (one, other) = (gathered.block_gathering(FILE), gathered.block_gathering(FILE));
         drop(one);
         assert_eq!(gathered.take(FILE, small(1, 0, b"a"), || true), None);
         drop(other);
@@ -406,10 +406,10 @@ mod tests {
         let gathered = GatheredWrites::new(Duration::from_millis(2), 1 << 20);
         for file in 0..2 * GATHER_FAILED_MAX as u64 {
             gathered.take(FileId(file), small(1, 0, b"a"), || true).unwrap();
-            let leaving = gathered.leave(FileId(file), Part::All).now_or_never().flatten().unwrap();
-            leaving.end(Err(Status::Io));
+            let flush = gathered.begin_flush(FileId(file), Part::All).now_or_never().flatten().unwrap();
+            flush.end(Err(Status::Io));
         }
         assert_eq!(gathered.inner().failed.len(), GATHER_FAILED_MAX);
-        assert_eq!(gathered.standing(), Standing::default());
+        assert_eq!(gathered.totals(), Totals::default());
     }
 }

@@ -24,7 +24,7 @@ struct Grant {
     silent: bool,
     /// Whether another client has truncated the file since this client got the layout. The truncation may have removed
     /// parts of a write in flight.
-    cut: bool,
+    truncated: bool,
 }
 
 impl Grants {
@@ -32,7 +32,7 @@ impl Grants {
     pub(crate) fn granted(&self, file: FileId, client: u64, silent: bool) {
         let mut map = self.map();
         let grant = map.entry(file).or_default().entry(client).or_default();
-        *grant = Grant { committed: false, silent: grant.silent || silent, cut: grant.cut };
+        *grant = Grant { committed: false, silent: grant.silent || silent, truncated: grant.truncated };
     }
 
     /// Records that the mgr grants a read layout to a client. `foreign`: the layout is of a type for kernel clients.
@@ -65,16 +65,16 @@ impl Grants {
     }
 
     /// Records in the write layouts of all other clients that this client truncates the file.
-    pub(crate) fn cut_by(&self, file: FileId, client: u64) {
+    pub(crate) fn truncated_by(&self, file: FileId, client: u64) {
         let mut map = self.map();
         let others = map.get_mut(&file).into_iter().flatten().filter(|(other, _)| **other != client);
-        others.for_each(|(_, grant)| grant.cut = true);
+        others.for_each(|(_, grant)| grant.truncated = true);
     }
 
     /// Returns whether another client has truncated the file since this client got its write layout. The truncation may
     /// have removed bytes that this client later reports as written.
-    pub(crate) fn is_cut(&self, file: FileId, client: u64) -> bool {
-        self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.cut)
+    pub(crate) fn is_truncated(&self, file: FileId, client: u64) -> bool {
+        self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.truncated)
     }
 
     /// Records that a client has reported all its writes under its write layout.
@@ -163,18 +163,18 @@ mod tests {
     #[test]
     fn a_truncate_by_another_client_is_remembered_until_the_layout_ends() {
         let (grants, file) = (Grants::default(), FileId(5));
-        grants.cut_by(file, 1);
+        grants.truncated_by(file, 1);
         grants.granted(file, 1, false);
         grants.granted(file, 2, false);
-        assert!(!grants.is_cut(file, 1));
-        grants.cut_by(file, 1);
-        assert!(grants.is_cut(file, 2) && !grants.is_cut(file, 1));
+        assert!(!grants.is_truncated(file, 1));
+        grants.truncated_by(file, 1);
+        assert!(grants.is_truncated(file, 2) && !grants.is_truncated(file, 1));
         grants.committed(file, 2);
         grants.granted(file, 2, false);
-        assert!(grants.is_cut(file, 2), "a write that was in progress may still be in progress");
+        assert!(grants.is_truncated(file, 2), "a write that was in progress may still be in progress");
         grants.gone(file, 2);
         grants.granted(file, 2, false);
-        assert!(!grants.is_cut(file, 2));
+        assert!(!grants.is_truncated(file, 2));
     }
 
     #[test]

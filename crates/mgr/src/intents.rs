@@ -6,7 +6,7 @@
 //! after a crash, only files with this intent may have a wrong size. The objects of every other file end within the
 //! size of the file.
 
-use meta::schema::{Intent, Noted};
+use meta::schema::{FileIntent, Intent};
 use meta::{Embedded, Namespace};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ struct Inner {
     /// Files that no client has begun to write, and whose creator did not wait for durability. The creation and the
     /// intent of such a file may not be durable yet.
     unsynced: HashMap<FileId, Unsynced>,
-    cuts: HashMap<FileId, Cut>,
+    truncations: HashMap<FileId, Truncation>,
     fences: HashMap<FileId, Generation>,
     /// For each file, the number of writes in progress. Until this number is 0, reports about the size of the file are
     /// incomplete.
@@ -47,31 +47,31 @@ struct Inner {
     /// Number of the last failure of any file. The next failure gets the next number.
     last_failure: u64,
     /// Intents of completed work that the mgr has to remove from the store.
-    done: Vec<Noted>,
+    done: Vec<FileIntent>,
 }
 
 /// A truncation of a file that some of its objects may not have executed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Cut {
+pub(crate) enum Truncation {
     /// The namespace has stored this size of the file in bytes, and the intent of the truncation.
     To(u64),
     /// The task that requested the truncation was cancelled before the namespace confirmed or refused the intent. So
     /// the mgr does not know whether the intent is stored.
-    Perhaps,
+    Unknown,
 }
 
 /// For a file with the intent `Written`: which clients may have written the file without a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Written {
     /// The possible writers are clients of this start of the mgr. Some of them may still write.
-    Now,
+    Active,
     /// The mgr can no longer get a report from some writers. The writes of these clients may still be in flight.
-    Before,
+    Unfenced,
     /// The mgr can no longer get a report from some writers. Every iod refuses the writes of these clients in flight,
     /// or will refuse them once a pending fence has reached all iods.
     Fenced,
     /// All writers have reported all bytes that they wrote, so the mgr removes the intent.
-    Told,
+    Reported,
 }
 
 /// A file whose creator did not wait until the creation was durable.
@@ -85,10 +85,10 @@ struct Unsynced {
 
 /// Number of files for each kind of intent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Counted {
+pub(crate) struct Counts {
     pub(crate) written: usize,
-    pub(crate) left: usize,
-    pub(crate) cuts: usize,
+    pub(crate) lost_writers: usize,
+    pub(crate) truncations: usize,
     pub(crate) fences: usize,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Counted {
 /// may have changed some objects. The mgr then queries the iods for the size of the file.
 #[derive(Debug)]
 pub(crate) struct Writing<'a> {
-    notes: &'a Intents,
+    intents: &'a Intents,
     file: FileId,
     whole: bool,
 }
@@ -111,9 +111,9 @@ impl Writing<'_> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if !self.whole {
-            self.notes.left(self.file);
+            self.intents.lose_writer(self.file);
         }
-        let mut inner = self.notes.inner();
+        let mut inner = self.intents.inner();
         if !self.whole {
             inner.failed(self.file);
         }
@@ -146,14 +146,14 @@ impl Inner {
         let fencing = self.fences.contains_key(&file);
         let Some(written) = self.written.get_mut(&file) else { return false };
         *written = match *written {
-            Written::Before => Written::Before,
+            Written::Unfenced => Written::Unfenced,
             Written::Fenced if fencing => Written::Fenced,
-            Written::Fenced if goes_on => Written::Now,
+            Written::Fenced if goes_on => Written::Active,
             written if goes_on => written,
             _ if fencing => Written::Fenced,
-            _ => Written::Told,
+            _ => Written::Reported,
         };
-        *written == Written::Told && !goes_on
+        *written == Written::Reported && !goes_on
     }
 }
 
@@ -166,10 +166,10 @@ impl Intents {
             let page = namespace.intents(after, PAGE)?;
             let Some(last) = page.last() else { break };
             after = Some(*last);
-            for Noted { file, intent } in page {
+            for FileIntent { file, intent } in page {
                 match intent {
-                    Intent::Written => drop(inner.written.insert(file, Written::Before)),
-                    Intent::Cut(size) => drop(inner.cuts.insert(file, Cut::To(size))),
+                    Intent::Written => drop(inner.written.insert(file, Written::Unfenced)),
+                    Intent::Truncate(size) => drop(inner.truncations.insert(file, Truncation::To(size))),
                     Intent::Fence(generation) => drop(inner.fences.insert(file, generation)),
                 }
             }
@@ -186,7 +186,7 @@ impl Intents {
     /// the client, if it does not wait for durability. Neither the file nor the intent is durable then.
     pub(crate) fn made(&self, file: FileId, unsynced_by: Option<u64>) {
         let mut inner = self.inner();
-        inner.written.insert(file, Written::Now);
+        inner.written.insert(file, Written::Active);
         if let Some(client) = unsynced_by {
             inner.unsynced.insert(file, Unsynced { maker: client, settled: false });
         }
@@ -213,12 +213,12 @@ impl Intents {
 
     /// Returns whether no client can have begun to write the file since its creation, so that no iod has bytes of the
     /// file.
-    pub(crate) fn is_untouched(&self, file: FileId) -> bool {
+    pub(crate) fn is_unwritten(&self, file: FileId) -> bool {
         self.inner().unsynced.contains_key(&file)
     }
 
     /// Waits until the creation of the file with this name is durable, whichever client created the file.
-    pub(crate) async fn found_in_the_way(&self, dir: FileId, name: &[u8]) -> Result<(), Status> {
+    pub(crate) async fn settle_name(&self, dir: FileId, name: &[u8]) -> Result<(), Status> {
         if self.inner().unsynced.is_empty() {
             return Ok(());
         }
@@ -236,41 +236,41 @@ impl Intents {
     /// until the namespace has the new size, or until the layout grant is recorded.
     pub(crate) async fn writing(&self, file: FileId) -> Result<Writing<'_>, Status> {
         *self.inner().writers.entry(file).or_default() += 1;
-        let writing = Writing { notes: self, file, whole: false };
-        self.note_writing(file).await?;
+        let writing = Writing { intents: self, file, whole: false };
+        self.store_writing(file).await?;
         Ok(writing)
     }
 
-    async fn note_writing(&self, file: FileId) -> Result<(), Status> {
-        let noted = |inner: &mut Inner| {
+    async fn store_writing(&self, file: FileId) -> Result<(), Status> {
+        let is_stored = |inner: &mut Inner| {
             match inner.unsynced.get(&file) {
                 Some(made) if !made.settled => return false,
                 Some(_) => drop(inner.unsynced.remove(&file)),
                 None => {}
             }
             let written = inner.written.get_mut(&file);
-            let told = written.map(|written| match written {
-                Written::Told => *written = Written::Now,
+            let reported = written.map(|written| match written {
+                Written::Reported => *written = Written::Active,
                 // Leave the state unchanged: other clients also wrote the file, so the mgr measures the file in any
                 // case.
-                Written::Before | Written::Fenced | Written::Now => {}
+                Written::Unfenced | Written::Fenced | Written::Active => {}
             });
-            told.is_some()
+            reported.is_some()
         };
-        if noted(&mut self.inner()) {
+        if is_stored(&mut self.inner()) {
             return Ok(());
         }
         let _shared = self.forgetting.read().await;
-        if noted(&mut self.inner()) {
+        if is_stored(&mut self.inner()) {
             return Ok(());
         }
         // The flush that makes this intent durable also makes all earlier changes durable, including the creation of
         // the file.
-        self.namespace.note(now(), Noted { file, intent: Intent::Written }).await?;
+        self.namespace.record_intent(now(), FileIntent { file, intent: Intent::Written }).await?;
         let mut inner = self.inner();
         inner.unsynced.remove(&file);
-        if !noted(&mut inner) {
-            inner.written.insert(file, Written::Now);
+        if !is_stored(&mut inner) {
+            inner.written.insert(file, Written::Active);
         }
         Ok(())
     }
@@ -278,10 +278,10 @@ impl Intents {
     /// Records that a client has reported all its writes of the file. `held` returns whether another client holds a
     /// write layout. If the mgr cannot get reports from some writers, the intent stays until the mgr has measured the
     /// file.
-    pub(crate) fn told(&self, file: FileId, held: impl FnOnce() -> bool) {
+    pub(crate) fn reported(&self, file: FileId, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
-        let left = matches!(inner.written.get(&file), Some(Written::Before | Written::Fenced));
-        if !left && inner.known(file, held) {
+        let lost = matches!(inner.written.get(&file), Some(Written::Unfenced | Written::Fenced));
+        if !lost && inner.known(file, held) {
             self.done.notify_one();
         }
     }
@@ -304,9 +304,9 @@ impl Intents {
 
     /// Records that a writer disappeared while its writes may be in flight. The mgr fences the file and then measures
     /// it.
-    fn left(&self, file: FileId) {
+    fn lose_writer(&self, file: FileId) {
         if let Some(written) = self.inner().written.get_mut(&file) {
-            *written = Written::Before;
+            *written = Written::Unfenced;
         }
     }
 
@@ -318,29 +318,29 @@ impl Intents {
     pub(crate) fn abandoned(&self, file: FileId, revoked: bool) {
         let mut inner = self.inner();
         match inner.written.get_mut(&file) {
-            Some(written) if revoked => *written = Written::Before,
-            Some(written @ (Written::Now | Written::Told)) => *written = Written::Fenced,
-            None | Some(Written::Before | Written::Fenced) => {}
+            Some(written) if revoked => *written = Written::Unfenced,
+            Some(written @ (Written::Active | Written::Reported)) => *written = Written::Fenced,
+            None | Some(Written::Unfenced | Written::Fenced) => {}
         }
         inner.failed(file);
     }
 
     /// Records that an iod did not reply with the size of its object, so that the mgr measures the file later.
     pub(crate) fn unknown(&self, file: FileId) {
-        if let Some(written @ (Written::Now | Written::Told)) = self.inner().written.get_mut(&file) {
+        if let Some(written @ (Written::Active | Written::Reported)) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
         }
     }
 
     /// Returns whether unfenced writes may be in flight from clients that can no longer report them to the mgr.
-    pub(crate) fn is_exposed(&self, file: FileId) -> bool {
-        self.inner().written.get(&file) == Some(&Written::Before)
+    pub(crate) fn is_unfenced(&self, file: FileId) -> bool {
+        self.inner().written.get(&file) == Some(&Written::Unfenced)
     }
 
     /// Records that every iod will refuse the writes in flight, because of the stored fence, or because no iod has
     /// bytes of the file. The caller holds the file's lock, so that no write of this start of the mgr is in flight.
     pub(crate) fn covered(&self, file: FileId) {
-        if let Some(written @ Written::Before) = self.inner().written.get_mut(&file) {
+        if let Some(written @ Written::Unfenced) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
         }
     }
@@ -351,81 +351,81 @@ impl Intents {
         let mut inner = self.inner();
         if failure.is_some()
             && inner.failures.get(&file).copied() == failure
-            && let Some(written @ Written::Before) = inner.written.get_mut(&file)
+            && let Some(written @ Written::Unfenced) = inner.written.get_mut(&file)
         {
             *written = Written::Fenced;
         }
     }
 
     /// Loads the intent that a repair of the namespace may have stored for a file.
-    pub(crate) fn look_again(&self, file: FileId) -> Result<(), Status> {
+    pub(crate) fn reload(&self, file: FileId) -> Result<(), Status> {
         if self.namespace.intents_of(file)?.contains(&Intent::Written) {
-            self.inner().written.insert(file, Written::Before);
+            self.inner().written.insert(file, Written::Unfenced);
         }
         Ok(())
     }
 
     /// Returns whether the objects may reach beyond the reported size of the file because of clients that can no longer
     /// report their writes.
-    pub(crate) fn is_left(&self, file: FileId) -> bool {
-        matches!(self.inner().written.get(&file), Some(Written::Before | Written::Fenced))
+    pub(crate) fn has_lost_writers(&self, file: FileId) -> bool {
+        matches!(self.inner().written.get(&file), Some(Written::Unfenced | Written::Fenced))
     }
 
     /// Returns whether a client may have written the file without a complete report, so that the namespace may not have
     /// the final size.
-    pub(crate) fn is_untold(&self, file: FileId) -> bool {
-        self.inner().written.get(&file).is_some_and(|written| *written != Written::Told)
+    pub(crate) fn is_unreported(&self, file: FileId) -> bool {
+        self.inner().written.get(&file).is_some_and(|written| *written != Written::Reported)
     }
 
     /// Returns the files with the intent `Written` whose writers have not reported all writes.
-    pub(crate) fn untold(&self) -> Vec<FileId> {
+    pub(crate) fn unreported(&self) -> Vec<FileId> {
         let inner = self.inner();
-        let untold = inner.written.iter().filter(|(_, written)| **written != Written::Told);
-        let mut files: Vec<FileId> = untold.map(|(file, _)| *file).collect();
+        let unreported = inner.written.iter().filter(|(_, written)| **written != Written::Reported);
+        let mut files: Vec<FileId> = unreported.map(|(file, _)| *file).collect();
         files.sort_unstable();
         files
     }
 
     /// Returns the truncation of a file that some objects may not have executed yet.
-    pub(crate) fn cut(&self, file: FileId) -> Option<Cut> {
-        self.inner().cuts.get(&file).copied()
+    pub(crate) fn truncation(&self, file: FileId) -> Option<Truncation> {
+        self.inner().truncations.get(&file).copied()
     }
 
     /// Returns every file with an unfinished truncation.
-    pub(crate) fn cuts(&self) -> Vec<FileId> {
-        let mut files: Vec<FileId> = self.inner().cuts.keys().copied().collect();
+    pub(crate) fn truncations(&self) -> Vec<FileId> {
+        let mut files: Vec<FileId> = self.inner().truncations.keys().copied().collect();
         files.sort_unstable();
         files
     }
 
     /// Records that the caller is about to store the intent of a truncation. Until the caller records the outcome, no
     /// operation may extend the file. The caller holds the file's lock.
-    pub(crate) fn cutting(&self, file: FileId) {
-        self.inner().cuts.insert(file, Cut::Perhaps);
+    pub(crate) fn truncating(&self, file: FileId) {
+        self.inner().truncations.insert(file, Truncation::Unknown);
     }
 
-    /// Records the outcome of a truncation that [`Self::cutting`] announced: the namespace has stored an intent to
+    /// Records the outcome of a truncation that [`Self::truncating`] announced: the namespace has stored an intent to
     /// truncate to `size`, or no intent (`None`).
-    pub(crate) fn cut_noted(&self, file: FileId, size: Option<u64>) {
+    pub(crate) fn record_truncation(&self, file: FileId, size: Option<u64>) {
         match size {
-            Some(size) => self.inner().cuts.insert(file, Cut::To(size)),
-            None => self.inner().cuts.remove(&file),
+            Some(size) => self.inner().truncations.insert(file, Truncation::To(size)),
+            None => self.inner().truncations.remove(&file),
         };
     }
 
     /// Removes the intent of a finished truncation durably, so that the next start of the mgr does not truncate bytes
     /// that clients write after it. The caller holds the file's lock.
-    pub(crate) async fn cut_done(&self, file: FileId, size: u64) -> Result<(), Status> {
-        self.namespace.forget(now(), &[Noted { file, intent: Intent::Cut(size) }], true).await?;
-        self.inner().cuts.remove(&file);
+    pub(crate) async fn finish_truncation(&self, file: FileId, size: u64) -> Result<(), Status> {
+        self.namespace.remove_intents(now(), &[FileIntent { file, intent: Intent::Truncate(size) }], true).await?;
+        self.inner().truncations.remove(&file);
         Ok(())
     }
 
     /// Records that the namespace has stored the intent of a fence.
-    pub(crate) fn fence_noted(&self, file: FileId, generation: Generation) {
+    pub(crate) fn record_fence(&self, file: FileId, generation: Generation) {
         let mut inner = self.inner();
-        let noted = inner.fences.entry(file).or_insert(generation);
-        *noted = (*noted).max(generation);
+        let stored = inner.fences.entry(file).or_insert(generation);
+        *stored = (*stored).max(generation);
     }
 
     /// Returns whether some iod may not have executed a fence of the file.
@@ -441,32 +441,32 @@ impl Intents {
     }
 
     /// Records that every iod of the file refuses capabilities of generations before `generation`.
-    pub(crate) fn fence_done(&self, file: FileId, generation: Generation) {
+    pub(crate) fn finish_fence(&self, file: FileId, generation: Generation) {
         let mut inner = self.inner();
         if inner.fences.get(&file) == Some(&generation) {
             inner.fences.remove(&file);
-            inner.done.push(Noted { file, intent: Intent::Fence(generation) });
+            inner.done.push(FileIntent { file, intent: Intent::Fence(generation) });
             self.done.notify_one();
         }
     }
 
     /// Removes all intents of a deleted file from memory. The namespace has removed them together with the file.
-    pub(crate) fn gone(&self, file: FileId) {
+    pub(crate) fn deleted(&self, file: FileId) {
         let mut inner = self.inner();
         inner.written.remove(&file);
         inner.failures.remove(&file);
         inner.unsynced.remove(&file);
-        inner.cuts.remove(&file);
+        inner.truncations.remove(&file);
         inner.fences.remove(&file);
     }
 
     /// Returns the number of files for each kind of intent.
-    pub(crate) fn counted(&self) -> Counted {
+    pub(crate) fn counts(&self) -> Counts {
         let inner = self.inner();
-        Counted {
+        Counts {
             written: inner.written.len(),
-            left: inner.written.values().filter(|w| matches!(w, Written::Before | Written::Fenced)).count(),
-            cuts: inner.cuts.len(),
+            lost_writers: inner.written.values().filter(|w| matches!(w, Written::Unfenced | Written::Fenced)).count(),
+            truncations: inner.truncations.len(),
             fences: inner.fences.len(),
         }
     }
@@ -485,20 +485,20 @@ impl Intents {
             let Inner { written, failures, unsynced, done, .. } = &mut *inner;
             let mut done = std::mem::take(done);
             written.retain(|file, written| {
-                let told = *written == Written::Told;
-                if told {
+                let reported = *written == Written::Reported;
+                if reported {
                     failures.remove(file);
                     unsynced.remove(file);
-                    done.push(Noted { file: *file, intent: Intent::Written });
+                    done.push(FileIntent { file: *file, intent: Intent::Written });
                 }
-                !told
+                !reported
             });
             done
         };
         if done.is_empty() {
             return Ok(());
         }
-        self.namespace.forget(now(), &done, false).await
+        self.namespace.remove_intents(now(), &done, false).await
     }
 }
 
@@ -537,7 +537,7 @@ mod tests {
         }
     }
 
-    async fn notes(dir: &std::path::Path) -> Intents {
+    async fn intents(dir: &std::path::Path) -> Intents {
         let engine = Embedded::create(&dir.join("store"), [3; 16], meta::merge).unwrap();
         let (fsid, cookie_key) = (types::Fsid([1; 16]), [7; 16]);
         let format = Format { fsid, now: now(), cookie_key, root_mode: 0o755, root_uid: 0, root_gid: 0 };
@@ -547,121 +547,121 @@ mod tests {
     #[tokio::test]
     async fn a_size_measured_before_a_failed_write_is_not_final() {
         let dir = tempfile::tempdir().unwrap();
-        let (notes, file) = (notes(dir.path()).await, FileId(9));
-        notes.made(file, None);
-        let writing = notes.writing(file).await.unwrap();
-        let begun = notes.last_failure(file);
+        let (intents, file) = (intents(dir.path()).await, FileId(9));
+        intents.made(file, None);
+        let writing = intents.writing(file).await.unwrap();
+        let begun = intents.last_failure(file);
         drop(writing);
-        notes.covered(file);
-        notes.measured(file, begun, || false);
-        assert!(notes.is_left(file), "an iod may have been measured before the write arrived");
-        notes.measured(file, notes.last_failure(file), || false);
-        assert!(!notes.is_left(file) && notes.untold().is_empty());
+        intents.covered(file);
+        intents.measured(file, begun, || false);
+        assert!(intents.has_lost_writers(file), "an iod may have been measured before the write arrived");
+        intents.measured(file, intents.last_failure(file), || false);
+        assert!(!intents.has_lost_writers(file) && intents.unreported().is_empty());
     }
 
     #[tokio::test]
     async fn the_size_after_an_abandoned_layout_is_measured_despite_reports_of_other_clients() {
         let dir = tempfile::tempdir().unwrap();
-        let (notes, file) = (notes(dir.path()).await, FileId(9));
-        notes.made(file, None);
-        notes.writing(file).await.unwrap().done();
-        notes.told(file, || true);
-        assert!(notes.is_untold(file), "another client may write");
-        let early = notes.last_failure(file);
-        notes.abandoned(file, false);
-        notes.told(file, || false);
-        notes.measured(file, early, || false);
-        assert!(notes.is_left(file), "the iods were measured before the last write");
+        let (intents, file) = (intents(dir.path()).await, FileId(9));
+        intents.made(file, None);
+        intents.writing(file).await.unwrap().done();
+        intents.reported(file, || true);
+        assert!(intents.is_unreported(file), "another client may write");
+        let early = intents.last_failure(file);
+        intents.abandoned(file, false);
+        intents.reported(file, || false);
+        intents.measured(file, early, || false);
+        assert!(intents.has_lost_writers(file), "the iods were measured before the last write");
         // Failures of another file do not affect the measurement of this file.
-        let begun = notes.last_failure(file);
-        notes.made(FileId(10), None);
-        notes.abandoned(FileId(10), false);
+        let begun = intents.last_failure(file);
+        intents.made(FileId(10), None);
+        intents.abandoned(FileId(10), false);
         // `true` stands for a write layout of another client, which continues to write and to report its writes.
-        notes.measured(file, begun, || true);
-        assert!(!notes.is_left(file) && notes.is_untold(file));
-        notes.told(file, || false);
-        assert!(!notes.is_untold(file));
+        intents.measured(file, begun, || true);
+        assert!(!intents.has_lost_writers(file) && intents.is_unreported(file));
+        intents.reported(file, || false);
+        assert!(!intents.is_unreported(file));
         // After `forget`, neither the intent nor its failure number exists. So a measurement that began before does not
         // count for the next intent.
-        notes.abandoned(file, false);
-        let begun = notes.last_failure(file);
-        notes.measured(file, begun, || false);
-        notes.forget().await.unwrap();
-        notes.made(file, None);
-        notes.abandoned(file, false);
-        notes.measured(file, begun, || false);
-        assert!(notes.is_left(file));
+        intents.abandoned(file, false);
+        let begun = intents.last_failure(file);
+        intents.measured(file, begun, || false);
+        intents.forget().await.unwrap();
+        intents.made(file, None);
+        intents.abandoned(file, false);
+        intents.measured(file, begun, || false);
+        assert!(intents.has_lost_writers(file));
     }
 
     #[tokio::test]
     async fn a_later_fence_covers_a_revoked_layout() {
         let dir = tempfile::tempdir().unwrap();
-        let (notes, file) = (notes(dir.path()).await, FileId(9));
-        let measure = || notes.measured(file, notes.last_failure(file), || false);
-        notes.made(file, None);
-        notes.abandoned(file, true);
+        let (intents, file) = (intents(dir.path()).await, FileId(9));
+        let measure = || intents.measured(file, intents.last_failure(file), || false);
+        intents.made(file, None);
+        intents.abandoned(file, true);
         measure();
-        assert!(notes.is_exposed(file), "writes of the client may be in progress");
-        let before = notes.last_failure(file);
-        notes.fence_noted(file, Generation(5));
-        drop(notes.writing(file).await.unwrap());
-        notes.covered_since(file, before);
-        assert!(notes.is_exposed(file), "that write may be of the new generation");
-        notes.covered_since(file, notes.last_failure(file));
+        assert!(intents.is_unfenced(file), "writes of the client may be in progress");
+        let before = intents.last_failure(file);
+        intents.record_fence(file, Generation(5));
+        drop(intents.writing(file).await.unwrap());
+        intents.covered_since(file, before);
+        assert!(intents.is_unfenced(file), "that write may be of the new generation");
+        intents.covered_since(file, intents.last_failure(file));
         measure();
-        assert!(notes.is_left(file) && !notes.is_exposed(file));
-        notes.fence_done(file, Generation(5));
+        assert!(intents.has_lost_writers(file) && !intents.is_unfenced(file));
+        intents.finish_fence(file, Generation(5));
         measure();
-        assert!(!notes.is_left(file));
+        assert!(!intents.has_lost_writers(file));
         // A file with an intent from an earlier start of the mgr has no failure number, because failure numbers are
         // only in memory.
         let earlier = FileId(10);
-        notes.inner().written.insert(earlier, Written::Before);
-        notes.covered_since(earlier, notes.last_failure(earlier));
-        assert!(notes.is_exposed(earlier));
+        intents.inner().written.insert(earlier, Written::Unfenced);
+        intents.covered_since(earlier, intents.last_failure(earlier));
+        assert!(intents.is_unfenced(earlier));
     }
 
     #[tokio::test]
     async fn an_intent_of_an_unsynced_create_is_flushed_before_the_first_write() {
         let dir = tempfile::tempdir().unwrap();
-        let (notes, root) = (notes(dir.path()).await, types::Cred::root());
-        let flushes = || notes.namespace.standing().counters.flushes;
-        let how = meta::How::Guarded(types::SetAttrs { mode: Some(0o644), ..Default::default() });
+        let (intents, root) = (intents(dir.path()).await, types::Cred::root());
+        let flushes = || intents.namespace.status().counters.flushes;
+        let how = meta::CreateMode::Guarded(types::SetAttrs { mode: Some(0o644), ..Default::default() });
         let make = async |name: &str, durable: bool| {
-            let (namespace, name) = (&notes.namespace, name.as_bytes());
+            let (namespace, name) = (&intents.namespace, name.as_bytes());
             let made = match durable {
                 true => namespace.create(&root, now(), FileId::ROOT, name, &how, None).await,
                 false => namespace.create_soon(&root, now(), FileId::ROOT, name, &how, None).await,
             };
             let file = made.unwrap().file.attrs.id;
-            notes.made(file, (!durable).then_some(1));
+            intents.made(file, (!durable).then_some(1));
             file
         };
         let file = make("durable", true).await;
         let before = flushes();
-        notes.writing(file).await.unwrap().done();
+        intents.writing(file).await.unwrap().done();
         assert_eq!(flushes(), before, "the intent was recorded with the create");
         let file = make("soon", false).await;
         assert_eq!(flushes(), before);
-        notes.writing(file).await.unwrap().done();
-        notes.writing(file).await.unwrap().done();
+        intents.writing(file).await.unwrap().done();
+        intents.writing(file).await.unwrap().done();
         assert_eq!(flushes(), before + 1);
         let found = make("found", false).await;
-        notes.found(found, 1).await.unwrap();
+        intents.found(found, 1).await.unwrap();
         assert_eq!(flushes(), before + 1, "the creating client already knows the intent");
-        notes.found(found, 2).await.unwrap();
-        notes.found(found, 3).await.unwrap();
+        intents.found(found, 2).await.unwrap();
+        intents.found(found, 3).await.unwrap();
         assert_eq!(flushes(), before + 2);
         make("in the way", false).await;
         for _ in 0..2 {
-            notes.found_in_the_way(FileId::ROOT, b"in the way").await.unwrap();
+            intents.settle_name(FileId::ROOT, b"in the way").await.unwrap();
             assert_eq!(flushes(), before + 3);
         }
-        notes.told(file, || false);
-        let told = make("told", false).await;
-        notes.told(told, || false);
-        notes.forget().await.unwrap();
-        assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (3, 2));
+        intents.reported(file, || false);
+        let reported = make("reported", false).await;
+        intents.reported(reported, || false);
+        intents.forget().await.unwrap();
+        assert_eq!((intents.counts().written, intents.inner().unsynced.len()), (3, 2));
     }
 
     /// The mgr stores the intent `Written` at the first write to every file that a mount creates.
@@ -675,57 +675,57 @@ mod tests {
         let mut made = pin!(Namespace::format(engine, format));
         assert!(poll!(made.as_mut()).is_pending());
         stepper.step(Duration::ZERO);
-        let notes = Intents::load(Arc::new(made.await.unwrap())).unwrap();
-        let (root, how) = (types::Cred::root(), meta::How::Guarded(types::SetAttrs::default()));
+        let intents = Intents::load(Arc::new(made.await.unwrap())).unwrap();
+        let (root, how) = (types::Cred::root(), meta::CreateMode::Guarded(types::SetAttrs::default()));
         let mut files = Vec::new();
         for n in 0..32 {
             let name = format!("{n}");
-            let mut made = pin!(notes.namespace.create_soon(&root, now(), FileId::ROOT, name.as_bytes(), &how, None));
+            let mut made = pin!(intents.namespace.create_soon(&root, now(), FileId::ROOT, name.as_bytes(), &how, None));
             let made = loop {
                 match poll!(made.as_mut()) {
                     Poll::Ready(made) => break made.unwrap(),
                     Poll::Pending => stepper.step(Duration::ZERO),
                 };
             };
-            notes.made(made.file.attrs.id, Some(1));
+            intents.made(made.file.attrs.id, Some(1));
             files.push(made.file.attrs.id);
         }
-        let before = notes.namespace.standing().counters.flushes;
-        let mut all = pin!(join_all(files.iter().map(|file| notes.writing(*file))));
+        let before = intents.namespace.status().counters.flushes;
+        let mut all = pin!(join_all(files.iter().map(|file| intents.writing(*file))));
         assert!(poll!(all.as_mut()).is_pending());
         stepper.step(Duration::ZERO);
         let Poll::Ready(all) = poll!(all.as_mut()) else { panic!("one waits for another") };
         assert!(all.iter().all(Result::is_ok));
-        assert_eq!(notes.namespace.standing().counters.flushes, before + 1);
+        assert_eq!(intents.namespace.status().counters.flushes, before + 1);
     }
 
     #[tokio::test]
     async fn a_size_measured_before_all_iods_are_fenced_is_not_final() {
         let dir = tempfile::tempdir().unwrap();
-        let (notes, file) = (notes(dir.path()).await, FileId(9));
-        let measure = || notes.measured(file, notes.last_failure(file), || false);
-        notes.made(file, None);
-        drop(notes.writing(file).await.unwrap());
+        let (intents, file) = (intents(dir.path()).await, FileId(9));
+        let measure = || intents.measured(file, intents.last_failure(file), || false);
+        intents.made(file, None);
+        drop(intents.writing(file).await.unwrap());
         measure();
-        assert!(notes.is_exposed(file), "the write may still be in progress");
-        notes.fence_noted(file, Generation(5));
-        notes.covered(file);
+        assert!(intents.is_unfenced(file), "the write may still be in progress");
+        intents.record_fence(file, Generation(5));
+        intents.covered(file);
         measure();
-        assert!(notes.is_left(file) && !notes.is_exposed(file), "an iod may still execute the write");
+        assert!(intents.has_lost_writers(file) && !intents.is_unfenced(file), "an iod may still execute the write");
         // Before the first fence is done, another write fails. This write carries the new generation, so the fence does
         // not refuse it.
-        drop(notes.writing(file).await.unwrap());
-        notes.fence_done(file, Generation(5));
+        drop(intents.writing(file).await.unwrap());
+        intents.finish_fence(file, Generation(5));
         measure();
-        assert!(notes.is_exposed(file), "the fence is older than the write");
-        notes.covered(file);
-        notes.unknown(file);
+        assert!(intents.is_unfenced(file), "the fence is older than the write");
+        intents.covered(file);
+        intents.unknown(file);
         measure();
-        assert!(!notes.is_left(file) && notes.untold().is_empty());
+        assert!(!intents.has_lost_writers(file) && intents.unreported().is_empty());
         // The client has reported all its writes, but an abandoned write of this client is still in flight.
-        notes.writing(file).await.unwrap().done();
-        notes.fence_noted(file, Generation(6));
-        notes.told(file, || false);
-        assert!(notes.is_left(file) && !notes.is_exposed(file));
+        intents.writing(file).await.unwrap().done();
+        intents.record_fence(file, Generation(6));
+        intents.reported(file, || false);
+        assert!(intents.has_lost_writers(file) && !intents.is_unfenced(file));
     }
 }

@@ -8,16 +8,16 @@ mod claiming;
 mod claims;
 mod epochs;
 mod fencing;
-mod given;
-mod keeper;
 mod link;
 pub(crate) mod objects;
 mod recover;
 mod register;
+mod sent_marks;
+mod supervisor;
 mod verifiers;
 
 pub use claims::Refusal;
-pub(crate) use link::{Asked, Link};
+pub(crate) use link::{Link, RequestError};
 pub(crate) use register::{Registered, record};
 pub(crate) use verifiers::Verifiers;
 
@@ -68,7 +68,7 @@ pub(crate) struct Iods {
     /// Lowest epoch whose capabilities are still valid. See [`Iods::end_earlier_rights`].
     least_epoch: AtomicU32,
     /// Number of configured addresses that the mgr has tried since its start.
-    asked: watch::Sender<usize>,
+    tried: watch::Sender<usize>,
     refused: watch::Sender<Option<Refused>>,
 }
 
@@ -109,14 +109,14 @@ impl Member {
 #[derive(Debug)]
 struct Slot {
     address: Address,
-    standing: watch::Sender<Standing>,
+    connection: watch::Sender<ConnectionState>,
     /// Whether the mgr has tried to connect to the address since the start of the mgr.
-    asked: AtomicBool,
+    tried: AtomicBool,
 }
 
 /// The state of the connection to a configured iod.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum ConnectionState {
     /// The mgr has not tried to connect to the address yet.
     New,
     /// The mgr is connected to the iod with this number.
@@ -139,7 +139,7 @@ pub(crate) struct Report {
 
 /// The tasks that keep the mgr connected to its iods. Dropping this value stops the tasks.
 #[derive(Debug)]
-pub(crate) struct Keeping {
+pub(crate) struct Supervisors {
     _tasks: JoinSet<()>,
 }
 
@@ -164,12 +164,16 @@ impl Iods {
         // The metadata store may be an older copy, until an iod has accepted a claim of this start. An older copy must
         // not allocate inode numbers that a later state has used.
         namespace.hold_numbers(!state.members.is_empty());
-        let slot = |address| Slot { address, standing: watch::channel(Standing::New).0, asked: AtomicBool::new(false) };
+        let slot = |address| Slot {
+            address,
+            connection: watch::channel(ConnectionState::New).0,
+            tried: AtomicBool::new(false),
+        };
         Ok(Iods {
             epoch,
             least_epoch: AtomicU32::new(epochs::recorded(&namespace)?),
             claims: Claims::new(namespace.clone(), store, epoch),
-            asked: watch::channel(0).0,
+            tried: watch::channel(0).0,
             refused: watch::channel(None).0,
             namespace,
             kinds,
@@ -187,24 +191,24 @@ impl Iods {
 
     /// Starts one task for each configured address, which connects to the iod at this address. Completes when the mgr
     /// has tried each address once, or after [`START`].
-    pub(crate) async fn keep(self: &Arc<Self>) -> Keeping {
+    pub(crate) async fn supervise(self: &Arc<Self>) -> Supervisors {
         let mut tasks = JoinSet::new();
         for index in 0..self.slots.len() {
             let iods = self.clone();
             net::task::spawn_in(&mut tasks, async move {
-                net::supervise("keeping an iod", iods.counters.clone(), || keeper::keep(iods.clone(), index)).await;
+                net::supervise("keeping an iod", iods.counters.clone(), || supervisor::run(iods.clone(), index)).await;
             });
         }
         let tried = async {
             for slot in &self.slots {
-                // Waiting for `standing` cannot fail, because `self` owns the sender of this watch channel.
-                let _ = slot.standing.subscribe().wait_for(|standing| *standing != Standing::New).await;
+                // Waiting for `connection` cannot fail, because `self` owns the sender of this watch channel.
+                let _ = slot.connection.subscribe().wait_for(|connection| *connection != ConnectionState::New).await;
             }
         };
         if tokio::time::timeout(START, tried).await.is_err() {
             tracing::warn!("not all iods have answered; starting with those that have");
         }
-        Keeping { _tasks: tasks }
+        Supervisors { _tasks: tasks }
     }
 
     /// Returns the incarnation number for a new link, larger than the numbers of all earlier links.
@@ -328,14 +332,14 @@ impl Iods {
         let mut reports = Vec::new();
         let mut shown = Vec::new();
         for slot in &self.slots {
-            let standing = slot.standing.borrow().clone();
+            let connection = slot.connection.borrow().clone();
             let address = slot.address.to_string();
-            let number = match &standing {
-                Standing::Up(number) => Some(*number),
+            let number = match &connection {
+                ConnectionState::Up(number) => Some(*number),
                 _ => state.members.values().find(|m| m.registered.tcp.contains(&address)).map(|m| m.registered.number),
             };
-            let problem = match standing {
-                Standing::Down(problem) => Some(problem),
+            let problem = match connection {
+                ConnectionState::Down(problem) => Some(problem),
                 _ => None,
             };
             shown.extend(number);

@@ -15,7 +15,7 @@ mod tests;
 
 use crate::config::KernelLayout;
 use crate::devices::{DataServer, Devices};
-use crate::iods::{Asked, Iods};
+use crate::iods::{Iods, RequestError};
 use crate::proxy::{End, Rebuilt, Suspect, Written};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use layout::gather::Run;
 pub(crate) use layout::kinds::native::Update;
 use layout::kinds::native::{KIND as STRIPED, Record};
 use layout::{DistributionId, Place, Policy};
-use meta::schema::Reach;
+use meta::schema::WriteEnd;
 use meta::{FileInfo, FileState, Layout};
 use net::clock::unix_now;
 use nfs::fs::{Content, Ctx};
@@ -37,7 +37,7 @@ use wire::native::{DataHandle, Holder, PullSource, Rights, SizeReply, Striping};
 use xdr::{Malformed, Segments, Xdr};
 
 /// Largest number of files for which the mgr remembers that it has logged an unusable layout record.
-const TOLD_MAX: usize = 4096;
+const REPORTED_MAX: usize = 4096;
 
 /// The size of a file, and which of its bytes must be on iods, according to the namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -216,11 +216,11 @@ pub(crate) trait Stored: Send + Sync + Debug {
 
     /// Returns the end of the file according to the object on the iod `number`, and whether this object has a hole. The
     /// end is 0 if this iod has no object of the file.
-    async fn end_at(&self, number: u16) -> Result<Reach, Status>;
+    async fn end_at(&self, number: u16) -> Result<WriteEnd, Status>;
 
     /// Queries the iod of one object for the size and the allocated space of the object. On failure, returns why the
     /// iod does not reply.
-    async fn ask_size(&self, index: usize) -> Result<SizeReply, Asked>;
+    async fn ask_size(&self, index: usize) -> Result<SizeReply, RequestError>;
 
     /// Returns the largest number of bytes that one call of [`Stored::copy`] from `source` may copy.
     fn copied_at_once(&self, source: &dyn Stored, len: u64) -> u64;
@@ -292,9 +292,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
         for index in 0..self.count() {
             match self.ask_size(index).await {
                 Ok(reply) if reply.size == 0 && reply.allocated == 0 => {}
-                Ok(_) | Err(Asked::Refused(Status::Corrupt | Status::Fenced, _)) => return Ok(true),
-                Err(Asked::Refused(status, _)) => return Err(status),
-                Err(Asked::Away) => return Err(Status::Delay),
+                Ok(_) | Err(RequestError::Refused(Status::Corrupt | Status::Fenced, _)) => return Ok(true),
+                Err(RequestError::Refused(status, _)) => return Err(status),
+                Err(RequestError::Down) => return Err(Status::Delay),
             }
         }
         Ok(false)
@@ -472,7 +472,7 @@ pub(crate) struct Kinds {
     stored: Vec<Box<dyn StoredKind>>,
     layout_types: Vec<Box<dyn LayoutType>>,
     /// Files whose unusable layout record the mgr has already logged.
-    told: Mutex<BTreeSet<FileId>>,
+    reported: Mutex<BTreeSet<FileId>>,
 }
 
 impl Default for Kinds {
@@ -481,7 +481,7 @@ impl Default for Kinds {
         Kinds {
             stored: vec![Box::new(striped::Striped)],
             layout_types: vec![Box::new(native::Native), Box::new(files::Files), Box::new(flexfiles::Flexfiles)],
-            told: Mutex::default(),
+            reported: Mutex::default(),
         }
     }
 }
@@ -517,11 +517,11 @@ impl Kinds {
     /// Remembers a file with an unusable layout record. Returns whether the mgr has not logged the record of this file
     /// before.
     fn is_new(&self, file: FileId) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= TOLD_MAX {
-            told.clear();
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() >= REPORTED_MAX {
+            reported.clear();
         }
-        told.insert(file)
+        reported.insert(file)
     }
 
     /// Returns the object of a file on this iod, as the layout record of the file names it.

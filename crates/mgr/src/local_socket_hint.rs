@@ -1,6 +1,6 @@
 //! The local socket hint: clients on the mgr's host learn the path of the mgr's Unix socket.
 //!
-//! A client connects by TCP and requests the path (NEAR). The mgr returns the path only if no proxy is in the
+//! A client connects by TCP and requests the path (LOCAL_SOCKET). The mgr returns the path only if no proxy is in the
 //! connection, because a proxy may enforce a restriction. The client must also see the same exports over TCP and over
 //! the socket. At the socket, the kernel reports the user of the client process ([`crate::caller`]).
 
@@ -11,7 +11,7 @@ use net::{Address, Listener};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use wire::admin::{NearArgs, NearReply};
+use wire::admin::{LocalSocketArgs, LocalSocketReply};
 use wire::native::Local;
 
 /// Name of the Unix socket in the mgr's directory.
@@ -49,23 +49,23 @@ async fn bind(dir: &Path) -> Result<(Local, Listener), String> {
 }
 
 impl LocalSocket {
-    /// Returns the reply to NEAR for the client at the other end of `peer`.
-    pub(crate) fn answer(&self, args: &NearArgs, peer: &Connection, exports: &Exports) -> NearReply {
+    /// Returns the reply to LOCAL_SOCKET for the client at the other end of `peer`.
+    pub(crate) fn answer(&self, args: &LocalSocketArgs, peer: &Connection, exports: &Exports) -> LocalSocketReply {
         self.tell(args, peer.peer(), || exports.view(Seen::of(peer)) == exports.view(Seen::NEARBY))
     }
 
-    /// Returns the reply to NEAR for an administrator, who need not see any export.
-    pub(crate) fn answer_to_administer(&self, args: &NearArgs, seen: &Address) -> NearReply {
+    /// Returns the reply to LOCAL_SOCKET for an administrator, who need not see any export.
+    pub(crate) fn answer_to_administer(&self, args: &LocalSocketArgs, seen: &Address) -> LocalSocketReply {
         self.tell(args, seen, || true)
     }
 
-    fn tell(&self, args: &NearArgs, seen: &Address, may_know: impl FnOnce() -> bool) -> NearReply {
+    fn tell(&self, args: &LocalSocketArgs, seen: &Address, may_know: impl FnOnce() -> bool) -> LocalSocketReply {
         let is_direct = place(seen).is_some_and(|seen| args.from.parse().ok().as_ref().and_then(place) == Some(seen));
         let local = self.local.clone().filter(|_| is_direct && may_know());
         // Send the random number of the mgr only to clients of this host. Otherwise a process on another host could
         // listen at the same path, and pose as this mgr with this number.
         let is_here = local.is_some() || matches!(seen, Address::Unix(_));
-        NearReply { run: if is_here { self.run } else { 0 }, local }
+        LocalSocketReply { run: if is_here { self.run } else { 0 }, local }
     }
 }
 

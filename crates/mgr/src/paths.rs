@@ -119,7 +119,7 @@ async fn entry(namespace: &Namespace<Embedded>, dir: FileId) -> Result<Option<(F
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meta::{Format, How, merge};
+    use meta::{CreateMode, Format, merge};
     use types::{Cred, Fsid, SetAttrs, Timestamp};
 
     #[tokio::test]
@@ -133,7 +133,7 @@ mod tests {
         let mode = SetAttrs { mode: Some(0o700), ..SetAttrs::default() };
         let a = names.mkdir(&root, now, FileId::ROOT, b"a", &mode).await.unwrap().attrs.id;
         let b = names.mkdir(&root, now, a, b"b", &mode).await.unwrap().attrs.id;
-        let how = How::Guarded(mode);
+        let how = CreateMode::Guarded(mode);
         let file = names.create(&root, now, b, b"f", &how, None).await.unwrap().file.attrs.id;
         names.link(&root, now, file, FileId::ROOT, b"g").await.unwrap();
         for i in 0..PAGE {

@@ -14,7 +14,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// Why the mgr refuses a request of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum RefusedRequest {
     /// The request has NFS version 2 or 3, or a version that does not exist. The mgr replies with PROG_MISMATCH (RFC
     /// 5531 §9).
     Version(u32),
@@ -30,25 +30,25 @@ pub(crate) enum Asked {
 #[derive(Debug, Default)]
 pub(crate) struct RefusedClients([Mutex<Option<Instant>>; 3]);
 
-impl Asked {
+impl RefusedRequest {
     /// Returns the minor version of a COMPOUND request if the mgr does not support this version.
-    pub(crate) fn by(mut compound: Reader) -> Option<Asked> {
+    pub(crate) fn by(mut compound: Reader) -> Option<RefusedRequest> {
         let minor = ArgsHeader::decode(&mut compound).ok()?.minorversion;
-        (!matches!(minor, 1 | 2)).then_some(Asked::Minor(minor))
+        (!matches!(minor, 1 | 2)).then_some(RefusedRequest::Minor(minor))
     }
 }
 
 impl RefusedClients {
     /// Logs that the mgr refused a request from `peer`, unless it has logged a refusal for the same reason within the
     /// last ten seconds.
-    pub(crate) fn say(&self, asked: Asked, peer: &Address, now: Instant) {
-        if !self.is_time(asked, now) {
+    pub(crate) fn log(&self, request: RefusedRequest, peer: &Address, now: Instant) {
+        if !self.is_due(request, now) {
             return;
         }
-        let wanted = match asked {
-            Asked::Version(version) => version.to_string(),
-            Asked::Minor(minor) => format!("4.{minor}"),
-            Asked::Port => {
+        let wanted = match request {
+            RefusedRequest::Version(version) => version.to_string(),
+            RefusedRequest::Minor(minor) => format!("4.{minor}"),
+            RefusedRequest::Port => {
                 return tracing::warn!(
                     %peer,
                     "refused a client that does not use a port below 1024: mount as root and without \"noresvport\", or set \"privileged_ports = \
@@ -59,19 +59,19 @@ impl RefusedClients {
         tracing::warn!(%peer, "refused a client that asks for NFS {wanted}: the mgr serves 4.1 and 4.2; mount with vers=4.1 or vers=4.2");
     }
 
-    fn is_time(&self, asked: Asked, now: Instant) -> bool {
+    fn is_due(&self, request: RefusedRequest, now: Instant) -> bool {
         let [versions, minors, ports] = &self.0;
-        let last = match asked {
-            Asked::Version(_) => versions,
-            Asked::Minor(_) => minors,
-            Asked::Port => ports,
+        let last = match request {
+            RefusedRequest::Version(_) => versions,
+            RefusedRequest::Minor(_) => minors,
+            RefusedRequest::Port => ports,
         };
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = last.is_none_or(|last| now.duration_since(last) >= AGAIN);
-        if is_time {
+        let is_due = last.is_none_or(|last| now.duration_since(last) >= AGAIN);
+        if is_due {
             *last = Some(now);
         }
-        is_time
+        is_due
     }
 }
 
@@ -83,10 +83,15 @@ mod tests {
     #[test]
     fn a_refusal_is_logged_once_and_again_after_a_time() {
         let (mismatches, start) = (RefusedClients::default(), Instant::now());
-        let mut at = [(0, Asked::Minor(0)), (0, Asked::Version(3)), (1, Asked::Minor(0)), (10, Asked::Minor(7))]
-            .map(|(secs, asked)| mismatches.is_time(asked, start + Duration::from_secs(secs)))
-            .to_vec();
-        at.push(mismatches.is_time(Asked::Version(2), start + Duration::from_secs(9)));
+        let mut at = [
+            (0, RefusedRequest::Minor(0)),
+            (0, RefusedRequest::Version(3)),
+            (1, RefusedRequest::Minor(0)),
+            (10, RefusedRequest::Minor(7)),
+        ]
+        .map(|(secs, request)| mismatches.is_due(request, start + Duration::from_secs(secs)))
+        .to_vec();
+        at.push(mismatches.is_due(RefusedRequest::Version(2), start + Duration::from_secs(9)));
         assert_eq!(at, [true, true, false, true, false]);
     }
 
@@ -94,9 +99,9 @@ mod tests {
     fn only_unsupported_minor_versions_are_logged() {
         let of = |minor| {
             let header = ArgsHeader { tag: Bytes::new(), minorversion: minor, numops: 1 };
-            Asked::by(Reader::new(header.to_bytes()))
+            RefusedRequest::by(Reader::new(header.to_bytes()))
         };
-        assert_eq!([0, 1, 2, 3].map(of), [Some(Asked::Minor(0)), None, None, Some(Asked::Minor(3))]);
-        assert_eq!(Asked::by(Reader::new(Bytes::from_static(b"no"))), None);
+        assert_eq!([0, 1, 2, 3].map(of), [Some(RefusedRequest::Minor(0)), None, None, Some(RefusedRequest::Minor(3))]);
+        assert_eq!(RefusedRequest::by(Reader::new(Bytes::from_static(b"no"))), None);
     }
 }

@@ -27,7 +27,7 @@ enum Who {
 
 /// The rights to a file that the mgr has granted since it last revoked the rights to this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Out {
+struct GrantedRights {
     who: Who,
     /// When the last of these rights to the file expires, in Unix seconds.
     until: u64,
@@ -41,12 +41,12 @@ pub(crate) struct Rights {
     first: FileId,
     /// When the last right that earlier starts of the mgr granted expires, in Unix seconds.
     earlier_until: AtomicU64,
-    given: Mutex<Given>,
+    table: Mutex<RightsTable>,
 }
 
 #[derive(Debug, Default)]
-struct Given {
-    files: HashMap<FileId, Out>,
+struct RightsTable {
+    files: HashMap<FileId, GrantedRights>,
     /// Until this time, in Unix seconds, files without an entry may have valid rights, because the mgr cleared the full
     /// table.
     forgotten_until: u64,
@@ -56,7 +56,7 @@ struct Given {
 
 /// The rights that the mgr has to revoke when a user loses the permission to use a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct ToEnd {
+struct ToRevoke {
     /// Whether to revoke the rights of earlier starts to all files, because the mgr does not know which of these rights
     /// exist.
     earlier: bool,
@@ -68,21 +68,21 @@ impl Rights {
     /// Creates an empty table of rights. `next` is the lowest unallocated inode number at the start of the mgr. Rights
     /// of earlier starts may be valid until `earlier_until`, in Unix seconds.
     pub(crate) fn new(next: FileId, earlier_until: u64) -> Self {
-        Rights { first: next, earlier_until: AtomicU64::new(earlier_until), given: Mutex::default() }
+        Rights { first: next, earlier_until: AtomicU64::new(earlier_until), table: Mutex::default() }
     }
 
-    fn given(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, RightsTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the mgr grants a process of the user `uid` a right to a file that is valid until `until`, in Unix
     /// seconds.
     pub(crate) fn give(&self, file: FileId, uid: u32, now: u64, until: u64) {
-        let mut given = self.given();
-        if given.files.len() >= given.look_at.max(1024) && !given.files.contains_key(&file) {
-            given.make_room(now);
+        let mut table = self.table();
+        if table.files.len() >= table.look_at.max(1024) && !table.files.contains_key(&file) {
+            table.evict(now);
         }
-        let out = given.files.entry(file).or_insert(Out { who: Who::One(uid), until });
+        let out = table.files.entry(file).or_insert(GrantedRights { who: Who::One(uid), until });
         out.until = out.until.max(until);
         if out.who != Who::One(uid) {
             out.who = Who::Many;
@@ -91,7 +91,7 @@ impl Rights {
 
     /// Records that the mgr has revoked all rights to a file.
     fn ended(&self, file: FileId) {
-        self.given().files.remove(&file);
+        self.table().files.remove(&file);
     }
 
     /// Records that the mgr has revoked all rights that earlier starts of the mgr granted.
@@ -101,23 +101,23 @@ impl Rights {
 
     /// Returns which rights the mgr has to revoke when a file's attributes change from `before` to `after`. `now` is in
     /// Unix seconds.
-    fn to_end(&self, before: &Attrs, after: &Attrs, now: u64) -> ToEnd {
+    fn to_end(&self, before: &Attrs, after: &Attrs, now: u64) -> ToRevoke {
         let earlier = before.id < self.first && self.earlier_until.load(Relaxed) > now;
-        let given = self.given();
-        let who = match given.files.get(&before.id) {
+        let table = self.table();
+        let who = match table.files.get(&before.id) {
             Some(out) if out.until > now => Some(out.who),
-            _ => (given.forgotten_until > now).then_some(Who::Many),
+            _ => (table.forgotten_until > now).then_some(Who::Many),
         };
-        ToEnd {
+        ToRevoke {
             earlier: earlier && is_taken(before, after, Who::Many),
             file: who.is_some_and(|who| is_taken(before, after, who)),
         }
     }
 }
 
-impl Given {
+impl RightsTable {
     /// Removes expired rights from the table. Clears the table if it is full even without them.
-    fn make_room(&mut self, now: u64) {
+    fn evict(&mut self, now: u64) {
         self.files.retain(|_, out| out.until > now);
         if self.files.len() >= FILES_MAX {
             let last = self.files.values().map(|out| out.until).max();
@@ -261,7 +261,7 @@ mod tests {
         let rights = Rights::new(FILE, 0);
         let (before, after) = (attrs(0o644, 5, 50), attrs(0o600, 5, 50));
         (0..FILES_MAX as u64 + 2000).for_each(|n| rights.give(FileId(1 << 32 | n), 7, 10, 500 + n % 2));
-        assert!(rights.given().files.len() < FILES_MAX);
+        assert!(rights.table().files.len() < FILES_MAX);
         assert!(rights.to_end(&before, &after, 500).file && !rights.to_end(&before, &after, 501).file);
         // Expired rights are removed, so the table is not full and is not cleared.
         let rights = Rights::new(FILE, 0);

@@ -14,7 +14,7 @@ use crate::fs::Files;
 use crate::gateway::Gateway;
 use crate::gathered_writes::GatheredWrites;
 use crate::intents::Intents;
-use crate::iods::{self, Iods, Keeping};
+use crate::iods::{self, Iods, Supervisors};
 use crate::kinds::{Kinds, Lifetimes};
 use crate::local_socket_hint::{self, LocalSocket};
 use crate::rights::Rights;
@@ -50,7 +50,7 @@ pub struct Running {
     listening: usize,
     gateway: Arc<Gateway>,
     namespace: Arc<Namespace<Embedded>>,
-    _keeping: Keeping,
+    _supervisors: Supervisors,
     background: JoinSet<()>,
 }
 
@@ -116,7 +116,7 @@ impl Mgr {
         let nonce = u64::from_be_bytes(random()?);
         let network = net::Counters::default();
         let rights = earlier_rights(&namespace).map_err(Error::Metadata)?;
-        let (epoch, iods, keeping) =
+        let (epoch, iods, supervisors) =
             keep_iods(config, &checked, cluster, (&namespace, &kinds), nonce, &network).await?;
         let exports = start_exports(checked.exports, &namespace, &iods, epoch).await.map_err(Error::Metadata)?;
         let volume = Arc::new(Volume {
@@ -127,7 +127,7 @@ impl Mgr {
             kinds,
             clients: Clients::load(namespace.clone()).map_err(Error::Metadata)?,
             grants: Default::default(),
-            notes: Intents::load(namespace.clone()).map_err(Error::Metadata)?,
+            intents: Intents::load(namespace.clone()).map_err(Error::Metadata)?,
             scrubs: Scrubs::load(namespace.clone()).map_err(Error::Metadata)?,
             locks: Default::default(),
             space: Default::default(),
@@ -172,7 +172,7 @@ impl Mgr {
         for address in network.addresses() {
             tracing::info!(%address, epoch, "mgr is up");
         }
-        Ok(Running { network, listening, gateway, namespace, _keeping: keeping, background })
+        Ok(Running { network, listening, gateway, namespace, _supervisors: supervisors, background })
     }
 }
 
@@ -219,7 +219,7 @@ async fn keep_iods(
     (namespace, kinds): (&Arc<Namespace<Embedded>>, &Arc<Kinds>),
     nonce: u64,
     network: &net::Counters,
-) -> Result<(u32, Arc<Iods>, Keeping), Error> {
+) -> Result<(u32, Arc<Iods>, Supervisors), Error> {
     let mut epoch = store::next_epoch(namespace).await?;
     let identity = store::identity(namespace).map_err(Error::Metadata)?;
     let patience = Duration::from_secs(checked.iod_wait_secs.into());
@@ -234,10 +234,10 @@ async fn keep_iods(
         epoch = store::next_epoch(namespace).await?;
     }
     let iods = Arc::new(load(epoch)?);
-    let keeping = iods.keep().await;
+    let supervisors = iods.supervise().await;
     match iods.refused() {
         Some(iods::Refused { address, refusal }) => Err(Error::IodRefused { address, refusal }),
-        None => Ok((epoch, iods, keeping)),
+        None => Ok((epoch, iods, supervisors)),
     }
 }
 
@@ -325,7 +325,7 @@ impl Running {
 
     /// Stops the mgr: completes requests in progress, closes connections, makes the store durable and closes it.
     pub async fn stop(self) {
-        let Running { network, gateway, namespace, _keeping, mut background, .. } = self;
+        let Running { network, gateway, namespace, _supervisors, mut background, .. } = self;
         network.shutdown().await;
         // Flush gathered writes while the iods are still connected. The network is shut down, so no new writes arrive.
         if tokio::time::timeout(STOP_GRACE, gateway.server.fs().0.let_all_go()).await.is_err() {
@@ -333,10 +333,10 @@ impl Running {
         }
         background.shutdown().await;
         // Remove completed intents from the store, so that the next start of the mgr need not repeat their work.
-        if let Err(e) = gateway.server.fs().0.notes.forget().await {
+        if let Err(e) = gateway.server.fs().0.intents.forget().await {
             tracing::error!("cannot remove finished intents: {e}");
         }
-        drop((_keeping, gateway));
+        drop((_supervisors, gateway));
         if let Err(e) = namespace.settle().await {
             tracing::error!("the metadata store failed while stopping: {e}");
         }

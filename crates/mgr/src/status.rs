@@ -156,26 +156,26 @@ fn operations(gateway: &Gateway) -> Group {
 
 /// Returns the group of gathered writes: the number of files with held bytes, and the number of held bytes.
 fn gathering(gateway: &Gateway) -> Group {
-    let standing = gateway.server.fs().0.gathered.standing();
+    let totals = gateway.server.fs().0.gathered.totals();
     let mut group = Group::new("gathering");
-    group.number("files", standing.files as u64);
-    group.number("held_bytes", standing.bytes as u64);
+    group.number("files", totals.files as u64);
+    group.number("held_bytes", totals.bytes as u64);
     group
 }
 
 /// Returns the group of unfinished work: the numbers of orphans, deletions, intents and repairs.
 fn work(gateway: &Gateway) -> Group {
     let volume = &gateway.server.fs().0;
-    let notes = volume.notes.counted();
+    let intents = volume.intents.counts();
     let mut group = Group::new("work");
     group.number("orphans", volume.namespace.orphans(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
     group.number("doomed", volume.namespace.doomed(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
     group.number("unused", volume.namespace.unused(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
-    group.number("intents_written", notes.written as u64);
-    group.number("sizes_to_learn", notes.left as u64);
-    group.number("cuts_pending", notes.cuts as u64);
-    group.number("fences_pending", notes.fences as u64);
-    let (copies, looked) = volume.damaged.standing();
+    group.number("intents_written", intents.written as u64);
+    group.number("sizes_to_learn", intents.lost_writers as u64);
+    group.number("cuts_pending", intents.truncations as u64);
+    group.number("fences_pending", intents.fences as u64);
+    let (copies, looked) = volume.damaged.progress();
     group.number("copies_to_make", copies as u64);
     if let Some(looked) = looked {
         let all = volume.namespace.next_id().map_or(1, |next| next.0).max(1);
@@ -185,16 +185,16 @@ fn work(gateway: &Gateway) -> Group {
 }
 
 fn store(gateway: &Gateway) -> Group {
-    let standing = gateway.server.fs().0.namespace.standing();
+    let status = gateway.server.fs().0.namespace.status();
     let mut group = Group::new("store");
-    group.text("kind", standing.kind);
-    group.number("size_bytes", standing.bytes);
-    group.number("batches", standing.counters.batches);
-    group.number("flushes", standing.counters.flushes);
-    group.number("checkpoints", standing.counters.checkpoints);
-    group.number("damaged_records_met", standing.counters.corrupt);
-    group.number("conflicts", standing.counters.conflicts);
-    group.number("written_bytes", standing.counters.bytes);
+    group.text("kind", status.kind);
+    group.number("size_bytes", status.bytes);
+    group.number("batches", status.counters.batches);
+    group.number("flushes", status.counters.flushes);
+    group.number("checkpoints", status.counters.checkpoints);
+    group.number("damaged_records_met", status.counters.corrupt);
+    group.number("conflicts", status.counters.conflicts);
+    group.number("written_bytes", status.counters.bytes);
     group
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Volume {
     pub(crate) kinds: Arc<Kinds>,
     pub(crate) clients: Clients,
     pub(crate) grants: Grants,
-    pub(crate) notes: Intents,
+    pub(crate) intents: Intents,
     pub(crate) scrubs: Scrubs,
     pub(crate) locks: FileLocks,
     /// For each file: the lock that a task holds while it moves the inline bytes of the file to objects.

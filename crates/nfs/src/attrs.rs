@@ -242,8 +242,8 @@ static ROWS: &[Row] = &[
     private::WRITER,
 ];
 
-/// Attribute with the policy settings of the server and of the file or directory ([`crate::fs::Told`]). Weir's own
-/// attribute; no standard defines it.
+/// Attribute with the policy settings of the server and of the file or directory ([`crate::fs::PolicyText`]). Weir's
+/// own attribute; no standard defines it.
 pub const FATTR4_WEIR_POLICY: u32 = 120;
 /// Attribute with the current queueing delay of requests on the mgr, in nanoseconds. Weir's own attribute; no standard
 /// defines it.

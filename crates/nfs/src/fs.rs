@@ -342,7 +342,7 @@ pub struct Threshold {
 
 /// The policy of a file as text. The NFS server forwards the text to the client unread (`docs/native-protocol.md`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Told {
+pub struct PolicyText {
     /// The policy settings of the server for all files of an export.
     pub server: Bytes,
     /// The policy settings in the extended attributes of the file or directory.
@@ -649,7 +649,7 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Returns the policy settings for a file or directory: those of the server, and those of the file or directory
     /// itself.
-    fn policy(&self, _ctx: &Ctx, _file: FileId) -> Result<Option<Told>> {
+    fn policy(&self, _ctx: &Ctx, _file: FileId) -> Result<Option<PolicyText>> {
         Ok(None)
     }
 

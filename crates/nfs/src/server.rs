@@ -74,7 +74,7 @@ pub struct Server<F, C> {
     notices: Mutex<notices::Notices>,
     /// Layouts that are removed from `state` but whose end the file system is still processing: it fences their holders
     /// or collects their writes. Until this is done, these layouts count as held. Lock order: after `state`.
-    leaving: Mutex<HashMap<FileId, Leaving>>,
+    ending_layouts: Mutex<HashMap<FileId, EndingLayouts>>,
     /// The export through which each client reached each of its open files. Lock order: after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
     /// The NFSv4 minor version of each session, which the session's callbacks must carry.
@@ -91,7 +91,7 @@ const LINGERING_SHARE: u64 = 4;
 /// For one file: counts of the returned or revoked layouts that the state tables no longer contain, but whose end the
 /// file system has not processed yet.
 #[derive(Debug, Default)]
-struct Leaving {
+struct EndingLayouts {
     all: usize,
     /// Layouts whose holders the file system is fencing.
     fencing: usize,
@@ -122,7 +122,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             waiters: Mutex::default(),
             calling: Mutex::default(),
             notices: Mutex::default(),
-            leaving: Mutex::default(),
+            ending_layouts: Mutex::default(),
             reached: Mutex::default(),
             minors: Mutex::default(),
             counters: counters::Counting::default(),
@@ -193,7 +193,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let mut state = lock(&self.state);
         let result = change(&mut state);
         let effects = state.take_effects();
-        self.note_leaving(&effects);
+        self.count_ending(&effects);
         (result, effects)
     }
 
@@ -211,7 +211,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let in_use = |file| {
             state.is_open(file)
                 || state.conflicting_layouts(file, Filter::ALL, None)
-                || state.is_delegated(file, Use::Change, None)
+                || state.is_delegated(file, Use::Write, None)
         };
         lock(&self.reached).note(client, file, place, in_use);
     }
@@ -222,24 +222,24 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.fs.encode_handle(file, place)
     }
 
-    /// Counts in `leaving` the layouts that these effects end, until the file system has processed the end of each
-    /// layout. The caller holds the lock of `state`.
-    fn note_leaving(&self, effects: &[Effect]) {
+    /// Counts in `ending_layouts` the layouts that these effects end, until the file system has processed the end of
+    /// each layout. The caller holds the lock of `state`.
+    fn count_ending(&self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::LayoutGone { file, iomode, why, .. } = effect {
-                let mut leaving = lock(&self.leaving);
-                let leaving = leaving.entry(*file).or_default();
-                leaving.all += 1;
-                leaving.fencing += usize::from(why.is_to_be_fenced(*iomode));
+                let mut ending_layouts = lock(&self.ending_layouts);
+                let ending_layouts = ending_layouts.entry(*file).or_default();
+                ending_layouts.all += 1;
+                ending_layouts.fencing += usize::from(why.is_to_be_fenced(*iomode));
             }
         }
     }
 
-    /// Counts in `leaving` the returned layouts, until the file system has processed the return. The caller holds the
-    /// lock of `state`.
-    fn leave(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
+    /// Counts in `ending_layouts` the returned layouts, until the file system has processed the return. The caller
+    /// holds the lock of `state`.
+    fn count_returned(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
         for (file, ..) in &gone {
-            lock(&self.leaving).entry(*file).or_default().all += 1;
+            lock(&self.ending_layouts).entry(*file).or_default().all += 1;
         }
         gone
     }
@@ -256,11 +256,11 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     ) -> Result<(), Status> {
         let fences = why == LayoutGone::Revoked;
         let told = self.fs.layout_gone(ctx, client, file, iomode, range, why).await;
-        if let Entry::Occupied(mut leaving) = lock(&self.leaving).entry(file) {
-            leaving.get_mut().all -= 1;
-            leaving.get_mut().fencing -= usize::from(fences);
-            if leaving.get().all == 0 {
-                leaving.remove();
+        if let Entry::Occupied(mut ending_layouts) = lock(&self.ending_layouts).entry(file) {
+            ending_layouts.get_mut().all -= 1;
+            ending_layouts.get_mut().fencing -= usize::from(fences);
+            if ending_layouts.get().all == 0 {
+                ending_layouts.remove();
             }
         }
         self.wake(file);
@@ -270,7 +270,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Returns whether the file system is fencing a former layout holder of the file, so that late writes may still
     /// arrive at data servers.
     fn is_fencing(&self, file: FileId) -> bool {
-        lock(&self.leaving).get(&file).is_some_and(|leaving| leaving.fencing > 0)
+        lock(&self.ending_layouts).get(&file).is_some_and(|ending_layouts| ending_layouts.fencing > 0)
     }
 
     /// Carries out effects in order, and the effects that follow from them. Returns the first failure to store or
@@ -414,7 +414,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             }
             state.forget_layouts(file);
             let effects = state.take_effects();
-            self.note_leaving(&effects);
+            self.count_ending(&effects);
             (effects, Reaping::begin(&self.reaping, file))
         };
         for effect in effects {

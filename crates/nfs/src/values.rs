@@ -1,7 +1,7 @@
 //! Attribute values of a file in one struct, which the server encodes and the client decodes.
 
 use crate::attrs::Mask;
-use crate::fs::{FsInfo, Threshold, Told};
+use crate::fs::{FsInfo, PolicyText, Threshold};
 use bytes::Bytes;
 use types::{Attrs, FileId, FileKind, StatFs, Timestamp};
 use wire::nfs4::{fsid4, nfsstat4};
@@ -67,7 +67,7 @@ pub struct Values {
     pub change_attr_type: Option<u32>,
     pub xattr_support: Option<bool>,
     pub open_arguments: Option<[Mask; 5]>,
-    pub weir_policy: Option<Told>,
+    pub weir_policy: Option<PolicyText>,
     pub weir_queue_delay: Option<u64>,
     pub weir_settled: Option<u64>,
     pub weir_writer: Option<bool>,

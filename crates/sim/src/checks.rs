@@ -4,7 +4,7 @@ use crate::cluster::{self, Cluster};
 use crate::fsck;
 use crate::hosts::AUDITOR;
 use crate::model::Reader;
-use crate::names::{self, Ask, Operation, Said, Search};
+use crate::names::{self, NameReply, NameRequest, Operation, Search};
 use crate::workload::World;
 use client::{Mount, Node, OpenFlags};
 use std::cell::RefCell;
@@ -32,26 +32,26 @@ pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String
     tokio::time::sleep(quiet.saturating_sub(crate::trace::elapsed())).await;
     tokio::time::sleep(Duration::from_secs(10 * u64::from(world.plan.lease_secs) + 30)).await;
     let lists = cluster::on_host(AUDITOR, audit(world.clone())).await??;
-    world.note(|book| {
+    world.note(|history| {
         for (index, list) in lists.into_iter().enumerate() {
-            let (began, ended) = (book.model.tick(), book.model.tick());
-            let said = Said::Names(list);
-            let listed = Operation { ended: Some(ended), said, ..Operation::new(AUDITOR, Ask::List, began) };
-            book.names[index].push(listed);
-            match names::explain(&book.names[index], (&book.mgr_deaths, &book.power_cuts)) {
+            let (began, ended) = (history.model.tick(), history.model.tick());
+            let reply = NameReply::Names(list);
+            let listed = Operation { ended: Some(ended), reply, ..Operation::new(AUDITOR, NameRequest::List, began) };
+            history.names[index].push(listed);
+            match names::explain(&history.names[index], (&history.mgr_deaths, &history.power_cuts)) {
                 Ok(Search::Explained) => {}
-                Ok(Search::GivenUp) => book.unsearched += 1,
-                Err(why) => book.model.fail(format!("directory {index}: {why}")),
+                Ok(Search::GivenUp) => history.unsearched += 1,
+                Err(why) => history.model.fail(format!("directory {index}: {why}")),
             }
         }
     });
     if within(SETTLE, || left_over(cluster).is_empty()).await.is_err() {
         let left = left_over(cluster);
-        world.book().model.fail(format!("state that nobody uses is still there: {}", left.join(", ")));
+        world.history().model.fail(format!("state that nobody uses is still there: {}", left.join(", ")));
     }
     for finding in cluster::on_host(AUDITOR, fsck::findings()).await?? {
         let file = FileId(finding.inode.unwrap_or(0));
-        world.book().model.fail(format!("fsck: {} {}: {}", finding.code, file.0, finding.text));
+        world.history().model.fail(format!("fsck: {} {}: {}", finding.code, file.0, finding.text));
     }
     Ok(())
 }
@@ -118,17 +118,17 @@ async fn audit(world: World) -> Result<Vec<BTreeMap<u8, u64>>, String> {
 
 async fn compare(world: &World, mount: &Mount, node: &Node) -> Result<(), String> {
     let told = |what: &str, e: client::Error| format!("{what} file {} at the end: {e}", node.id.0);
-    let began = world.book().model.tick();
+    let began = world.history().model.tick();
     let reader = Reader { client: AUDITOR, opened: began, began };
     let file = mount.open(node, OpenFlags::READ).await.map_err(|e| told("opening", e))?;
     let size = file.size();
     let got = file.read_at(0, size as usize + 100).await.map_err(|e| told("reading", e))?.to_vec();
-    let reader = Reader { began: world.book().model.tick(), ..reader };
-    world.note(|book| {
-        book.model.check_size(node.id, reader, size);
-        book.model.check_read(node.id, reader, 0, size, &got);
+    let reader = Reader { began: world.history().model.tick(), ..reader };
+    world.note(|history| {
+        history.model.check_size(node.id, reader, size);
+        history.model.check_read(node.id, reader, 0, size, &got);
         if got.len() as u64 != size {
-            book.model.fail(format!("file {} has {size} bytes, of which {} can be read", node.id.0, got.len()));
+            history.model.fail(format!("file {} has {size} bytes, of which {} can be read", node.id.0, got.len()));
         }
     });
     file.close().await.map_err(|e| told("closing", e))

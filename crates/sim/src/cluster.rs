@@ -39,7 +39,7 @@ impl Cluster {
         let mut hosts = vec![MGR, AUDITOR];
         hosts.extend((0..plan.iods as u64).map(|i| IOD + i));
         hosts.extend((0..plan.clients.len() as u64).map(|c| CLIENT + c));
-        let net = Net::new(rng("network"), plan.weather, hosts.into_iter().map(|host| (address(host), host)));
+        let net = Net::new(rng("network"), plan.conditions, hosts.into_iter().map(|host| (address(host), host)));
         net::memory::install(Some(std::sync::Arc::new(net.clone())));
         let mut keys = rng("keys");
         let mut bytes = || -> [u8; 32] { std::array::from_fn(|_| keys.draw() as u8) };
@@ -76,7 +76,7 @@ impl Cluster {
     /// Powers the mgr's host on and starts the mgr, unless it is running.
     pub fn start_mgr(&mut self) {
         if !self.mgr.is_up() {
-            self.net.lights_on(MGR);
+            self.net.power_on(MGR);
             self.mgr.start();
         }
     }
@@ -86,7 +86,7 @@ impl Cluster {
         if self.iods[iod].is_up() {
             return Ok(());
         }
-        self.net.lights_on(self.iods[iod].host());
+        self.net.power_on(self.iods[iod].host());
         self.iods[iod].start()
     }
 }

@@ -3,9 +3,9 @@
 //! At the end of the fault phase, the injector ends all faults.
 
 use crate::cluster::{Cluster, IOD_DISK, MGR_DISK};
-use crate::hosts::{CLIENT, Death, DiskTrouble, IOD, MGR, name};
+use crate::hosts::{CLIENT, Death, DiskFaults, IOD, MGR, name};
 use crate::network::{Host, SILENCE};
-use crate::older::Older;
+use crate::old_images::OldImages;
 use crate::plan::{Fault, Move, Plan};
 use crate::trace;
 use crate::workload::World;
@@ -29,7 +29,7 @@ enum Action {
     Flakes { host: Host, pieces: u64, times: u64 },
     Heal(Host, Host),
     GiveUp(Host, Host),
-    FairWeather,
+    StormOver,
     IodWell(usize),
     MgrWell,
     IodPutBack(usize),
@@ -48,7 +48,7 @@ pub struct Faults<'a> {
     tell: UnboundedSender<Action>,
     told: UnboundedReceiver<Action>,
     quiet: bool,
-    older: Older,
+    old_images: OldImages,
 }
 
 impl<'a> Faults<'a> {
@@ -56,8 +56,18 @@ impl<'a> Faults<'a> {
     pub fn new(plan: &'a Plan, world: &'a World, cluster: &'a RefCell<Cluster>, clients: &'a [Group]) -> Self {
         let (tell, told) = unbounded_channel();
         let (agenda, entries, quiet) = (BTreeMap::new(), 0, false);
-        let mut faults =
-            Faults { plan, world, cluster, clients, agenda, entries, tell, told, quiet, older: Older::default() };
+        let mut faults = Faults {
+            plan,
+            world,
+            cluster,
+            clients,
+            agenda,
+            entries,
+            tell,
+            told,
+            quiet,
+            old_images: OldImages::default(),
+        };
         for (at, fault) in &plan.faults {
             faults.after(*at, Action::Begin(fault.clone()));
         }
@@ -145,7 +155,7 @@ impl<'a> Faults<'a> {
             Action::MgrEnded => {
                 self.mgr_dies(Death::Killed);
                 if self.quiet {
-                    self.world.book().model.fail("the mgr ended although nothing was wrong any more".into());
+                    self.world.history().model.fail("the mgr ended although nothing was wrong any more".into());
                 } else {
                     self.after(500, Action::StartMgr);
                 }
@@ -156,7 +166,7 @@ impl<'a> Faults<'a> {
             }
             Action::Heal(a, b) => cluster.borrow().net.heal(a, b),
             Action::GiveUp(a, b) => cluster.borrow().net.give_up(a, b),
-            Action::FairWeather => cluster.borrow().net.set_weather(self.plan.weather),
+            Action::StormOver => cluster.borrow().net.set_conditions(self.plan.conditions),
             Action::IodWell(iod) => self.iod_well(iod),
             Action::MgrWell => self.mgr_well(),
             Action::IodPutBack(iod) => self.put_back_iod(iod),
@@ -170,7 +180,7 @@ impl<'a> Faults<'a> {
         if let Err(error) = started {
             trace::say(format!("{} cannot start: {error}", name(IOD + iod as u64)));
             if self.quiet {
-                self.world.book().model.fail(format!("iod{iod} cannot start: {error}"));
+                self.world.history().model.fail(format!("iod{iod} cannot start: {error}"));
             } else {
                 self.after(500, Action::StartIod(iod));
             }
@@ -215,16 +225,16 @@ impl<'a> Faults<'a> {
                     self.after(SILENCE.as_millis() as u64, Action::GiveUp(a, b));
                 }
             }
-            Fault::Storm { weather, ms } => {
-                cluster.borrow().net.set_weather(weather);
-                self.after(ms, Action::FairWeather);
+            Fault::Storm { conditions, ms } => {
+                cluster.borrow().net.set_conditions(conditions);
+                self.after(ms, Action::StormOver);
             }
             Fault::IodErrors { iod, percent, ms } => {
-                cluster.borrow().iods[iod].trouble(DiskTrouble { failing_percent: percent, slow_ms: 0 });
+                cluster.borrow().iods[iod].set_faults(DiskFaults { failing_percent: percent, slow_ms: 0 });
                 self.after(ms, Action::IodWell(iod));
             }
             Fault::IodSlow { iod, slow_ms, ms } => {
-                cluster.borrow().iods[iod].trouble(DiskTrouble { failing_percent: 0, slow_ms });
+                cluster.borrow().iods[iod].set_faults(DiskFaults { failing_percent: 0, slow_ms });
                 self.after(ms, Action::IodWell(iod));
             }
             Fault::IodFull { iod, ms } => {
@@ -247,8 +257,8 @@ impl<'a> Faults<'a> {
     }
 
     fn roll_back_iod(&mut self, iod: usize, ms: u64) {
-        let older = self.older.of_iod(&self.cluster.borrow(), iod);
-        let Some(older) = older.filter(|_| !self.older.is_mgr_older()) else { return };
+        let older = self.old_images.of_iod(&self.cluster.borrow(), iod);
+        let Some(older) = older.filter(|_| !self.old_images.is_mgr_older()) else { return };
         trace::say(format!("{} has an older disk", name(IOD + iod as u64)));
         {
             let mut cluster = self.cluster.borrow_mut();
@@ -271,33 +281,33 @@ impl<'a> Faults<'a> {
 
     fn roll_back_mgr(&mut self, ms: u64) {
         let cluster = self.cluster;
-        let Some(older) = self.older.of_mgr(&cluster.borrow()) else { return };
+        let Some(older) = self.old_images.of_mgr(&cluster.borrow()) else { return };
         trace::say("the mgr has an older disk");
         self.mgr_dies(Death::Killed);
-        self.older.load_mgr(&cluster.borrow(), &older);
+        self.old_images.load_mgr(&cluster.borrow(), &older);
         self.after(ms, Action::MgrPutBack);
         cluster.borrow_mut().start_mgr();
     }
 
     fn put_back_mgr(&mut self) {
         if self.cluster.borrow().mgr.serves() {
-            self.world.book().model.fail("the mgr serves an older copy of its store".into());
+            self.world.history().model.fail("the mgr serves an older copy of its store".into());
         }
         self.mgr_dies(Death::Killed);
-        self.older.put_back_mgr(&self.cluster.borrow());
+        self.old_images.put_back_mgr(&self.cluster.borrow());
         self.cluster.borrow_mut().start_mgr();
     }
 
     fn mgr_dies(&mut self, death: Death) {
         let mut cluster = self.cluster.borrow_mut();
         if cluster.mgr.is_up() {
-            self.world.book().mgr_died();
+            self.world.history().mgr_died();
         }
         if death == Death::PowerCut {
-            self.world.book().mgr_lost_power();
+            self.world.history().mgr_lost_power();
         }
         cluster.mgr.die(death);
-        self.older.keep(&cluster);
+        self.old_images.keep(&cluster);
     }
 
     fn client_dies(&mut self, client: u64) {
@@ -305,13 +315,13 @@ impl<'a> Faults<'a> {
         trace::say(format!("{} dies", name(host)));
         self.cluster.borrow().net.process_died(host);
         self.clients[client as usize].kill();
-        self.world.book().client_died(host);
+        self.world.history().client_died(host);
     }
 
     fn iod_well(&mut self, iod: usize) {
         let mut cluster = self.cluster.borrow_mut();
         cluster.iods[iod].disk().set_capacity(IOD_DISK);
-        let had_errors = cluster.iods[iod].trouble(DiskTrouble::default());
+        let had_errors = cluster.iods[iod].set_faults(DiskFaults::default());
         let gave_up = cluster.iods[iod].disk().is_dead();
         if had_errors || gave_up {
             // After the sync of an object has failed, an iod returns errors for this object until the iod restarts. So
@@ -343,7 +353,7 @@ impl<'a> Faults<'a> {
         for iod in 0..self.plan.iods {
             self.iod_well(iod);
         }
-        self.cluster.borrow().net.set_weather(self.plan.weather);
+        self.cluster.borrow().net.set_conditions(self.plan.conditions);
         // A disk with a planned failure may not have failed yet. Cut the power of its host now, so that the failure
         // cannot disturb the final checks.
         let (mgr_dying, iods_dying) = {

@@ -3,7 +3,7 @@
 mod iods;
 mod mgrs;
 
-pub use iods::{DiskTrouble, IodHost};
+pub use iods::{DiskFaults, IodHost};
 pub use mgrs::MgrHost;
 
 use crate::network::Host;

@@ -14,7 +14,7 @@ mod hosts;
 mod model;
 mod names;
 mod network;
-mod older;
+mod old_images;
 pub mod plan;
 mod pool;
 pub mod random;

@@ -22,7 +22,7 @@ pub const OPERATIONS_MAX: usize = 128;
 
 /// A request that concerns the names in one directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ask {
+pub enum NameRequest {
     /// Create a file. With `exclusive`, the request fails if the name exists.
     Create { name: u8, exclusive: bool },
     /// Make a directory.
@@ -41,7 +41,7 @@ pub enum Ask {
 
 /// The answer to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Said {
+pub enum NameReply {
     /// The request succeeded. The number identifies the file that the answer names; `None` if the answer names none.
     Ok(Option<u64>),
     /// The request failed, because the name already exists.
@@ -61,13 +61,13 @@ pub struct Operation {
     #[allow(dead_code)]
     pub client: u64,
     /// The request of the client.
-    pub ask: Ask,
+    pub ask: NameRequest,
     /// The point at which the client sent the request.
     pub began: Moment,
     /// The point at which the answer arrived; `None` if no answer arrived.
     pub ended: Option<Moment>,
     /// The answer to this request.
-    pub said: Said,
+    pub reply: NameReply,
     /// Whether the operation created its file without waiting for durability.
     pub unsynced: bool,
     /// The point at which a sync or close confirmed that the created file is durable; `None` if no sync or close did.
@@ -76,96 +76,97 @@ pub struct Operation {
 
 impl Operation {
     /// Returns an operation that began at `began` and whose answer has not arrived yet.
-    pub fn new(client: u64, ask: Ask, began: Moment) -> Self {
-        Operation { client, ask, began, ended: None, said: Said::Unknown, unsynced: false, kept: None }
+    pub fn new(client: u64, ask: NameRequest, began: Moment) -> Self {
+        Operation { client, ask, began, ended: None, reply: NameReply::Unknown, unsynced: false, kept: None }
     }
 
     /// Returns whether the answer to this operation implies durability: all operations that were answered before this
     /// operation began are then durable.
     fn is_durable(&self) -> bool {
-        matches!(self.ask, Ask::Mkdir { .. } | Ask::Remove { .. }) && matches!(self.said, Said::Ok(_))
+        matches!(self.ask, NameRequest::Mkdir { .. } | NameRequest::Remove { .. })
+            && matches!(self.reply, NameReply::Ok(_))
     }
 }
 
 /// First of the numbers that the checker gives to files whose real number no client has received.
-const UNTOLD: u64 = 1 << 63;
+const UNREPORTED: u64 = 1 << 63;
 
-/// The names in a directory, each with the number of its file. The file has a number from [`UNTOLD`] on if the answer
-/// to its creation was lost.
+/// The names in a directory, each with the number of its file. The file has a number from [`UNREPORTED`] on if the
+/// answer to its creation was lost.
 type State = BTreeMap<u8, u64>;
 
 fn same(here: u64, told: u64) -> bool {
-    here == told || here >= UNTOLD
+    here == told || here >= UNREPORTED
 }
 
 /// Returns the names after `operation`, if the operation can take effect on the names in `state` and give its recorded
 /// answer.
 fn step(state: &State, index: usize, operation: &Operation) -> Option<State> {
     let mut next = state.clone();
-    let known = operation.said != Said::Unknown;
+    let known = operation.reply != NameReply::Unknown;
     let answer = match &operation.ask {
-        Ask::Create { name, exclusive } => match state.get(name) {
-            Some(_) if *exclusive => Said::Exists,
-            Some(file) => Said::Ok(Some(*file)),
+        NameRequest::Create { name, exclusive } => match state.get(name) {
+            Some(_) if *exclusive => NameReply::Exists,
+            Some(file) => NameReply::Ok(Some(*file)),
             None => {
-                let file = match operation.said {
-                    Said::Ok(Some(file)) => file,
-                    _ => UNTOLD + index as u64,
+                let file = match operation.reply {
+                    NameReply::Ok(Some(file)) => file,
+                    _ => UNREPORTED + index as u64,
                 };
                 next.insert(*name, file);
-                Said::Ok(Some(file))
+                NameReply::Ok(Some(file))
             }
         },
-        Ask::Mkdir { name } if state.contains_key(name) => Said::Exists,
-        Ask::Mkdir { name } => {
-            let file = match operation.said {
-                Said::Ok(Some(file)) => file,
-                _ => UNTOLD + index as u64,
+        NameRequest::Mkdir { name } if state.contains_key(name) => NameReply::Exists,
+        NameRequest::Mkdir { name } => {
+            let file = match operation.reply {
+                NameReply::Ok(Some(file)) => file,
+                _ => UNREPORTED + index as u64,
             };
             next.insert(*name, file);
-            Said::Ok(Some(file))
+            NameReply::Ok(Some(file))
         }
-        Ask::Remove { name } => match next.remove(name) {
-            Some(_) => Said::Ok(None),
-            None => Said::Missing,
+        NameRequest::Remove { name } => match next.remove(name) {
+            Some(_) => NameReply::Ok(None),
+            None => NameReply::Missing,
         },
-        Ask::Rename { from, to, how } => match (state.get(from), state.get(to)) {
-            (None, _) => Said::Missing,
-            (Some(_), None) if *how == Renaming::Exchange => Said::Missing,
-            (Some(_), Some(_)) if *how == Renaming::NoReplace => Said::Exists,
+        NameRequest::Rename { from, to, how } => match (state.get(from), state.get(to)) {
+            (None, _) => NameReply::Missing,
+            (Some(_), None) if *how == Renaming::Exchange => NameReply::Missing,
+            (Some(_), Some(_)) if *how == Renaming::NoReplace => NameReply::Exists,
             (Some(file), Some(other)) if *how == Renaming::Exchange => {
                 next.insert(*from, *other);
                 next.insert(*to, *file);
-                Said::Ok(None)
+                NameReply::Ok(None)
             }
             (Some(file), _) => {
                 if from != to && state.get(to) != Some(file) {
                     next.remove(from);
                     next.insert(*to, *file);
                 }
-                Said::Ok(None)
+                NameReply::Ok(None)
             }
         },
-        Ask::Link { .. } if matches!(operation.said, Said::Missing) => Said::Missing,
-        Ask::Link { file, to } => match state.get(to) {
-            Some(_) => Said::Exists,
+        NameRequest::Link { .. } if matches!(operation.reply, NameReply::Missing) => NameReply::Missing,
+        NameRequest::Link { file, to } => match state.get(to) {
+            Some(_) => NameReply::Exists,
             None => {
                 next.insert(*to, *file);
-                Said::Ok(None)
+                NameReply::Ok(None)
             }
         },
-        Ask::Lookup { name } => match state.get(name) {
-            Some(file) => Said::Ok(Some(*file)),
-            None => Said::Missing,
+        NameRequest::Lookup { name } => match state.get(name) {
+            Some(file) => NameReply::Ok(Some(*file)),
+            None => NameReply::Missing,
         },
-        Ask::List => Said::Names(state.clone()),
+        NameRequest::List => NameReply::Names(state.clone()),
     };
-    let fits = match (&answer, &operation.said) {
-        (Said::Ok(Some(here)), Said::Ok(Some(told))) => same(*here, *told),
-        (Said::Names(here), Said::Names(told)) => {
+    let fits = match (&answer, &operation.reply) {
+        (NameReply::Ok(Some(here)), NameReply::Ok(Some(told))) => same(*here, *told),
+        (NameReply::Names(here), NameReply::Names(told)) => {
             here.len() == told.len() && here.iter().zip(told).all(|((a, here), (b, told))| a == b && same(*here, *told))
         }
-        (answer, said) => answer == said,
+        (answer, reply) => answer == reply,
     };
     (!known || fits).then_some(next)
 }
@@ -200,7 +201,9 @@ struct Parts {
 impl Parts {
     fn new(operations: &[Operation], (mgr_deaths, power_cuts): (&[Moment], &[Moment])) -> Self {
         // Ignore lookups and lists without an answer, because they do not constrain the order.
-        let tells = |op: &&Operation| op.said != Said::Unknown || !matches!(op.ask, Ask::Lookup { .. } | Ask::List);
+        let tells = |op: &&Operation| {
+            op.reply != NameReply::Unknown || !matches!(op.ask, NameRequest::Lookup { .. } | NameRequest::List)
+        };
         let mut operations: Vec<&Operation> = operations.iter().filter(tells).collect();
         operations.sort_by_key(|op| op.began);
         let mut all: Vec<Part> = Vec::new();
@@ -208,15 +211,15 @@ impl Parts {
             all.push(Part { operation: operation.clone(), again: None, lost: None });
             let last = all.len() - 1;
             let span = operation.began..operation.ended.unwrap_or(Moment::MAX);
-            for death in mgr_deaths.iter().filter(|_| matches!(operation.ask, Ask::Create { .. })) {
+            for death in mgr_deaths.iter().filter(|_| matches!(operation.ask, NameRequest::Create { .. })) {
                 if span.contains(death) {
-                    let earlier = Operation { ended: Some(*death), said: Said::Unknown, ..operation.clone() };
+                    let earlier = Operation { ended: Some(*death), reply: NameReply::Unknown, ..operation.clone() };
                     all.push(Part { operation: earlier, again: Some(last), lost: None });
                 }
             }
         }
         Self::add_losses(&mut all, power_cuts);
-        let took_place = all.iter().enumerate().filter(|(_, part)| part.operation.said != Said::Unknown);
+        let took_place = all.iter().enumerate().filter(|(_, part)| part.operation.reply != NameReply::Unknown);
         let answered = took_place.fold(0, |set, (i, _)| set | 1u128.checked_shl(i as u32).unwrap_or(0));
         Parts { all, answered }
     }
@@ -228,16 +231,20 @@ impl Parts {
             let Part { operation: making, again, .. } = &all[made];
             // A power loss cannot lose the file after a sync or close has confirmed its durability.
             let is_kept = making.kept.is_some() && again.is_none();
-            if is_kept || !(making.unsynced && matches!(making.ask, Ask::Create { .. })) {
+            if is_kept || !(making.unsynced && matches!(making.ask, NameRequest::Create { .. })) {
                 continue;
             }
-            let answered = making.ended.filter(|_| making.said != Said::Unknown).unwrap_or(Moment::MAX);
+            let answered = making.ended.filter(|_| making.reply != NameReply::Unknown).unwrap_or(Moment::MAX);
             let after = all.iter().map(|part| &part.operation).filter(|other| other.began > answered);
             let settled = after.filter(|other| other.is_durable()).filter_map(|other| other.ended).min();
             let span = making.began..settled.unwrap_or(Moment::MAX);
             let cuts = power_cuts.iter().filter(|cut| span.contains(cut));
-            let loss =
-                |cut: &Moment| Operation { began: *cut, ended: Some(*cut), said: Said::Unknown, ..making.clone() };
+            let loss = |cut: &Moment| Operation {
+                began: *cut,
+                ended: Some(*cut),
+                reply: NameReply::Unknown,
+                ..making.clone()
+            };
             let losses: Vec<Operation> = cuts.map(loss).collect();
             all.extend(losses.into_iter().map(|operation| Part { operation, again: None, lost: Some(made) }));
         }
@@ -247,10 +254,12 @@ impl Parts {
     fn step(&self, state: &State, index: usize) -> Option<State> {
         let Part { operation, lost, .. } = &self.all[index];
         let Some(made) = *lost else { return step(state, index, operation) };
-        let (Ask::Create { name, .. }, making) = (&operation.ask, &self.all[made].operation) else { return None };
-        let file = match making.said {
-            Said::Ok(Some(file)) => file,
-            _ => UNTOLD + made as u64,
+        let (NameRequest::Create { name, .. }, making) = (&operation.ask, &self.all[made].operation) else {
+            return None;
+        };
+        let file = match making.reply {
+            NameReply::Ok(Some(file)) => file,
+            _ => UNREPORTED + made as u64,
         };
         let mut next = state.clone();
         (next.remove(name) == Some(file)).then_some(next)
@@ -273,7 +282,7 @@ impl Parts {
         let mut ready: Vec<usize> = (0..self.all.len()).filter(|i| !is_done(*i) && still(*i) && there(*i)).collect();
         ready.retain(|i| part(*i).began < horizon);
         // Sort events by decreasing answer time, with unanswered events first. The search tries the last event first.
-        ready.sort_by_key(|i| std::cmp::Reverse((part(*i).said == Said::Unknown, part(*i).ended)));
+        ready.sort_by_key(|i| std::cmp::Reverse((part(*i).reply == NameReply::Unknown, part(*i).ended)));
         ready
     }
 
@@ -332,33 +341,33 @@ fn explain_within(nodes: usize, operations: &[Operation], ends: Ends<'_>) -> Res
 mod tests {
     use super::*;
 
-    fn op(ask: Ask, span: (Moment, Option<Moment>), said: Said) -> Operation {
-        Operation { ended: span.1, said, ..Operation::new(0, ask, span.0) }
+    fn op(ask: NameRequest, span: (Moment, Option<Moment>), reply: NameReply) -> Operation {
+        Operation { ended: span.1, reply, ..Operation::new(0, ask, span.0) }
     }
 
-    fn create(span: (Moment, Option<Moment>), said: Said) -> Operation {
-        op(Ask::Create { name: 1, exclusive: true }, span, said)
+    fn create(span: (Moment, Option<Moment>), reply: NameReply) -> Operation {
+        op(NameRequest::Create { name: 1, exclusive: true }, span, reply)
     }
 
-    fn remove(span: (Moment, Option<Moment>), said: Said) -> Operation {
-        op(Ask::Remove { name: 1 }, span, said)
+    fn remove(span: (Moment, Option<Moment>), reply: NameReply) -> Operation {
+        op(NameRequest::Remove { name: 1 }, span, reply)
     }
 
     fn plain(operations: &[Operation]) -> Result<Search, String> {
         explain(operations, (&[], &[]))
     }
 
-    fn ok(file: u64) -> Said {
-        Said::Ok(Some(file))
+    fn ok(file: u64) -> NameReply {
+        NameReply::Ok(Some(file))
     }
 
     #[test]
     fn one_of_two_exclusive_creates_wins() {
         let at = |a, b| (a, Some(b));
-        assert!(plain(&[create(at(1, 4), ok(7)), create(at(2, 3), Said::Exists)]).is_ok());
+        assert!(plain(&[create(at(1, 4), ok(7)), create(at(2, 3), NameReply::Exists)]).is_ok());
         assert!(plain(&[create(at(1, 4), ok(7)), create(at(2, 3), ok(8))]).is_err());
-        assert!(plain(&[create(at(1, 2), Said::Exists)]).is_err());
-        let between = remove(at(2, 5), Said::Ok(None));
+        assert!(plain(&[create(at(1, 2), NameReply::Exists)]).is_err());
+        let between = remove(at(2, 5), NameReply::Ok(None));
         assert!(plain(&[create(at(1, 4), ok(7)), create(at(2, 3), ok(8)), between]).is_ok());
     }
 
@@ -366,43 +375,49 @@ mod tests {
     fn an_operation_in_doubt_happens_once_or_never() {
         let gone = (5, None);
         let made = create((1, Some(2)), ok(7));
-        let lost = remove(gone, Said::Unknown);
-        let found = |at, said| op(Ask::Lookup { name: 1 }, (at, Some(at + 1)), said);
-        assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7)), found(8, Said::Missing)]).is_ok());
+        let lost = remove(gone, NameReply::Unknown);
+        let found = |at, reply| op(NameRequest::Lookup { name: 1 }, (at, Some(at + 1)), reply);
+        assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7)), found(8, NameReply::Missing)]).is_ok());
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7))]).is_ok());
-        assert!(plain(&[made.clone(), lost, found(6, Said::Missing), found(8, ok(7))]).is_err());
+        assert!(plain(&[made.clone(), lost, found(6, NameReply::Missing), found(8, ok(7))]).is_err());
         // The mgr executes a retried REMOVE only once. Its reply to the retry contains the result of the first
         // execution.
-        assert!(plain(&[made, remove((5, Some(9)), Said::Missing)]).is_err());
-        let untold = create((1, None), Said::Unknown);
+        assert!(plain(&[made, remove((5, Some(9)), NameReply::Missing)]).is_err());
+        let untold = create((1, None), NameReply::Unknown);
         assert!(plain(&[untold, found(3, ok(9)), found(5, ok(9))]).is_ok());
     }
 
     #[test]
     fn renames_replace_and_lists_show_all() {
-        let make = |name, at, file| op(Ask::Create { name, exclusive: true }, (at, Some(at + 1)), ok(file));
-        let rename = op(Ask::Rename { from: 1, to: 2, how: Renaming::Replace }, (5, Some(6)), Said::Ok(None));
-        let list = |names: &[(u8, u64)]| op(Ask::List, (7, Some(8)), Said::Names(names.iter().copied().collect()));
+        let make = |name, at, file| op(NameRequest::Create { name, exclusive: true }, (at, Some(at + 1)), ok(file));
+        let rename =
+            op(NameRequest::Rename { from: 1, to: 2, how: Renaming::Replace }, (5, Some(6)), NameReply::Ok(None));
+        let list = |names: &[(u8, u64)]| {
+            op(NameRequest::List, (7, Some(8)), NameReply::Names(names.iter().copied().collect()))
+        };
         let history = [make(1, 1, 11), make(2, 3, 12), rename];
         assert!(plain(&[&history[..], &[list(&[(2, 11)])]].concat()).is_ok());
         assert!(plain(&[&history[..], &[list(&[(1, 11), (2, 12)])]].concat()).is_err());
         assert!(plain(&[&history[..], &[list(&[(2, 12)])]].concat()).is_err());
-        let with = |how, to, said| op(Ask::Rename { from: 1, to, how }, (5, Some(6)), said);
+        let with = |how, to, reply| op(NameRequest::Rename { from: 1, to, how }, (5, Some(6)), reply);
         let history = |rename| [make(1, 1, 11), make(2, 3, 12), rename, list(&[(1, 12), (2, 11)])];
-        assert!(plain(&history(with(Renaming::Exchange, 2, Said::Ok(None)))).is_ok());
-        assert!(plain(&history(with(Renaming::Exchange, 3, Said::Missing))).is_err());
-        assert!(plain(&history(with(Renaming::NoReplace, 2, Said::Ok(None)))).is_err());
+        assert!(plain(&history(with(Renaming::Exchange, 2, NameReply::Ok(None)))).is_ok());
+        assert!(plain(&history(with(Renaming::Exchange, 3, NameReply::Missing))).is_err());
+        assert!(plain(&history(with(Renaming::NoReplace, 2, NameReply::Ok(None)))).is_err());
         let kept = |rename| [make(1, 1, 11), make(2, 3, 12), rename, list(&[(1, 11), (2, 12)])];
-        assert!(plain(&kept(with(Renaming::NoReplace, 2, Said::Exists))).is_ok());
-        assert!(plain(&kept(with(Renaming::Exchange, 3, Said::Missing))).is_ok());
-        assert!(plain(&kept(with(Renaming::Exchange, 2, Said::Ok(None)))).is_err());
+        assert!(plain(&kept(with(Renaming::NoReplace, 2, NameReply::Exists))).is_ok());
+        assert!(plain(&kept(with(Renaming::Exchange, 3, NameReply::Missing))).is_ok());
+        assert!(plain(&kept(with(Renaming::Exchange, 2, NameReply::Ok(None)))).is_err());
     }
 
     #[test]
     fn a_file_may_be_created_twice_if_the_mgr_died_before_its_answer() {
-        let rename =
-            |at| op(Ask::Rename { from: 1, to: 2, how: Renaming::Replace }, (at, Some(at + 1)), Said::Ok(None));
-        let list = |names: &[(u8, u64)]| op(Ask::List, (20, Some(21)), Said::Names(names.iter().copied().collect()));
+        let rename = |at| {
+            op(NameRequest::Rename { from: 1, to: 2, how: Renaming::Replace }, (at, Some(at + 1)), NameReply::Ok(None))
+        };
+        let list = |names: &[(u8, u64)]| {
+            op(NameRequest::List, (20, Some(21)), NameReply::Names(names.iter().copied().collect()))
+        };
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
         assert!(explain(&twice, (&[4], &[])).is_ok());
         // No order explains the history in three cases: the mgr did not die, the mgr died after it answered the
@@ -413,28 +428,28 @@ mod tests {
         assert!(explain(&late, (&[4], &[])).is_err());
         // A death of the mgr at point 4 cannot explain this history, because the lookup at point 5 did not find the
         // file.
-        let found = op(Ask::Lookup { name: 1 }, (5, Some(6)), Said::Missing);
-        let thrice = [create((1, Some(9)), ok(8)), found, remove((7, Some(8)), Said::Ok(None)), list(&[(1, 8)])];
+        let found = op(NameRequest::Lookup { name: 1 }, (5, Some(6)), NameReply::Missing);
+        let thrice = [create((1, Some(9)), ok(8)), found, remove((7, Some(8)), NameReply::Ok(None)), list(&[(1, 8)])];
         assert!(explain(&thrice, (&[4], &[])).is_err());
         // A death of the mgr at point 6 explains this history: the mgr created the file after the lookup at point 5,
         // and died before it answered.
         assert!(explain(&thrice, (&[6], &[])).is_ok());
         // A death of the mgr explains only that a creation took effect twice, not that a removal did.
-        let removed = [create((1, Some(2)), ok(7)), remove((3, Some(9)), Said::Missing)];
+        let removed = [create((1, Some(2)), ok(7)), remove((3, Some(9)), NameReply::Missing)];
         assert!(explain(&removed, (&[5], &[])).is_err());
     }
 
     #[test]
     fn only_unsynced_files_may_be_lost_in_a_power_cut() {
         let soon = |kept| Operation { unsynced: true, kept, ..create((1, Some(2)), ok(7)) };
-        let found = |at, said| op(Ask::Lookup { name: 1 }, (at, Some(at + 1)), said);
+        let found = |at, reply| op(NameRequest::Lookup { name: 1 }, (at, Some(at + 1)), reply);
         let explained = |history: &[Operation], cuts: &[Moment]| explain(history, (&[], cuts)).is_ok();
-        let gone = [found(3, ok(7)), found(8, Said::Missing)];
+        let gone = [found(3, ok(7)), found(8, NameReply::Missing)];
         assert!(explained(&[&[soon(None)], &gone[..]].concat(), &[6]));
         // One power loss may lose two files that were created without waiting for durability.
-        let two = op(Ask::Create { name: 2, exclusive: false }, (2, Some(3)), ok(8));
+        let two = op(NameRequest::Create { name: 2, exclusive: false }, (2, Some(3)), ok(8));
         let second = Operation { unsynced: true, ..two };
-        let neither = op(Ask::List, (8, Some(9)), Said::Names(BTreeMap::new()));
+        let neither = op(NameRequest::List, (8, Some(9)), NameReply::Names(BTreeMap::new()));
         assert!(explained(&[soon(None), second, neither], &[6]));
         // The checker must reject the loss of a file without a power loss, and a loss before the power loss. It must
         // also reject the loss of a file that was synced, or whose creation waited for durability.
@@ -444,16 +459,17 @@ mod tests {
         assert!(!explained(&[&[soon(Some(7))], &gone[..]].concat(), &[6]));
         assert!(!explained(&[&[create((1, Some(2)), ok(7))], &gone[..]].concat(), &[6]));
         // A file that a power loss has lost cannot reappear. A file cannot be lost before the power loss.
-        assert!(!explained(&[soon(None), found(8, Said::Missing), found(10, ok(7))], &[6]));
-        assert!(!explained(&[soon(None), found(4, Said::Missing)], &[6]));
+        assert!(!explained(&[soon(None), found(8, NameReply::Missing), found(10, ok(7))], &[6]));
+        assert!(!explained(&[soon(None), found(4, NameReply::Missing)], &[6]));
         // A later durable creation in the directory makes the file durable, too. A renamed file is durable, too.
-        let other = op(Ask::Mkdir { name: 2 }, (3, Some(4)), ok(8));
-        assert!(!explained(&[soon(None), other, found(8, Said::Missing)], &[6]));
-        let renamed = op(Ask::Rename { from: 1, to: 3, how: Renaming::Replace }, (3, Some(4)), Said::Ok(None));
-        let there = op(Ask::Lookup { name: 3 }, (8, Some(9)), Said::Missing);
+        let other = op(NameRequest::Mkdir { name: 2 }, (3, Some(4)), ok(8));
+        assert!(!explained(&[soon(None), other, found(8, NameReply::Missing)], &[6]));
+        let renamed =
+            op(NameRequest::Rename { from: 1, to: 3, how: Renaming::Replace }, (3, Some(4)), NameReply::Ok(None));
+        let there = op(NameRequest::Lookup { name: 3 }, (8, Some(9)), NameReply::Missing);
         assert!(!explained(&[soon(None), renamed, there], &[6]));
         // The power loss may happen before the creation is answered, and still lose the created file.
-        assert!(explained(&[Operation { ended: Some(9), ..soon(None) }, found(10, Said::Missing)], &[6]));
+        assert!(explained(&[Operation { ended: Some(9), ..soon(None) }, found(10, NameReply::Missing)], &[6]));
         // After the power loss, another operation may create the lost file again.
         let again = Operation { began: 10, ended: Some(11), ..create((10, Some(11)), ok(9)) };
         assert!(explained(&[soon(None), again.clone()], &[6]));
@@ -462,13 +478,17 @@ mod tests {
 
     #[test]
     fn a_search_with_too_many_orders_is_given_up() {
-        let many = |said: Said| (0..40).map(move |i| create((i, None), said.clone())).collect::<Vec<_>>();
-        let impossible = remove((50, Some(51)), Said::Missing);
+        let many = |reply: NameReply| (0..40).map(move |i| create((i, None), reply.clone())).collect::<Vec<_>>();
+        let impossible = remove((50, Some(51)), NameReply::Missing);
         let contradiction = [create((41, Some(42)), ok(7)), impossible];
-        let removals = (0..40).map(|i| remove((i, None), Said::Unknown));
-        let lost: Vec<Operation> = many(Said::Unknown).into_iter().chain(removals).collect();
-        let open =
-            [&lost[..], &contradiction[..], &[op(Ask::List, (60, Some(61)), Said::Names([(3, 9)].into()))]].concat();
+        let removals = (0..40).map(|i| remove((i, None), NameReply::Unknown));
+        let lost: Vec<Operation> = many(NameReply::Unknown).into_iter().chain(removals).collect();
+        let open = [
+            &lost[..],
+            &contradiction[..],
+            &[op(NameRequest::List, (60, Some(61)), NameReply::Names([(3, 9)].into()))],
+        ]
+        .concat();
         assert_eq!(explain_within(1000, &open, (&[], &[])), Ok(Search::GivenUp));
     }
 }

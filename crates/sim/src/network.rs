@@ -13,8 +13,8 @@ use crate::random::Rng;
 use crate::trace;
 use net::memory::{Network, Pipe, Port};
 use net::task::Group;
-use pipe::{Connection, End, Fate};
-use port::{Gate, Listening};
+use pipe::{Connection, ConnectionEnd, End};
+use port::{AcceptQueue, Listening};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::pin::Pin;
@@ -30,7 +30,7 @@ pub const SILENCE: Duration = Duration::from_secs(60);
 
 /// Delays and window (bytes in flight) of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Weather {
+pub struct LinkConditions {
     /// Maximum delay in milliseconds of a piece without an additional delay.
     pub delay_ms: u64,
     /// Percentage of pieces that have an additional delay.
@@ -55,12 +55,12 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     rng: Rng,
-    weather: Weather,
+    conditions: LinkConditions,
     names: BTreeMap<String, Host>,
     /// Hosts that have no power now.
-    dark: BTreeSet<Host>,
+    powered_off: BTreeSet<Host>,
     cuts: BTreeSet<(Host, Host)>,
-    gates: BTreeMap<(Host, u16), Arc<Gate>>,
+    ports: BTreeMap<(Host, u16), Arc<AcceptQueue>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
     /// For each host with a requested notification: the number of pieces that the host still sends before the
@@ -74,14 +74,14 @@ fn pair(a: Host, b: Host) -> (Host, Host) {
 
 impl Net {
     /// Returns a network of the given hosts, each with its name and number.
-    pub fn new(rng: Rng, weather: Weather, hosts: impl IntoIterator<Item = (String, Host)>) -> Self {
+    pub fn new(rng: Rng, conditions: LinkConditions, hosts: impl IntoIterator<Item = (String, Host)>) -> Self {
         let state = State {
             rng,
-            weather,
+            conditions,
             names: hosts.into_iter().collect(),
-            dark: BTreeSet::new(),
+            powered_off: BTreeSet::new(),
             cuts: BTreeSet::new(),
-            gates: BTreeMap::new(),
+            ports: BTreeMap::new(),
             connections: BTreeMap::new(),
             next: 1,
             alarms: BTreeMap::new(),
@@ -94,8 +94,8 @@ impl Net {
     }
 
     /// Sets the delays and the window of the network from now on.
-    pub fn set_weather(&self, weather: Weather) {
-        self.state().weather = weather;
+    pub fn set_conditions(&self, conditions: LinkConditions) {
+        self.state().conditions = conditions;
     }
 
     fn of_host(&self, host: Host) -> Vec<Arc<Connection>> {
@@ -109,16 +109,16 @@ impl Net {
         self.close_ports(host);
         for connection in self.of_host(host) {
             let reset = self.state().rng.percent(50);
-            connection.end_of(host, if reset { Fate::Reset } else { Fate::Closed });
+            connection.end_of(host, if reset { ConnectionEnd::Reset } else { ConnectionEnd::Closed });
         }
         self.0.changed.notify_waiters();
     }
 
     /// Handles the power loss of a host. The host sends nothing more, so its peers detect the power loss only by
     /// timeouts.
-    pub fn lights_out(&self, host: Host) {
+    pub fn power_off(&self, host: Host) {
         self.close_ports(host);
-        self.state().dark.insert(host);
+        self.state().powered_off.insert(host);
         for connection in self.of_host(host) {
             connection.silence();
         }
@@ -127,18 +127,18 @@ impl Net {
 
     /// Powers a host on. The host does not know the connections that it had before the power loss, so a peer that sends
     /// on them receives a reset.
-    pub fn lights_on(&self, host: Host) {
-        self.state().dark.remove(&host);
+    pub fn power_on(&self, host: Host) {
+        self.state().powered_off.remove(&host);
         for connection in self.of_host(host) {
-            connection.end_of(host, Fate::Forgotten);
+            connection.end_of(host, ConnectionEnd::Forgotten);
         }
         self.0.changed.notify_waiters();
     }
 
     fn close_ports(&self, host: Host) {
         let mut state = self.state();
-        let gates: Vec<_> = state.gates.keys().filter(|(at, _)| *at == host).copied().collect();
-        gates.iter().for_each(|gate| drop(state.gates.remove(gate)));
+        let ports: Vec<_> = state.ports.keys().filter(|(at, _)| *at == host).copied().collect();
+        ports.iter().for_each(|queue| drop(state.ports.remove(queue)));
     }
 
     /// Partitions two hosts from now on.
@@ -197,10 +197,10 @@ impl Net {
     fn departs(&self, from: Host) -> Duration {
         let mut state = self.state();
         let state = &mut *state;
-        let weather = state.weather;
-        let mut delay = state.rng.between(0, weather.delay_ms);
-        if state.rng.percent(weather.late_percent) {
-            delay += state.rng.between(0, weather.late_ms);
+        let conditions = state.conditions;
+        let mut delay = state.rng.between(0, conditions.delay_ms);
+        if state.rng.percent(conditions.late_percent) {
+            delay += state.rng.between(0, conditions.late_ms);
         }
         if let Some((left, told)) = state.alarms.get_mut(&from) {
             *left = left.saturating_sub(1);
@@ -217,20 +217,20 @@ impl Net {
     }
 
     fn window(&self) -> usize {
-        self.state().weather.window
+        self.state().conditions.window
     }
 
     /// Opens the port `port` on `host`, for a server that does not use [`net::Listener`].
     pub fn listen(&self, host: Host, port: u16) -> io::Result<Arc<dyn Port>> {
         let mut state = self.state();
-        if state.gates.contains_key(&(host, port)) {
+        if state.ports.contains_key(&(host, port)) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let gate = Arc::new(Gate::default());
-        state.gates.insert((host, port), gate.clone());
+        let queue = Arc::new(AcceptQueue::default());
+        state.ports.insert((host, port), queue.clone());
         drop(state);
         self.0.changed.notify_waiters();
-        Ok(Arc::new(Listening { net: self.clone(), at: (host, port), gate }))
+        Ok(Arc::new(Listening { net: self.clone(), at: (host, port), queue }))
     }
 
     async fn connect_from(self, from: Host, to: String, port: u16) -> io::Result<Arc<dyn Pipe>> {
@@ -238,7 +238,7 @@ impl Net {
         let mut again = Duration::from_secs(1);
         loop {
             tokio::time::sleep(self.departs(from)).await;
-            let lost = self.is_cut(from, to) || self.state().dark.contains(&to);
+            let lost = self.is_cut(from, to) || self.state().powered_off.contains(&to);
             if !lost {
                 break;
             }
@@ -247,20 +247,20 @@ impl Net {
         }
         let made = {
             let mut state = self.state();
-            let gate = state.gates.get(&(to, port)).cloned().ok_or(io::ErrorKind::ConnectionRefused)?;
+            let queue = state.ports.get(&(to, port)).cloned().ok_or(io::ErrorKind::ConnectionRefused)?;
             let id = state.next;
             state.next += 1;
             let connection = Arc::new(Connection::new(id, [from, to]));
             state.connections.insert(id, connection.clone());
-            (gate, connection)
+            (queue, connection)
         };
-        let (gate, connection) = made;
+        let (queue, connection) = made;
         trace::event(&[1, from, to, connection.id], || {
             format!("connect {} -> {} #{}", name(from), name(to), connection.id)
         });
         let far = End::new(self.clone(), connection.clone(), 1, name(from), 0);
         let near = End::new(self.clone(), connection, 0, name(to), port);
-        gate.arrive(Arc::new(far));
+        queue.arrive(Arc::new(far));
         tokio::time::sleep(self.departs(to)).await;
         Ok(Arc::new(near))
     }

@@ -6,7 +6,7 @@ mod moves;
 pub use moves::{Move, TRIES};
 
 use crate::hosts::{AUDITOR, CLIENT, IOD, MGR};
-use crate::network::{Host, Weather};
+use crate::network::{Host, LinkConditions};
 use crate::random::Rng;
 use client::options::Rule;
 use client::{Durable, Origin, Settings};
@@ -58,8 +58,8 @@ pub enum Fault {
     Lose { host: Host },
     /// Two hosts are partitioned for `ms`.
     Cut { a: Host, b: Host, ms: u64 },
-    /// The network has the delays and the window `weather` for `ms`.
-    Storm { weather: Weather, ms: u64 },
+    /// The network has the delays and the window `conditions` for `ms`.
+    Storm { conditions: LinkConditions, ms: u64 },
     /// A percentage of the operations on the disk of an iod fails for `ms`.
     IodErrors { iod: usize, percent: u64, ms: u64 },
     /// For `ms`, each request to the disk of an iod takes up to `slow_ms` longer.
@@ -147,7 +147,7 @@ pub struct Plan {
     /// How long clients retry a request before the operation fails.
     pub retry: Duration,
     /// Delays and window of the network while no fault changes them.
-    pub weather: Weather,
+    pub conditions: LinkConditions,
     /// Maximum duration of a flush of the mgr's disk in milliseconds.
     pub flush_ms: u64,
     /// Number of permanent files: all clients use these files, and no client renames or removes them.
@@ -178,7 +178,7 @@ impl Plan {
         let mut rng = Rng::new(seed, "focus");
         plan.level = if on == Planted::CommitVerifier { Level::Rough } else { Level::Mild };
         (plan.faults, plan.moves, plan.quiet_ms) = (Vec::new(), Vec::new(), 1000);
-        plan.weather = Weather { delay_ms: rng.between(1, 3), late_percent: 0, late_ms: 0, window: 64 << 10 };
+        plan.conditions = LinkConditions { delay_ms: rng.between(1, 3), late_percent: 0, late_ms: 0, window: 64 << 10 };
         plan.files = 1;
         plan.lock_percent = if on == Planted::LockTable { 40 } else { plan.lock_percent };
         for client in &mut plan.clients {
@@ -247,7 +247,7 @@ impl Plan {
             client.policy_percent = *policies.pick(&[0, 0, 5, 30]);
         }
         let lease_secs = rng.between(5, 20) as u32;
-        let weather = Plan::draw_weather(&mut rng);
+        let conditions = Plan::draw_conditions(&mut rng);
         let mut plan = Plan {
             seed,
             planted: None,
@@ -262,7 +262,7 @@ impl Plan {
             lease_secs,
             capability_secs: *rng.pick(&[5, 30, 3600]),
             retry: Duration::from_secs(rng.between(20, 60)),
-            weather,
+            conditions,
             flush_ms: *rng.pick(&[0, 1, 5]),
             files: rng.between(1, 3),
             unsynced_percent: *Rng::new(seed, "unsynced").pick(&[0, 50, 100]),
@@ -305,8 +305,8 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    fn draw_weather(rng: &mut Rng) -> Weather {
-        Weather {
+    fn draw_conditions(rng: &mut Rng) -> LinkConditions {
+        LinkConditions {
             delay_ms: *rng.pick(&[0, 1, 2, 10]),
             late_percent: *rng.pick(&[0, 1, 10]),
             late_ms: *rng.pick(&[5, 50, 300]),
@@ -318,10 +318,10 @@ impl Plan {
     /// always [`Durable::Close`]. The model does not cover what a power loss may lose with [`Durable::Fsync`];
     /// `crates/meta/tests/crash.rs` tests it.
     pub fn durable(&self, client: Host) -> Durable {
-        let dark = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
+        let powered_off = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
         let soon =
             (CLIENT..AUDITOR).contains(&client) && Rng::new(self.seed ^ client, "soon").percent(self.soon_percent);
-        if soon && !self.faults.iter().any(|(_, fault)| dark(fault)) { Durable::Fsync } else { Durable::Close }
+        if soon && !self.faults.iter().any(|(_, fault)| powered_off(fault)) { Durable::Fsync } else { Durable::Close }
     }
 
     /// Returns whether every client always reaches the mgr before its lease expires.
@@ -361,7 +361,8 @@ impl Plan {
 
     /// Returns how long the clients of the run work approximately, in milliseconds, if no fault delays them.
     fn busy_ms(&self) -> u64 {
-        let each = 6 * self.weather.delay_ms + self.flush_ms + self.weather.late_percent * self.weather.late_ms / 50;
+        let each =
+            6 * self.conditions.delay_ms + self.flush_ms + self.conditions.late_percent * self.conditions.late_ms / 50;
         let of_client = |c: &ClientPlan| c.processes.iter().max().map_or(0, |n| n * (c.think_ms / 2 + each));
         self.clients.iter().map(of_client).max().unwrap_or(0)
     }
@@ -382,7 +383,7 @@ impl Plan {
             1 => Fault::MgrAfter { pieces: rng.between(1, 60), down_ms: short },
             2 => Fault::Iod { iod, power: rng.percent(30), down_ms: short },
             3 => Fault::IodAfter { iod, pieces: rng.between(1, 60), power: rng.percent(60), down_ms: short },
-            4 => Fault::Storm { weather: storm(rng), ms: short },
+            4 => Fault::Storm { conditions: storm(rng), ms: short },
             5 => Fault::Cut { a: MGR, b: CLIENT + rng.below(self.clients.len() as u64), ms: short },
             6 => Fault::Reset { host: self.some_host(rng) },
             _ => self.flaky(rng),
@@ -417,7 +418,7 @@ impl Plan {
                 let client = CLIENT + rng.below(self.clients.len() as u64);
                 Fault::Cut { a: client, b: IOD + iod as u64, ms }
             }
-            13 => Fault::Storm { weather: storm(rng), ms },
+            13 => Fault::Storm { conditions: storm(rng), ms },
             14 => Fault::IodErrors { iod, percent: rng.between(5, 60), ms },
             15 => Fault::IodSlow { iod, slow_ms: *rng.pick(&[20, 500, 4000]), ms },
             16 => Fault::IodFull { iod, ms },
@@ -430,8 +431,8 @@ impl Plan {
     }
 }
 
-fn storm(rng: &mut Rng) -> Weather {
-    Weather {
+fn storm(rng: &mut Rng) -> LinkConditions {
+    LinkConditions {
         delay_ms: *rng.pick(&[20, 200, 1000]),
         late_percent: *rng.pick(&[5, 30]),
         late_ms: *rng.pick(&[100, 3000]),

@@ -6,7 +6,7 @@ use crate::faults::Faults;
 use crate::hosts::{AUDITOR, CLIENT};
 use crate::model::Model;
 use crate::plan::Plan;
-use crate::workload::{self, Book, World};
+use crate::workload::{self, History, World};
 use crate::{random, trace, watch};
 use client::{CreateOptions, Node};
 use net::task::Group;
@@ -110,24 +110,24 @@ async fn all(plan: Plan, print: bool) -> Verdict {
     trace::say(format!("{plan:?}"));
     net::clock::simulate(Some(SystemTime::UNIX_EPOCH + Duration::from_secs(DAY)));
     let seed = plan.seed;
-    let book: Arc<Mutex<Book>> = Arc::default();
-    let ended = stages(Arc::new(plan), book.clone()).await;
+    let history: Arc<Mutex<History>> = Arc::default();
+    let ended = stages(Arc::new(plan), history.clone()).await;
     net::memory::install(None);
-    let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(why) = ended {
-        book.model.fail(why);
+        history.model.fail(why);
     }
-    book.model.judge();
+    history.model.judge();
     let simulated_ms = trace::elapsed().as_millis() as u64;
     let (hash, events) = trace::end();
-    let Book { model, done, failed, unsearched, .. } = &mut *book;
+    let History { model, done, failed, unsearched, .. } = &mut *history;
     let Model { failures, reads, .. } = model;
     let failures = std::mem::take(failures);
     let (done, failed, reads, unsearched) = (*done, *failed, *reads, *unsearched);
     Verdict { seed, failures, hash, events, simulated_ms, done, failed, reads, unsearched }
 }
 
-async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
+async fn stages(plan: Arc<Plan>, history: Arc<Mutex<History>>) -> Result<(), String> {
     let cluster = RefCell::new(Cluster::new(&plan).await?);
     for iod in 0..plan.iods {
         cluster.borrow_mut().start_iod(iod)?;
@@ -136,11 +136,11 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
     checks::within(START, || cluster.borrow().mgr.serves()).await.map_err(|()| "the mgr does not begin to serve")?;
     let (dirs, files) = cluster::on_host(AUDITOR, set_up(plan.clone())).await??;
     {
-        let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
-        book.names = vec![Vec::new(); dirs.len()];
-        book.model.coherent = plan.faults.is_empty();
+        let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.names = vec![Vec::new(); dirs.len()];
+        history.model.coherent = plan.faults.is_empty();
     }
-    let world = World { plan: plan.clone(), book, dirs: Arc::new(dirs), files: Arc::new(files) };
+    let world = World { plan: plan.clone(), history, dirs: Arc::new(dirs), files: Arc::new(files) };
     let groups: Vec<Group> = (0..plan.clients.len() as u64).map(|c| Group::new(CLIENT + c)).collect();
     let mut lives = Vec::new();
     for (index, group) in groups.iter().enumerate() {
@@ -152,7 +152,7 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
             if let Err(error) = life.await
                 && !groups[index].is_dead()
             {
-                world.book().model.fail(format!("client{index} ended: {error}"));
+                world.history().model.fail(format!("client{index} ended: {error}"));
             }
         }
         trace::say("all clients have ended");
@@ -168,7 +168,7 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
         }
     };
     if worked.is_err() {
-        world.book().model.fail("clients did not come to an end although nothing was wrong any more".into());
+        world.history().model.fail("clients did not come to an end although nothing was wrong any more".into());
         return Ok(());
     }
     let rest = checks::all(&world, &cluster);

@@ -195,7 +195,7 @@ impl MetaDisk {
     }
 
     /// Handles a power loss, which loses a random part of the unsynced data.
-    pub fn lights_out(&self) {
+    pub fn power_off(&self) {
         self.process_died();
         let state = &mut *self.state();
         state.boots += 1;

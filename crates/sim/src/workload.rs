@@ -6,7 +6,7 @@ mod listing;
 use crate::cluster;
 use crate::hosts::CLIENT;
 use crate::model::{HandleId, Model, Moment, Reader};
-use crate::names::{Ask, Operation, Said};
+use crate::names::{NameReply, NameRequest, Operation};
 use crate::plan::{Level, POLICIES, Plan};
 use crate::random::Rng;
 use client::{Error, ErrorKind, File, Mount, Node};
@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use types::{FileId, Status};
 
-/// The record of all operations of a run, for the checks.
+/// The history of all operations of a run, for the checks.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct History {
     /// The model of file contents, with all changes and reads.
     pub model: Model,
     /// Operations on the names of each directory: first the shared directory, then the directory of each client.
@@ -29,9 +29,10 @@ pub struct Book {
     /// Number of directories whose names the checker did not verify, because the search for a valid order took too
     /// long.
     pub unsearched: u64,
-    /// Number of operations that succeeded or returned an expected error. [`Book::failed`] counts all other operations.
+    /// Number of operations that succeeded or returned an expected error. [`History::failed`] counts all other
+    /// operations.
     pub done: u64,
-    /// Number of operations that failed; see [`Book::done`].
+    /// Number of operations that failed; see [`History::done`].
     pub failed: u64,
     next_handle: HandleId,
     /// For each file: the lock owners that hold an exclusive lock on it, according to the replies that clients have
@@ -48,7 +49,7 @@ struct Holder {
     handle: HandleId,
 }
 
-impl Book {
+impl History {
     /// Records that a client has received a lock.
     fn lock(&mut self, plan: &Plan, file: FileId, holder: Holder) {
         let holders = self.locked.entry(file).or_default();
@@ -108,8 +109,8 @@ impl Book {
 pub struct World {
     /// The plan of the run.
     pub plan: Arc<Plan>,
-    /// The record of all operations, for the checks.
-    pub book: Arc<Mutex<Book>>,
+    /// The history of all operations, for the checks.
+    pub history: Arc<Mutex<History>>,
     /// Directories in which clients use names: first the shared directory, then the directory of each client.
     pub dirs: Arc<Vec<Node>>,
     /// The permanent files, which no client renames or removes.
@@ -117,30 +118,30 @@ pub struct World {
 }
 
 impl World {
-    /// Locks the record of the run's operations. The caller must unlock it before it waits.
-    pub fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the history of the run's operations. The caller must unlock it before it waits.
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the record of the run's operations.
-    pub fn note<T>(&self, write: impl FnOnce(&mut Book) -> T) -> T {
-        write(&mut self.book())
+    /// Changes the history of the run's operations.
+    pub fn note<T>(&self, write: impl FnOnce(&mut History) -> T) -> T {
+        write(&mut self.history())
     }
 
     /// Counts a failed operation. Records a violation if the faults of the plan cannot cause this error.
     fn tolerate(&self, who: u64, what: &str, error: &Error) {
-        self.book().failed += 1;
+        self.history().failed += 1;
         crate::trace::say(format!("{} {what}: {error}", crate::hosts::name(who)));
         let fine = match self.plan.level {
             Level::Rough => error.kind() != ErrorKind::Protocol,
             // An operation in doubt may fail if another client has undone its change, or if the mgr has died and
             // forgotten the request. A power loss may also lose a file that was created without waiting for durability.
-            Level::Mild if error.is(Status::Stale) && !self.book().power_cuts.is_empty() => true,
-            Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.book().mgr_deaths.is_empty()),
+            Level::Mild if error.is(Status::Stale) && !self.history().power_cuts.is_empty() => true,
+            Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.history().mgr_deaths.is_empty()),
             Level::Calm => false,
         };
         if !fine && error.kind() != ErrorKind::Usage {
-            self.book().model.fail(format!("{}, {what}: {error}", crate::hosts::name(who)));
+            self.history().model.fail(format!("{}, {what}: {error}", crate::hosts::name(who)));
         }
     }
 }
@@ -204,7 +205,7 @@ pub async fn client(world: World, index: usize) {
     }
     for process in processes {
         if let Err(error) = process.await {
-            world.book().model.fail(format!("a process of {} ended: {error}", crate::hosts::name(host)));
+            world.history().model.fail(format!("a process of {} ended: {error}", crate::hosts::name(host)));
         }
     }
     match mount.disconnect().await {
@@ -273,10 +274,10 @@ impl Process {
 
     /// Records that an operation on names has begun. Returns `None` if the directory already has the maximum number of
     /// operations.
-    fn ask(&self, dir: usize, ask: Ask) -> Option<usize> {
-        let mut book = self.world.book();
-        let began = book.model.tick();
-        let names = &mut book.names[dir];
+    fn ask(&self, dir: usize, ask: NameRequest) -> Option<usize> {
+        let mut history = self.world.history();
+        let began = history.model.tick();
+        let names = &mut history.names[dir];
         if names.len() + 8 > crate::names::OPERATIONS_MAX {
             return None;
         }
@@ -285,21 +286,21 @@ impl Process {
     }
 
     /// Records the answer to an operation on names.
-    fn said(&self, dir: usize, index: usize, what: &str, answer: Result<Said, Error>) {
-        let said = match answer {
-            Ok(said) => said,
-            Err(error) if error.is(Status::Exist) => Said::Exists,
-            Err(error) if error.is(Status::NoEnt) => Said::Missing,
+    fn reply(&self, dir: usize, index: usize, what: &str, answer: Result<NameReply, Error>) {
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(error) if error.is(Status::Exist) => NameReply::Exists,
+            Err(error) if error.is(Status::NoEnt) => NameReply::Missing,
             Err(error) => {
                 self.tolerate(what, &error);
                 return;
             }
         };
-        let mut book = self.world.book();
-        book.done += 1;
-        let ended = book.model.tick();
-        let operation = &mut book.names[dir][index];
-        crate::trace::say(format!("{} {:?} in {dir}: {said:?}", crate::hosts::name(self.client), operation.ask));
-        (operation.ended, operation.said) = (Some(ended), said);
+        let mut history = self.world.history();
+        history.done += 1;
+        let ended = history.model.tick();
+        let operation = &mut history.names[dir][index];
+        crate::trace::say(format!("{} {:?} in {dir}: {reply:?}", crate::hosts::name(self.client), operation.ask));
+        (operation.ended, operation.reply) = (Some(ended), reply);
     }
 }

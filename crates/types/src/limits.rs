@@ -169,9 +169,9 @@ pub const KEY_MAX: usize = 500;
 /// Largest metadata value in bytes.
 pub const VALUE_MAX: usize = 64 << 10;
 /// Maximum number of metadata batches that share one flush (group commit).
-pub const META_WINDOW_BATCHES: usize = 1000;
+pub const META_GROUP_BATCHES: usize = 1000;
 /// Maximum number of bytes of the metadata batches in one flush. Above this limit no further batch joins the flush.
-pub const META_WINDOW_BYTES: usize = 8 << 20;
+pub const META_GROUP_BYTES: usize = 8 << 20;
 /// Maximum number of metadata batches that wait for the store's writer. Above this limit the store delays further
 /// batches.
 pub const META_QUEUE_BATCHES: usize = 8192;
@@ -235,7 +235,7 @@ const DELEGATION_BYTES: usize = 512;
 const MGR_MEMORY: usize = META_CACHE_BYTES
     + META_QUEUE_BYTES
     + META_RECENT_BYTES as usize
-    + META_WINDOW_BYTES
+    + META_GROUP_BYTES
     + NET_BYTES_MAX / 8 * 9
     + CONNECTIONS_MAX * IDLE_BYTES_MAX
     + REPLY_CACHE_BYTES as usize
@@ -267,8 +267,8 @@ const _: () = {
     assert!(XATTR_VALUE_DECODE_MAX < RECORD_MAX && ATTR_BODY_MAX < HEADER_MAX);
     assert!(CLIENT_WINDOW_BYTES >= 16 * PAYLOAD_MAX);
     assert!(GATHER_BYTES <= GATHER_BYTES_MAX && GATHER_BYTES >= 8 * PAYLOAD_MAX);
-    assert!(BATCH_BYTES_MAX + VALUE_MAX < META_WINDOW_BYTES && META_WINDOW_BYTES < META_QUEUE_BYTES);
-    assert!(META_RESERVE_BYTES >= 4 * META_WINDOW_BYTES as u64);
+    assert!(BATCH_BYTES_MAX + VALUE_MAX < META_GROUP_BYTES && META_GROUP_BYTES < META_QUEUE_BYTES);
+    assert!(META_RESERVE_BYTES >= 4 * META_GROUP_BYTES as u64);
     assert!(META_LOG_BYTES.is_multiple_of(4096) && META_LOG_BYTES <= META_LOG_BYTES_MAX);
     // Iods keep at least twice the free space that the metadata store keeps. Between two checks of the free space, an
     // iod may write at least sixteen of the largest payloads.

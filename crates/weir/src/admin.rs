@@ -8,7 +8,7 @@ use net::rpc::{Connection, Limits, NoService};
 use std::sync::Arc;
 use std::time::Duration;
 use types::FileKind;
-use wire::admin::{NEAR_TO_ADMINISTER, NearArgs, NearReply, PROGRAM, VERSION};
+use wire::admin::{LOCAL_SOCKET_TO_ADMINISTER, LocalSocketArgs, LocalSocketReply, PROGRAM, VERSION};
 use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Xdr};
 
@@ -101,7 +101,7 @@ async fn reach(address: &Address, timeout: Duration) -> Result<Connection, net::
 }
 
 async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection> {
-    let told = near(connection, connection.local()?.to_string(), timeout).await?;
+    let told = local_socket(connection, connection.local()?.to_string(), timeout).await?;
     let local = told.local?;
     let boot_id = local.host.trim().parse::<types::Fsid>().ok()?;
     if net::address::boot_id() != Some(boot_id.0) {
@@ -114,14 +114,14 @@ async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection
     let nearer = Connection::connect_sent(&address, service, limits, counters, timeout).await;
     let nearer =
         nearer.inspect_err(|e| tracing::debug!(error = %e, "cannot use the mgr's Unix socket: using TCP")).ok()?;
-    let run = near(&nearer, String::new(), timeout).await?.run;
+    let run = local_socket(&nearer, String::new(), timeout).await?.run;
     (run == told.run).then_some(nearer)
 }
 
-async fn near(connection: &Connection, from: String, timeout: Duration) -> Option<NearReply> {
-    let body = NearArgs { from }.to_bytes().into();
-    let sent = connection.call(PROGRAM, VERSION, NEAR_TO_ADMINISTER, &auth(), body, timeout).await;
-    NearReply::decode(&mut sent.ok()?.body).ok()
+async fn local_socket(connection: &Connection, from: String, timeout: Duration) -> Option<LocalSocketReply> {
+    let body = LocalSocketArgs { from }.to_bytes().into();
+    let sent = connection.call(PROGRAM, VERSION, LOCAL_SOCKET_TO_ADMINISTER, &auth(), body, timeout).await;
+    LocalSocketReply::decode(&mut sent.ok()?.body).ok()
 }
 
 fn unreachable(error: net::Error) -> Failure {

@@ -103,7 +103,7 @@ impl Cluster {
             }
             let before = state.addresses.get(usize::from(i)).copied();
             let iod = start_iod(&home, i, &secret, listen, before, told)?;
-            data_servers.push(ds::start(iod.daemon(), listeners).await.map_err(Failure::told)?);
+            data_servers.push(ds::start(iod.daemon(), listeners).await.map_err(Failure::from_message)?);
             iods.push(iod);
         }
         let addresses: Vec<SocketAddr> = iods.iter().flat_map(|iod| iod.addrs().iter().copied()).collect();
@@ -250,6 +250,6 @@ fn explain(error: net::Error, listen: SocketAddr) -> Failure {
             Failure::new(format!("cannot listen on {listen}: {}", reason.to_lowercase()))
                 .next(format!("is another \"weir up\" or an NFS server running? Try --listen {other}"))
         }
-        other => Failure::told(other),
+        other => Failure::from_message(other),
     }
 }

@@ -6,7 +6,6 @@
 
 mod body;
 mod buffers;
-pub mod end;
 pub mod entry;
 pub mod job;
 mod links;
@@ -14,6 +13,7 @@ mod local;
 mod queue;
 pub mod remote;
 pub mod report;
+pub mod side;
 mod target;
 
 pub use buffers::{Buffer, PIECE, Pool};
@@ -21,13 +21,13 @@ pub use local::stat;
 
 use crate::failure::{Exit, Failure};
 use crate::stop::Stop;
-use body::{Body, CHUNK, Means};
-use end::End;
-use entry::Spot;
+use body::{Body, CHUNK, TransferContext};
+use entry::Location;
 use job::{DirJob, FileJob, Folder, Into};
-use links::{Links, Turn};
+use links::{LinkAction, Links};
 use queue::{Queue, Task};
 use report::Report;
+use side::Side;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,19 +45,19 @@ pub fn temporary_name() -> Result<Vec<u8>, Failure> {
 }
 
 /// Returns the path of the entry `name` in a directory of the destination, formatted for messages.
-pub fn named(dir: &Spot, name: &[u8]) -> String {
+pub fn named(dir: &Location, name: &[u8]) -> String {
     crate::show::path(&crate::locator::join(&dir.path, name))
 }
 
 /// A copy in progress: its source and destination, its queue of tasks, and its report.
 pub struct Copy {
-    from: End,
-    to: End,
+    from: Side,
+    to: Side,
     same_system: bool,
     stop: Stop,
     pool: Pool,
     report: Report,
-    links: Links<FileJob, Spot>,
+    links: Links<FileJob, Location>,
     queue: Queue<DirJob, FileJob, Arc<Body>>,
     jobs: usize,
     /// Ids of the top directories of the destination. The copy must not read a source directory with one of these ids,
@@ -71,9 +71,9 @@ pub struct Copy {
 /// The source, the destination, the threads and the report of a copy.
 pub struct Plan {
     /// The source of the copy.
-    pub from: End,
+    pub from: Side,
     /// The destination of the copy.
-    pub to: End,
+    pub to: Side,
     /// Whether source and destination are the same file system.
     pub same_system: bool,
     /// Number of threads, at least 1.
@@ -134,8 +134,8 @@ impl Copy {
         self.stop.is_set() || self.aborted.load(Ordering::Relaxed)
     }
 
-    fn means(&self) -> Means<'_> {
-        Means { from: &self.from, to: &self.to, pool: &self.pool, report: &self.report, stop: &self.stop }
+    fn means(&self) -> TransferContext<'_> {
+        TransferContext { from: &self.from, to: &self.to, pool: &self.pool, report: &self.report, stop: &self.stop }
     }
 
     fn fail(&self, path: &[u8], failure: &Failure) {
@@ -152,7 +152,7 @@ impl Copy {
     }
 
     fn directory(&self, job: DirJob) {
-        let path = job.spot.path.clone();
+        let path = job.location.path.clone();
         let (Into::Name(above, _) | Into::Existing(above)) = &job.into;
         let above = above.clone();
         match self.try_directory(job) {
@@ -163,13 +163,13 @@ impl Copy {
     }
 
     fn try_directory(&self, job: DirJob) -> Result<(), Failure> {
-        if self.same_system && job.spot.node.as_ref().is_some_and(|node| self.is_top(node.id)) {
+        if self.same_system && job.location.node.as_ref().is_some_and(|node| self.is_top(node.id)) {
             return Err(Failure::new("a directory cannot be copied into itself"));
         }
-        let entries = self.from.list(&job.spot)?;
+        let entries = self.from.list(&job.location)?;
         let folder = match job.into {
             Into::Existing(folder) => {
-                if let Some(node) = &folder.spot.node {
+                if let Some(node) = &folder.location.node {
                     self.tops.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id);
                 }
                 folder
@@ -178,26 +178,33 @@ impl Copy {
                 // This user needs access to the new directory until the copy sets its final attributes. Other users
                 // never get access that the final mode denies.
                 let mode = job.meta.attrs.mode & 0o777 | 0o700;
-                let made = self.to.mkdir(&parent.spot, &name, mode);
-                let (spot, _) = made.map_err(|e| e.of(named(&parent.spot, &name)))?;
-                if let (None, Some(node)) = (&parent.parent, &spot.node) {
+                let made = self.to.mkdir(&parent.location, &name, mode);
+                let (location, _) = made.map_err(|e| e.of(named(&parent.location, &name)))?;
+                if let (None, Some(node)) = (&parent.parent, &location.node) {
                     self.tops.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id);
                 }
                 // Set the xattrs of a directory before creating files in it: a policy in the xattrs decides how these
                 // files are laid out.
-                self.copy_xattrs(&job.spot, &spot, None);
-                Arc::new(Folder { spot, attrs: Some(job.meta.attrs), parent: Some(parent) })
+                self.copy_xattrs(&job.location, &location, None);
+                Arc::new(Folder { location, attrs: Some(job.meta.attrs), parent: Some(parent) })
             }
         };
         let (mut names, mut bytes) = (0, 0);
         let tasks = entries.into_iter().map(|entry| match entry.meta.attrs.kind {
-            FileKind::Directory => {
-                Task::Dir(DirJob { spot: entry.spot, meta: entry.meta, into: Into::Name(folder.clone(), entry.name) })
-            }
+            FileKind::Directory => Task::Dir(DirJob {
+                location: entry.location,
+                meta: entry.meta,
+                into: Into::Name(folder.clone(), entry.name),
+            }),
             _ => {
                 names += 1;
                 bytes += entry.meta.bytes();
-                Task::File(FileJob { spot: entry.spot, meta: entry.meta, folder: folder.clone(), name: entry.name })
+                Task::File(FileJob {
+                    location: entry.location,
+                    meta: entry.meta,
+                    folder: folder.clone(),
+                    name: entry.name,
+                })
             }
         });
         let tasks: Vec<_> = tasks.collect();
@@ -209,7 +216,7 @@ impl Copy {
 
     /// Returns the path of a file at the destination, formatted for messages.
     fn target(job: &FileJob) -> String {
-        named(&job.folder.spot, &job.name)
+        named(&job.folder.location, &job.name)
     }
 
     fn is_top(&self, id: FileId) -> bool {
@@ -222,16 +229,16 @@ impl Copy {
         let mut next = Some(folder);
         while let Some(folder) = next.and_then(Arc::into_inner) {
             if let Some(attrs) = folder.attrs.filter(|_| !self.stopped())
-                && let Err(failure) = self.to.apply(&folder.spot, &attrs)
+                && let Err(failure) = self.to.apply(&folder.location, &attrs)
             {
-                self.fail(&folder.spot.path, &failure);
+                self.fail(&folder.location.path, &failure);
             }
             next = folder.parent;
         }
     }
 
     /// Copies the xattrs of a file or directory. Reports a failed xattr, but continues the copy of the file.
-    fn copy_xattrs(&self, from: &Spot, to: &Spot, open: Option<&end::Open>) {
+    fn copy_xattrs(&self, from: &Location, to: &Location, open: Option<&side::Open>) {
         let copied = self.from.xattrs(from).and_then(|xattrs| {
             xattrs.iter().try_for_each(|xattr| {
                 let name = crate::show::path(&xattr.name);
@@ -249,23 +256,27 @@ impl Copy {
         let outcome = match attrs.kind {
             FileKind::Symlink => self.symlink(&job).map(|()| &self.report.counts().symlinks),
             FileKind::Regular if attrs.nlink > 1 => match self.links.turn((dev, attrs.id.0), job) {
-                Turn::Wait => return,
-                Turn::Copy(job) => return self.regular(job),
-                Turn::Link(job, to) => return self.hard_link(job, to),
+                LinkAction::Wait => return,
+                LinkAction::Copy(job) => return self.regular(job),
+                LinkAction::Link(job, to) => return self.hard_link(job, to),
             },
             FileKind::Regular => return self.regular(job),
             _ => self.special(&job).map(|()| &self.report.counts().special),
         };
         match outcome {
             Ok(counter) => self.report.finished(counter),
-            Err(failure) => self.fail(&job.spot.path, &failure),
+            Err(failure) => self.fail(&job.location.path, &failure),
         }
         self.release(job.folder);
     }
 
     /// Makes a symlink, hard link or special file, which needs no data. If another file has the name, makes the new
     /// file under a temporary name, and renames it over the other file.
-    fn make(&self, job: &FileJob, make: impl Fn(&Spot, &[u8]) -> Result<Option<Spot>, Failure>) -> Result<(), Failure> {
+    fn make(
+        &self,
+        job: &FileJob,
+        make: impl Fn(&Location, &[u8]) -> Result<Option<Location>, Failure>,
+    ) -> Result<(), Failure> {
         let made = self.make_or_replace(job, make);
         made.map_err(|e| e.of(Self::target(job)))
     }
@@ -273,9 +284,9 @@ impl Copy {
     fn make_or_replace(
         &self,
         job: &FileJob,
-        make: impl Fn(&Spot, &[u8]) -> Result<Option<Spot>, Failure>,
+        make: impl Fn(&Location, &[u8]) -> Result<Option<Location>, Failure>,
     ) -> Result<(), Failure> {
-        let dir = &job.folder.spot;
+        let dir = &job.folder.location;
         if make(dir, &job.name)?.is_some() {
             return Ok(());
         }
@@ -292,25 +303,25 @@ impl Copy {
     }
 
     fn symlink(&self, job: &FileJob) -> Result<(), Failure> {
-        let target = self.from.readlink(&job.spot)?;
+        let target = self.from.readlink(&job.location)?;
         self.make(job, |dir, name| {
             let made = self.to.symlink(dir, name, &target)?;
-            made.map(|spot| self.to.apply(&spot, &job.meta.attrs).map(|()| spot)).transpose()
+            made.map(|location| self.to.apply(&location, &job.meta.attrs).map(|()| location)).transpose()
         })
     }
 
     fn special(&self, job: &FileJob) -> Result<(), Failure> {
         self.make(job, |dir, name| {
             let made = self.to.mknod(dir, name, &job.meta.attrs)?;
-            made.map(|spot| self.to.apply(&spot, &job.meta.attrs).map(|()| spot)).transpose()
+            made.map(|location| self.to.apply(&location, &job.meta.attrs).map(|()| location)).transpose()
         })
     }
 
-    fn hard_link(&self, job: FileJob, to: Spot) {
+    fn hard_link(&self, job: FileJob, to: Location) {
         self.report.moved(0, job.meta.attrs.size);
         match self.make(&job, |dir, name| self.to.link(&to, dir, name)) {
             Ok(()) => self.report.finished(&self.report.counts().hard_links),
-            Err(failure) => self.fail(&job.spot.path, &failure),
+            Err(failure) => self.fail(&job.location.path, &failure),
         }
         self.release(job.folder);
     }
@@ -319,20 +330,20 @@ impl Copy {
         let hands = usize::try_from(job.meta.attrs.size.div_ceil(CHUNK)).unwrap_or(self.jobs).clamp(1, self.jobs);
         match self.begin(&job) {
             Err(failure) => self.settle(job, Err(failure)),
-            Ok((source, sink, spot, temporary)) => {
-                let body = Arc::new(Body::new(job, source, sink, spot, temporary));
+            Ok((source, sink, location, temporary)) => {
+                let body = Arc::new(Body::new(job, source, sink, location, temporary));
                 self.queue.push((1..hands).map(|_| Task::Help(body.clone())));
                 self.help(body);
             }
         }
     }
 
-    fn begin(&self, job: &FileJob) -> Result<(end::Open, end::Open, Spot, Vec<u8>), Failure> {
-        let source = self.from.open(&job.spot)?;
+    fn begin(&self, job: &FileJob) -> Result<(side::Open, side::Open, Location, Vec<u8>), Failure> {
+        let source = self.from.open(&job.location)?;
         let temporary = temporary_name()?;
-        let made = self.to.create(&job.folder.spot, &temporary);
-        let (sink, spot) = made.map_err(|e| e.renamed(&temporary, &job.name).of(Self::target(job)))?;
-        Ok((source, sink, spot, temporary))
+        let made = self.to.create(&job.folder.location, &temporary);
+        let (sink, location) = made.map_err(|e| e.renamed(&temporary, &job.name).of(Self::target(job)))?;
+        Ok((source, sink, location, temporary))
     }
 
     fn help(&self, body: Arc<Body>) {
@@ -345,19 +356,19 @@ impl Copy {
 
     fn complete(&self, body: Body) {
         let (failure, written) = (body.failure(), body.written());
-        let Body { job, source, sink, spot, temporary, .. } = body;
+        let Body { job, source, sink, location, temporary, .. } = body;
         if let Err(failure) = self.from.close(source) {
             tracing::debug!(
-                name = crate::show::path(&job.spot.path),
+                name = crate::show::path(&job.location.path),
                 error = failure.what,
                 "cannot close the source of a copy"
             );
         }
-        let dir = &job.folder.spot;
+        let dir = &job.folder.location;
         let outcome = match failure {
             Some(failure) => Err(failure),
             None => self.stop.check().and_then(|()| {
-                self.copy_xattrs(&job.spot, &spot, Some(&sink));
+                self.copy_xattrs(&job.location, &location, Some(&sink));
                 let finished = self.to.finish(sink, written, &job.meta.attrs, dir, [&temporary, &job.name]);
                 finished.map_err(|e| e.renamed(&temporary, &job.name).of(Self::target(&job)))
             }),
@@ -368,22 +379,22 @@ impl Copy {
             let (name, dir) = (crate::show::path(&temporary), crate::show::path(&dir.path));
             tracing::warn!(name, dir, error = left.what, "cannot remove a temporary file");
         }
-        self.settle(job, outcome.map(|()| spot));
+        self.settle(job, outcome.map(|()| location));
     }
 
     /// Reports that the copy of a file is complete or has failed. Then queues the names of this source file that waited
     /// for the copy.
-    fn settle(&self, job: FileJob, outcome: Result<Spot, Failure>) {
+    fn settle(&self, job: FileJob, outcome: Result<Location, Failure>) {
         let id = (job.meta.dev, job.meta.attrs.id.0);
         let linked = job.meta.attrs.nlink > 1;
         let waiting = match outcome {
-            Ok(spot) => {
+            Ok(location) => {
                 self.report.finished(&self.report.counts().files);
-                tracing::info!(from = crate::show::path(&job.spot.path), to = Self::target(&job), "copied");
-                if linked { self.links.done(id, spot.renamed(&job.folder.spot, &job.name)) } else { Vec::new() }
+                tracing::info!(from = crate::show::path(&job.location.path), to = Self::target(&job), "copied");
+                if linked { self.links.done(id, location.renamed(&job.folder.location, &job.name)) } else { Vec::new() }
             }
             Err(failure) => {
-                self.fail(&job.spot.path, &failure);
+                self.fail(&job.location.path, &failure);
                 if linked { self.links.failed(id) } else { Vec::new() }
             }
         };

@@ -1,7 +1,7 @@
 //! Code that all daemon commands share: configuration files, the ready message, and the stop of the daemon.
 
 use crate::failure::{Exit, Failure};
-use crate::logging::LIFE;
+use crate::logging::DAEMON_EVENTS;
 use crate::show;
 use crate::stop::Stop;
 use net::files::FILE;
@@ -50,7 +50,7 @@ impl Ready {
     /// Reports that the daemon is ready: in the log, in the ready file, and on standard output.
     pub fn tell(&self, line: &ReadyLine) -> Result<(), Failure> {
         let (addresses, version) = (line.addresses.join(" "), env!("CARGO_PKG_VERSION"));
-        tracing::info!(target: LIFE, daemon = line.daemon, %addresses, version, "started");
+        tracing::info!(target: DAEMON_EVENTS, daemon = line.daemon, %addresses, version, "started");
         if let Some(path) = &self.ready_file {
             let text = serde_json::to_string(line).map_err(Failure::new)? + "\n";
             write_whole(path, text.as_bytes())?;
@@ -79,7 +79,7 @@ pub async fn until_stopped(stop: &Stop, mgr: &mgr::Running) {
 
 /// Logs that a daemon has stopped cleanly.
 pub fn stopped(daemon: &'static str) {
-    tracing::info!(target: LIFE, daemon, "stopped");
+    tracing::info!(target: DAEMON_EVENTS, daemon, "stopped");
 }
 
 /// Writes a file that only its owner can open. The write replaces the old file atomically and durably: readers see the

@@ -55,7 +55,7 @@ impl Failure {
 
     /// Returns a failure from a message. The text after the first semicolon of the message becomes the advice on what
     /// to do next.
-    pub fn told(message: impl fmt::Display) -> Self {
+    pub fn from_message(message: impl fmt::Display) -> Self {
         let text = message.to_string();
         match text.split_once("; ") {
             Some((what, next)) => Failure::new(what).next(next),
@@ -143,7 +143,7 @@ impl From<client::BadTarget> for Failure {
 
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
-        let failure = Failure::told(&error);
+        let failure = Failure::from_message(&error);
         match error.kind() {
             // Add no advice: the message about an operation in doubt already says what the user can do.
             client::ErrorKind::Connection if error.is_in_doubt() => Failure { code: Exit::Unreachable, ..failure },
@@ -168,19 +168,19 @@ impl From<mgr::Error> for Failure {
             mgr::Error::BadConfig { .. } => Exit::Usage,
             _ => Exit::Failed,
         };
-        Failure { code, ..Failure::told(error) }
+        Failure { code, ..Failure::from_message(error) }
     }
 }
 
 impl From<iod::StoreError> for Failure {
     fn from(error: iod::StoreError) -> Self {
-        Failure::told(error)
+        Failure::from_message(error)
     }
 }
 
 impl From<iod::StartError> for Failure {
     fn from(error: iod::StartError) -> Self {
-        Failure::told(error)
+        Failure::from_message(error)
     }
 }
 
@@ -190,9 +190,9 @@ mod tests {
 
     #[test]
     fn told_splits_a_message_at_its_first_semicolon() {
-        let failure = Failure::told("no such store; make it; or not");
+        let failure = Failure::from_message("no such store; make it; or not");
         assert_eq!((failure.what.as_str(), failure.next.as_deref()), ("no such store", Some("make it; or not")));
-        assert_eq!(Failure::told("plain").next, None);
+        assert_eq!(Failure::from_message("plain").next, None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub enum Locator {
 
 /// How a command interprets a name without a scheme.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bare {
+pub enum BareName {
     /// As the path of a file on this machine (`cp`).
     Local,
     /// As a path below the directory that `WEIR_URL` names (all other commands).
@@ -28,16 +28,16 @@ pub enum Bare {
 /// Parses a name. `base` is the value of `WEIR_URL`, if the variable is set.
 ///
 /// `%` begins an escape only in whole URLs. In all other names, every byte stands for itself.
-pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator, Failure> {
+pub fn parse(name: &OsStr, bare: BareName, base: Option<&Target>) -> Result<Locator, Failure> {
     let bytes = name.as_bytes();
     if bytes.starts_with(b"weir://") {
         return url(name).map(Locator::Remote);
     }
     let inside = match (bytes.strip_prefix(b"weir:"), bare) {
         (Some(path), _) => path,
-        (None, Bare::InsideBase) => bytes,
-        (None, Bare::Local) if bytes.is_empty() => return Err(Failure::usage("the file name is empty")),
-        (None, Bare::Local) => return Ok(Locator::Local(PathBuf::from(OsString::from_vec(bytes.to_vec())))),
+        (None, BareName::InsideBase) => bytes,
+        (None, BareName::Local) if bytes.is_empty() => return Err(Failure::usage("the file name is empty")),
+        (None, BareName::Local) => return Ok(Locator::Local(PathBuf::from(OsString::from_vec(bytes.to_vec())))),
     };
     let Some(base) = base else {
         return Err(Failure::usage(format!("{}: the file system is not given", crate::show::path(bytes)))
@@ -58,7 +58,7 @@ pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator,
 
 /// Parses a name that must name a file in a Weir file system.
 pub fn parse_remote(name: &OsStr, base: Option<&Target>) -> Result<Target, Failure> {
-    match parse(name, Bare::InsideBase, base)? {
+    match parse(name, BareName::InsideBase, base)? {
         Locator::Remote(target) => Ok(target),
         Locator::Local(path) => Err(Failure::usage(format!("{}: not a weir:// name", path.display()))),
     }
@@ -109,17 +109,17 @@ mod tests {
             ("weir:a b%2F", "weir://a:1/home/u/a%20b%252F"),
             ("weir://b/x%20y", "weir://b/x%20y"),
         ] {
-            assert_eq!(parse(name.as_ref(), Bare::Local, base), remote(want), "{name}");
+            assert_eq!(parse(name.as_ref(), BareName::Local, base), remote(want), "{name}");
         }
-        assert_eq!(parse("/x".as_ref(), Bare::InsideBase, base), remote("weir://a:1/home/u/x"));
-        assert_eq!(parse("x".as_ref(), Bare::Local, base), Ok(Locator::Local("x".into())));
+        assert_eq!(parse("/x".as_ref(), BareName::InsideBase, base), remote("weir://a:1/home/u/x"));
+        assert_eq!(parse("x".as_ref(), BareName::Local, base), Ok(Locator::Local("x".into())));
     }
 
     #[test]
     fn names_that_are_not_utf8_keep_their_bytes() {
         let base = Target::parse("weir://a/").unwrap();
         for name in [&b"weir:\xff\n"[..], b"weir://a/\xff%0a"] {
-            let Ok(Locator::Remote(target)) = parse(OsStr::from_bytes(name), Bare::Local, Some(&base)) else {
+            let Ok(Locator::Remote(target)) = parse(OsStr::from_bytes(name), BareName::Local, Some(&base)) else {
                 panic!("{name:?}");
             };
             assert_eq!(target.name(), Some(&b"\xff\n"[..]));
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn invalid_names_are_usage_errors() {
         for name in ["weir:/x", "weir:///x", "weir://h:0/", ""] {
-            assert_eq!(parse(name.as_ref(), Bare::Local, None).unwrap_err().code, Exit::Usage, "{name}");
+            assert_eq!(parse(name.as_ref(), BareName::Local, None).unwrap_err().code, Exit::Usage, "{name}");
         }
-        assert_eq!(parse("x".as_ref(), Bare::InsideBase, None).unwrap_err().code, Exit::Usage);
+        assert_eq!(parse("x".as_ref(), BareName::InsideBase, None).unwrap_err().code, Exit::Usage);
         assert_eq!(url("http://h".as_ref()).unwrap_err().code, Exit::Usage);
     }
 

@@ -8,9 +8,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// The tracing target of the events for the start and stop of a daemon, which the default filter shows.
-pub const LIFE: &str = "weir::daemon";
+pub const DAEMON_EVENTS: &str = "weir::daemon";
 /// The default log filter of daemons: warnings, the events for start and stop, and the events of the mgr about iods.
-const OF_DAEMONS: &str = "warn,weir::daemon=info,mgr::iods::keeper=info";
+const OF_DAEMONS: &str = "warn,weir::daemon=info,mgr::iods::supervisor=info";
 /// The path of the socket at which syslog or the systemd journal receives log messages.
 const SYSTEM_LOG: &str = "/dev/log";
 /// The syslog facility "daemon" (RFC 5424 §6.2.1).

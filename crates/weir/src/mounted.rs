@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Options that select the behavior of a mount.
 #[derive(clap::Args, Clone)]
-pub struct How {
+pub struct MountOptions {
     /// Parts of the policy for this mount. They override what the server and directories set. "weir policy --help" lists
     /// the parts
     #[arg(long = "policy", value_name = "PART=VALUE,...", value_parser = policy)]
@@ -134,7 +134,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-impl How {
+impl MountOptions {
     /// Makes a policy setting from an option of mount(8). Returns `false` if the policy has no setting called `name`.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
         if Part::named(name.as_bytes()).is_err() {

@@ -23,7 +23,7 @@ impl Nfs {
         match self {
             Nfs::At(addresses) => {
                 for address in addresses {
-                    listeners.push(Listener::bind(&address.into()).await.map_err(Failure::told)?);
+                    listeners.push(Listener::bind(&address.into()).await.map_err(Failure::from_message)?);
                 }
             }
             Nfs::Near(addresses) => {
@@ -34,7 +34,7 @@ impl Nfs {
                         Ok(listener) => listener,
                         Err(_) => {
                             let free = SocketAddr::new(address.ip(), 0);
-                            Listener::bind(&free.into()).await.map_err(Failure::told)?
+                            Listener::bind(&free.into()).await.map_err(Failure::from_message)?
                         }
                     });
                 }

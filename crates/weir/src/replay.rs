@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use store::Room;
+use store::TempDir;
 use trace::written::Written;
 use trace::{Action, Trace};
 
@@ -78,13 +78,13 @@ type Models = HashMap<(usize, u32), Vec<Written>>;
 
 /// Runs a replay and blocks until it ends. `bar` shows the number of completed operations.
 pub fn run(job: &Job, stop: &Stop, bar: ProgressBar) -> Result<Done, Failure> {
-    let room = Room::make(&job.place)?;
-    let outcome = run_in(job, &room, stop, bar);
-    let removed = if job.keep { Ok(()) } else { room.remove() };
+    let dir = TempDir::make(&job.place)?;
+    let outcome = run_in(job, &dir, stop, bar);
+    let removed = if job.keep { Ok(()) } else { dir.remove() };
     outcome.and_then(|done| removed.map(|()| done))
 }
 
-fn run_in(job: &Job, room: &Room, stop: &Stop, bar: ProgressBar) -> Result<Done, Failure> {
+fn run_in(job: &Job, dir: &TempDir, stop: &Stop, bar: ProgressBar) -> Result<Done, Failure> {
     let longest = job.trace.ops().map(|op| op.len).max().unwrap_or(0) as usize;
     let shared = Arc::new(Shared {
         trace: job.trace.clone(),
@@ -101,14 +101,14 @@ fn run_in(job: &Job, room: &Room, stop: &Stop, bar: ProgressBar) -> Result<Done,
     let each = |copy| (0..shared.trace.clients.len()).map(move |number| (copy, number));
     let mut clients = Vec::new();
     for (copy, number) in (0..job.copies).flat_map(each) {
-        clients.push(Client::new(shared.clone(), room.enter()?, copy, number));
+        clients.push(Client::new(shared.clone(), dir.enter()?, copy, number));
     }
     if let Some(client) = clients.first_mut() {
         for copy in 0..job.copies {
             client.fill(copy)?;
         }
     }
-    let before: Sums = clients.iter().map(|client| client.door.sums()).sum();
+    let before: Sums = clients.iter().map(|client| client.connection.sums()).sum();
     let start = Arc::new(Barrier::new(clients.len() + 1));
     let threads: Vec<_> = clients
         .into_iter()
@@ -141,7 +141,7 @@ fn run_in(job: &Job, room: &Room, stop: &Stop, bar: ProgressBar) -> Result<Done,
         return Err(failure);
     }
     stop.check()?;
-    let verified = if job.verify { Some(verify::all(&room.enter()?, &models, &shared.filled)?) } else { None };
+    let verified = if job.verify { Some(verify::all(&dir.enter()?, &models, &shared.filled)?) } else { None };
     Ok(Done { took, latencies, sums: after - before, thresholds, verified })
 }
 

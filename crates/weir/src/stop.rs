@@ -1,7 +1,7 @@
 //! The stop flag, which SIGINT and SIGTERM set. Threads can check it and tasks can await it. Also handles SIGHUP.
 
 use crate::failure::{Exit, Failure};
-use crate::logging::LIFE;
+use crate::logging::DAEMON_EVENTS;
 use std::io::IsTerminal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ impl Stop {
             let mut hangup = signal(SignalKind::hangup())?;
             tokio::spawn(async move {
                 while hangup.recv().await.is_some() {
-                    tracing::info!(target: LIFE, daemon = name, "SIGHUP: nothing is reloaded; restart the daemon to apply a changed configuration");
+                    tracing::info!(target: DAEMON_EVENTS, daemon = name, "SIGHUP: nothing is reloaded; restart the daemon to apply a changed configuration");
                 }
             });
         }
@@ -45,7 +45,7 @@ impl Stop {
                     _ = term.recv() => "SIGTERM",
                 };
                 if let Some(daemon) = daemon {
-                    tracing::info!(target: LIFE, daemon, signal, "stopping");
+                    tracing::info!(target: DAEMON_EVENTS, daemon, signal, "stopping");
                 }
                 if set.send_replace(true) {
                     std::process::exit(Exit::Interrupted as i32);

@@ -18,14 +18,14 @@ mod daemons;
 mod deprecated;
 #[path = "end_to_end/disks.rs"]
 mod disks;
-#[path = "end_to_end/doubt.rs"]
-mod doubt;
 #[path = "end_to_end/flood.rs"]
 mod flood;
 #[path = "end_to_end/fsck.rs"]
 mod fsck;
 #[path = "end_to_end/hostile.rs"]
 mod hostile;
+#[path = "end_to_end/in_doubt.rs"]
+mod in_doubt;
 #[path = "end_to_end/interrupted.rs"]
 mod interrupted;
 #[path = "end_to_end/lab.rs"]

@@ -5,13 +5,13 @@
 
 mod check;
 mod dump;
-mod near;
+mod local_socket;
 mod placement;
 mod scrub;
 
 pub use check::{CheckArgs, CheckReply, FINDINGS_MAX, Finding, Mended, Severity};
 pub use dump::{DUMP_PAGE_MAX, DumpArgs, DumpReply};
-pub use near::{NearArgs, NearReply};
+pub use local_socket::{LocalSocketArgs, LocalSocketReply};
 pub use placement::PlacementArgs;
 pub use scrub::{
     SCRUB_FINDINGS_MAX, SCRUB_PATHS_MAX, SCRUB_RANGES_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState,
@@ -36,16 +36,17 @@ pub const CHECK: u32 = 2;
 /// Procedure SCRUB: the mgr looks for damage on the disks of the iods ([`ScrubArgs`] to [`ScrubReply`]). The caller
 /// needs the same credentials as for CHECK.
 pub const SCRUB: u32 = 3;
-/// Procedure NEAR: returns the path of the daemon's Unix socket to clients on the same machine ([`NearArgs`] to
-/// [`NearReply`]). Any caller may use NEAR.
-pub const NEAR: u32 = 4;
+/// Procedure LOCAL_SOCKET: returns the path of the daemon's Unix socket to clients on the same machine
+/// ([`LocalSocketArgs`] to
+/// [`LocalSocketReply`]). Any caller may use LOCAL_SOCKET.
+pub const LOCAL_SOCKET: u32 = 4;
 /// Procedure DUMP: returns a dump of the metadata store ([`DumpArgs`] to [`DumpReply`]). The caller needs the same
 /// credentials as for CHECK.
 pub const DUMP: u32 = 5;
-/// Procedure NEAR_TO_ADMINISTER: returns the mgr's Unix socket to administrators on the same machine, even if they may
-/// mount no export ([`NearArgs`] to [`NearReply`]). Over this socket the superuser may use CHECK and SCRUB, because the
-/// kernel reports the peer's user id to the mgr.
-pub const NEAR_TO_ADMINISTER: u32 = 6;
+/// Procedure LOCAL_SOCKET_TO_ADMINISTER: returns the mgr's Unix socket to administrators on the same machine, even if
+/// they may mount no export ([`LocalSocketArgs`] to [`LocalSocketReply`]). Over this socket the superuser may use CHECK
+/// and SCRUB, because the kernel reports the peer's user id to the mgr.
+pub const LOCAL_SOCKET_TO_ADMINISTER: u32 = 6;
 /// Procedure PLACEMENT: returns which iods have the objects of a file ([`PlacementArgs`] to [`Status`]). The result has
 /// no groups if the file has no objects.
 pub const PLACEMENT: u32 = 7;

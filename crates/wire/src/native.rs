@@ -12,13 +12,13 @@ mod hello;
 mod io;
 mod lend;
 mod lengths;
-mod news;
 mod object;
 mod pull;
 mod scrub;
+mod write_reports;
 
 pub use admin::{Counter, HeadState, ListArgs, ListEntry, ListReply, StatsReply};
-pub use capability::{Capability, IodKey, Key, Proof, Rights, STORE_OBJECT, Said, Ticket};
+pub use capability::{Capability, IodKey, Key, Proof, Rights, STORE_OBJECT, Ticket, Transcript};
 pub use checksum::{Crc32c, crc32c};
 pub use claim::{Claim, ClaimArgs, ClaimReply, Claiming};
 pub use data_handle::{DATA_HANDLE_LEN, DataHandle, Holder, Striping, volume_tag};
@@ -26,13 +26,13 @@ pub use hello::{HelloArgs, HelloReply, Local, Origin, ProveArgs, ProveReply};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
 pub use lend::{LendReply, Loan};
 pub use lengths::{FileLength, Length, LengthQuestion, LengthsArgs, LengthsReply};
-pub use news::{NewsArgs, NewsReply};
 pub use object::{
     CommitReply, FenceArgs, ObjectArgs, PunchArgs, ReserveArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
     TruncateReply,
 };
 pub use pull::{PULL_MAX, PULL_SESSION, PullArgs, PullExtent, PullReply, PullSource};
 pub use scrub::{Damage, Finding, ScrubArgs, ScrubCursor, ScrubReply};
+pub use write_reports::{WriteReportsArgs, WriteReportsReply};
 
 use std::fmt;
 
@@ -68,8 +68,8 @@ pub const LIST_MAX: usize = 1024;
 /// Maximum number of findings in one SCRUB reply. An iod that reaches this number replies at once, although it has not
 /// read all requested bytes.
 pub const SCRUB_FINDINGS_MAX: usize = 256;
-/// Maximum number of objects in one NEWS reply.
-pub const NEWS_MAX: usize = 1024;
+/// Maximum number of objects in one WRITE_REPORTS reply.
+pub const WRITE_REPORTS_MAX: usize = 1024;
 /// Maximum number of questions in one LENGTHS reply, and maximum number of answers in the arguments of the next
 /// LENGTHS.
 pub const LENGTHS_MAX: usize = 1024;
@@ -133,9 +133,9 @@ procedures! {
     Fence = 12,
     /// SCRUB: reads a part of the store and verifies its block checksums ([`ScrubArgs`] to [`ScrubReply`]).
     Scrub = 13,
-    /// NEWS: returns the objects that clients of the files layout have written; blocks while no object has been
-    /// written ([`NewsArgs`] to [`NewsReply`]).
-    News = 14,
+    /// WRITE_REPORTS: returns the objects that clients of the files layout have written; blocks while no object has
+    /// been written ([`WriteReportsArgs`] to [`WriteReportsReply`]).
+    WriteReports = 14,
     /// RESERVE: allocates space for a range of an object durably, and extends the object to the end of the range.
     /// [`ReserveArgs`] to no result.
     Reserve = 15,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use layout::policy::{self, Policy, Settings, Sharing};
 use nfs::attrs::{FATTR4_WEIR_UNSYNCED, Mask};
 use nfs::client::fattr;
-use nfs::fs::Told;
+use nfs::fs::PolicyText;
 use nfs::state::delegations::WANT_DATA;
 use std::sync::Arc;
 use types::{Attrs, SetAttrs, Status};
@@ -215,7 +215,7 @@ impl Mount {
         Ok(self.record_settings(dir, &told))
     }
 
-    fn record_settings(&self, dir: &Node, told: &Told) -> (Settings, Settings) {
+    fn record_settings(&self, dir: &Node, told: &PolicyText) -> (Settings, Settings) {
         let settings = parse_settings(told, policy::Origin::Directory);
         self.inner.effective_policy.record_server_settings(settings.0);
         self.inner.effective_policy.record_directory_settings(dir.id, settings);

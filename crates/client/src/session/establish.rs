@@ -10,12 +10,12 @@ use bytes::Bytes;
 use net::Address;
 use net::rpc::{Connection, Limits, Refusal};
 use nfs::client::recovery::{self, Continuity, continuity};
-use nfs::client::session::{self, Identity, Session, Wishes};
+use nfs::client::session::{self, Identity, Session, SessionWants};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::limits::SLOTS_MAX;
 use types::{Cred, Status};
-use wire::admin::{self, NearArgs, NearReply};
+use wire::admin::{self, LocalSocketArgs, LocalSocketReply};
 use wire::nfs4::compound::{OpNumber, Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
 use wire::rpc::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, Auth, AuthSys};
@@ -271,14 +271,15 @@ impl Shared {
         (run == told.run).then_some(near)
     }
 
-    async fn near(&self, connection: &Connection, from: String) -> Option<NearReply> {
-        let (body, timeout) = (NearArgs { from }.to_bytes().into(), self.attempt_timeout());
-        let sent = connection.call(admin::PROGRAM, admin::VERSION, admin::NEAR, &self.auth, body, timeout).await;
-        // If the mgr does not know the procedure NEAR, keep using TCP.
+    async fn near(&self, connection: &Connection, from: String) -> Option<LocalSocketReply> {
+        let (body, timeout) = (LocalSocketArgs { from }.to_bytes().into(), self.attempt_timeout());
+        let sent =
+            connection.call(admin::PROGRAM, admin::VERSION, admin::LOCAL_SOCKET, &self.auth, body, timeout).await;
+        // If the mgr does not know the procedure LOCAL_SOCKET, keep using TCP.
         let mut reply = sent
             .inspect_err(|e| tracing::debug!("the mgr reports no Unix socket, so the client keeps TCP: {e}"))
             .ok()?;
-        NearReply::decode(&mut reply.body).ok()
+        LocalSocketReply::decode(&mut reply.body).ok()
     }
 
     /// Sends a COMPOUND with one operation outside any session, and returns the result of the operation.
@@ -350,10 +351,10 @@ impl Shared {
 
     async fn create_session(&self, link: &mut Link, connection: &Connection, identity: Identity) -> Result<u64> {
         let what = "creating a session";
-        let wishes = Wishes::new(SLOTS_MAX);
+        let wants = SessionWants::new(SLOTS_MAX);
         let sent = now();
         let got: CREATE_SESSION4resok =
-            match self.lone(connection, OP_CREATE_SESSION, &wishes.args(&identity), what).await? {
+            match self.lone(connection, OP_CREATE_SESSION, &wants.args(&identity), what).await? {
                 Ok(got) => got,
                 Err(status) => {
                     link.identity = None;
@@ -364,7 +365,7 @@ impl Shared {
                 }
             };
         let lease = self.lease();
-        let table = Session::new(&identity, &wishes, &got, sent, lease);
+        let table = Session::new(&identity, &wants, &got, sent, lease);
         let table = table.map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         self.callbacks.begin_session(&table);
         link.epochs += 1;

@@ -14,7 +14,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::daemon::Daemon;
 use super::incarnations::{Change, Replaced};
-use super::procedures::{Greeted, Session};
+use super::procedures::{PendingSession, Session};
 use super::socket::{Channel, Received};
 use super::volume::Volume;
 use crate::buffers::Permit;
@@ -53,7 +53,7 @@ pub(super) struct Connection<C> {
     pub(super) machine: Machine,
     pub(super) session: Option<Session>,
     /// The session that HELLO named; `None` before HELLO and after PROVE.
-    pub(super) greeted: Option<Greeted>,
+    pub(super) pending_session: Option<PendingSession>,
     input: BytesMut,
     pub(super) output: Vec<u8>,
     pub(super) small: Vec<u8>,
@@ -91,7 +91,7 @@ impl<C: Channel> Connection<C> {
             socket,
             machine,
             session: None,
-            greeted: None,
+            pending_session: None,
             input: BytesMut::new(),
             output: Vec::new(),
             small: Vec::new(),

@@ -29,12 +29,12 @@ pub(super) struct Incarnations {
 
 struct Entry {
     incarnation: u64,
-    gate: Arc<Gate>,
+    barrier: Arc<ChangeBarrier>,
 }
 
-/// The gate of a connection: each change of an object over the connection must pass the gate, and a newer connection
-/// closes the gate.
-struct Gate {
+/// The barrier of a connection: each change of an object over the connection must pass the barrier, and a newer
+/// connection closes the barrier.
+struct ChangeBarrier {
     replaced: AtomicBool,
     changing: Mutex<bool>,
     changed: Condvar,
@@ -45,11 +45,11 @@ struct Gate {
 pub(super) struct Membership {
     lines: Arc<Incarnations>,
     origin: Origin,
-    gate: Arc<Gate>,
+    barrier: Arc<ChangeBarrier>,
 }
 
 /// A change of an object in progress on a connection; dropping this value ends the change.
-pub(super) struct Change(Arc<Gate>);
+pub(super) struct Change(Arc<ChangeBarrier>);
 
 impl Incarnations {
     /// Replaces the older connections of the same owner: closes them, waits until none of them has a change in
@@ -63,13 +63,13 @@ impl Incarnations {
         origin: Origin,
         hang_up: impl Fn() + Send + Sync + 'static,
     ) -> Result<Membership, Replaced> {
-        let gate = Arc::new(Gate {
+        let barrier = Arc::new(ChangeBarrier {
             replaced: AtomicBool::new(false),
             changing: Mutex::new(false),
             changed: Condvar::new(),
             hang_up: Box::new(hang_up),
         });
-        let older: Vec<Arc<Gate>> = {
+        let older: Vec<Arc<ChangeBarrier>> = {
             let mut of_owner = lock(&self.of_owner);
             let line = of_owner.entry(origin.owner).or_default();
             if line.iter().any(|entry| entry.incarnation > origin.incarnation) {
@@ -78,36 +78,36 @@ impl Incarnations {
             // An older connection that an earlier `join` has closed may still have a change in progress, so wait for
             // all older connections.
             let older = line.iter().filter(|entry| entry.incarnation < origin.incarnation);
-            let older = older.map(|entry| entry.gate.clone()).collect();
-            line.push(Entry { incarnation: origin.incarnation, gate: gate.clone() });
+            let older = older.map(|entry| entry.barrier.clone()).collect();
+            line.push(Entry { incarnation: origin.incarnation, barrier: barrier.clone() });
             older
         };
-        let membership = Membership { lines: self.clone(), origin, gate };
+        let membership = Membership { lines: self.clone(), origin, barrier };
         // Mark all older connections as replaced before waking any of them. An older connection may itself wait in
         // `join`, and must see that it is replaced when it wakes up.
-        for gate in &older {
-            gate.replaced.store(true, Ordering::SeqCst);
+        for barrier in &older {
+            barrier.replaced.store(true, Ordering::SeqCst);
         }
-        for gate in &older {
-            let changing = lock(&gate.changing);
-            gate.changed.notify_all();
+        for barrier in &older {
+            let changing = lock(&barrier.changing);
+            barrier.changed.notify_all();
             drop(changing);
-            (gate.hang_up)();
+            (barrier.hang_up)();
         }
-        for gate in &older {
-            let mut changing = lock(&gate.changing);
+        for barrier in &older {
+            let mut changing = lock(&barrier.changing);
             while *changing {
-                if membership.gate.is_replaced() {
+                if membership.barrier.is_replaced() {
                     return Err(Replaced);
                 }
-                changing = gate.changed.wait(changing).unwrap_or_else(PoisonError::into_inner);
+                changing = barrier.changed.wait(changing).unwrap_or_else(PoisonError::into_inner);
             }
         }
-        if membership.gate.is_replaced() { Err(Replaced) } else { Ok(membership) }
+        if membership.barrier.is_replaced() { Err(Replaced) } else { Ok(membership) }
     }
 }
 
-impl Gate {
+impl ChangeBarrier {
     fn is_replaced(&self) -> bool {
         self.replaced.load(Ordering::SeqCst)
     }
@@ -117,7 +117,7 @@ impl Membership {
     /// Returns whether a newer connection has replaced this connection, so that no client waits for the requests of
     /// this connection.
     pub(super) fn is_replaced(&self) -> bool {
-        self.gate.is_replaced()
+        self.barrier.is_replaced()
     }
 
     /// Begins a change, unless a newer connection has replaced this one.
@@ -126,12 +126,12 @@ impl Membership {
     /// [`Replaced`] if a newer connection has replaced this one. Then no request of this connection may change an
     /// object.
     pub(super) fn change(&self) -> Result<Change, Replaced> {
-        let mut changing = lock(&self.gate.changing);
-        if self.gate.is_replaced() {
+        let mut changing = lock(&self.barrier.changing);
+        if self.barrier.is_replaced() {
             return Err(Replaced);
         }
         *changing = true;
-        Ok(Change(self.gate.clone()))
+        Ok(Change(self.barrier.clone()))
     }
 }
 
@@ -148,7 +148,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let mut of_owner = lock(&self.lines.of_owner);
         if let Some(line) = of_owner.get_mut(&self.origin.owner) {
-            line.retain(|entry| !Arc::ptr_eq(&entry.gate, &self.gate));
+            line.retain(|entry| !Arc::ptr_eq(&entry.barrier, &self.barrier));
             if line.is_empty() {
                 of_owner.remove(&self.origin.owner);
             }
@@ -201,7 +201,7 @@ mod tests {
         let (joined, news) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| joined.send(join(&lines, 1, 2).is_ok()).unwrap());
-            while !old.gate.is_replaced() {
+            while !old.barrier.is_replaced() {
                 thread::yield_now();
             }
             news.try_recv().unwrap_err();

@@ -36,23 +36,23 @@ pub(super) enum Listener {
 }
 
 /// The socket of an open connection, and the machine of its peer.
-type Guest = (Arc<Socket>, Machine);
+type OpenConnection = (Arc<Socket>, Machine);
 
 /// The open connections of an iod, by connection number.
 #[derive(Default)]
-pub(super) struct Live {
-    sockets: Mutex<HashMap<u64, Guest>>,
+pub(super) struct OpenConnections {
+    sockets: Mutex<HashMap<u64, OpenConnection>>,
     changed: Condvar,
     stopping: AtomicBool,
 }
 
-/// The entry of one open connection in [`Live`]; removed when dropped.
+/// The entry of one open connection in [`OpenConnections`]; removed when dropped.
 struct Place {
-    live: Arc<Live>,
+    live: Arc<OpenConnections>,
     number: u64,
 }
 
-impl Live {
+impl OpenConnections {
     /// Closes all connections. Waits until the threads of the connections have dropped their references to the store.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
@@ -72,10 +72,10 @@ impl Live {
         self.changed.notify_all();
     }
 
-    /// Starts the watch thread, which runs until [`Live::refuse`] and disconnects peers that are too slow. Socket
-    /// timeouts catch only a peer that sends nothing at all; the watch thread also catches a peer that sends one byte
-    /// now and then.
-    pub(super) fn watch(live: Arc<Live>, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    /// Starts the watch thread, which runs until [`OpenConnections::refuse`] and disconnects peers that are too slow.
+    /// Socket timeouts catch only a peer that sends nothing at all; the watch thread also catches a peer that sends one
+    /// byte now and then.
+    pub(super) fn watch(live: Arc<OpenConnections>, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
         let tick = (shared.stall / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
         thread::Builder::new().name("iod-watch".into()).spawn(move || {
             let mut sockets = lock(&live.sockets);
@@ -129,8 +129,8 @@ impl Listener {
         }
     }
 
-    /// Accepts connections in a new thread, which ends after [`Live::refuse`] and [`Listener::shutdown`].
-    pub(super) fn serve(self, shared: Arc<Shared>, live: Arc<Live>) -> io::Result<JoinHandle<()>> {
+    /// Accepts connections in a new thread, which ends after [`OpenConnections::refuse`] and [`Listener::shutdown`].
+    pub(super) fn serve(self, shared: Arc<Shared>, live: Arc<OpenConnections>) -> io::Result<JoinHandle<()>> {
         thread::Builder::new().name("iod-accept".into()).spawn(move || {
             while !live.stopping.load(Ordering::Acquire) {
                 match self.accept() {
@@ -147,7 +147,7 @@ impl Listener {
 }
 
 /// Starts the thread of a new connection, or closes the connection if too many are open.
-fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &Arc<Live>) {
+fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &Arc<OpenConnections>) {
     let machine = machine(&fd, peer);
     let counters = &shared.daemon.counters;
     let socket = match peer {
@@ -178,7 +178,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
             return;
         }
         let strangers =
-            |(number, (socket, machine)): (&u64, &Guest)| Some((socket.stranger_since()?, *number, *machine));
+            |(number, (socket, machine)): (&u64, &OpenConnection)| Some((socket.stranger_since()?, *number, *machine));
         let gone = gives_way(sockets.iter().filter_map(strangers), machine).and_then(|number| sockets.get(&number));
         if let Some((socket, of)) = gone
             && socket.cut_off()

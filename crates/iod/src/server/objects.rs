@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::store::ReadPlan;
 
 /// Time limit for the mgr to confirm a write report.
-const TELL_WAIT: Duration = Duration::from_secs(10);
+const CONFIRM_WAIT: Duration = Duration::from_secs(10);
 
 /// Time limit for the mgr to return the length of a file. After this time the NFS service makes the client read through
 /// the mgr.
@@ -111,7 +111,7 @@ impl Volume {
     /// this size. Waits up to ten seconds for the mgr's confirmation; returns whether the mgr has confirmed the
     /// report.
     pub fn tell_written(&self, object: ObjectId, grant: u64, size: u64) -> bool {
-        self.news.tell(object, Written { grant, size }, TELL_WAIT)
+        self.write_reports.report(object, Written { grant, size }, CONFIRM_WAIT)
     }
 
     /// Returns the size of an object in bytes. Blocks while the disk reads.

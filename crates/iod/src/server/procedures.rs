@@ -9,10 +9,10 @@ use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{Generation, Status};
 use wire::native::{
     Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs,
-    LengthsReply, ListArgs, ListReply, MGR_SESSION, NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure,
-    Proof, ProveArgs, ProveReply, PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, Said, ScrubArgs,
-    ScrubReply, SeekArgs, SeekReply, SizeReply, StatsReply, Ticket, TruncateArgs, TruncateReply, WriteExtent,
-    WriteHead, WriteReply, crc32c,
+    LengthsReply, ListArgs, ListReply, MGR_SESSION, Nothing, ObjectArgs, PieceKind, Procedure, Proof, ProveArgs,
+    ProveReply, PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, ScrubArgs, ScrubReply, SeekArgs,
+    SeekReply, SizeReply, StatsReply, Ticket, Transcript, TruncateArgs, TruncateReply, WriteExtent, WriteHead,
+    WriteReply, WriteReportsArgs, WriteReportsReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
@@ -29,14 +29,14 @@ use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 const SENDFILE_MIN: u64 = 32 << 10;
 /// Smallest limit on payloads, in bytes, that a client may request in HELLO.
 const PAYLOAD_MIN: u32 = 512;
-/// Time after which the iod replies to NEWS or LENGTHS although it has no write report and no question.
-const NEWS_WAIT: Duration = Duration::from_secs(5);
+/// Time after which the iod replies to WRITE_REPORTS or LENGTHS although it has no write report and no question.
+const REPORT_WAIT: Duration = Duration::from_secs(5);
 
 /// The session that HELLO named, until PROVE opens it.
-pub(super) struct Greeted {
+pub(super) struct PendingSession {
     volume: Arc<Volume>,
     ticket: Ticket,
-    said: Said,
+    transcript: Transcript,
     checksums: bool,
     max_payload: u32,
 }
@@ -92,7 +92,7 @@ impl<C: Channel> Connection<C> {
             Procedure::Stats => self.with(xid, &mut input, Self::stats),
             Procedure::Fence => self.with(xid, &mut input, Self::fence),
             Procedure::Scrub => self.with(xid, &mut input, Self::scrub),
-            Procedure::News => self.with(xid, &mut input, Self::news),
+            Procedure::WriteReports => self.with(xid, &mut input, Self::write_reports),
             Procedure::Lengths => self.with(xid, &mut input, Self::lengths),
             Procedure::Claim => self.with(xid, &mut input, Self::claim),
             Procedure::Lend => match take(&mut input) {
@@ -126,7 +126,7 @@ impl<C: Channel> Connection<C> {
     /// Executes HELLO: looks up the volume, negotiates the options of the session, and proves the identity of this iod.
     /// The peer stays unauthenticated until PROVE.
     fn hello(&mut self, args: HelloArgs) -> Result<HelloReply, Failure> {
-        if self.session.is_some() || self.greeted.is_some() {
+        if self.session.is_some() || self.pending_session.is_some() {
             return Err(Failure { status: Status::Inval, detail: Some("HELLO was sent before".into()) });
         }
         let version = args.max_version.min(*REVISIONS.end());
@@ -162,17 +162,19 @@ impl<C: Channel> Connection<C> {
             nonce,
             proof: Proof::default(),
         };
-        let said = ticket.answer(&args, &mut reply);
-        self.greeted = Some(Greeted { volume, ticket, said, checksums: args.checksums, max_payload });
+        let transcript = ticket.answer(&args, &mut reply);
+        self.pending_session =
+            Some(PendingSession { volume, ticket, transcript, checksums: args.checksums, max_payload });
         Ok(reply)
     }
 
     /// Executes PROVE: opens the session that HELLO named, if the peer proves that it knows the secret of the ticket.
     fn prove(&mut self, args: ProveArgs) -> Result<ProveReply, Failure> {
-        let Some(Greeted { volume, ticket, said, checksums, max_payload }) = self.greeted.take() else {
+        let Some(PendingSession { volume, ticket, transcript, checksums, max_payload }) = self.pending_session.take()
+        else {
             return Err(Failure { status: Status::Inval, detail: Some("PROVE must follow HELLO, once".into()) });
         };
-        if !ticket.is_proven(&said, &args) {
+        if !ticket.is_proven(&transcript, &args) {
             return Err(Status::CapRefused.into());
         }
         // Mark the peer as authenticated before `join`. `join` may wait for changes on older connections, and the iod
@@ -188,7 +190,7 @@ impl<C: Channel> Connection<C> {
             software: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
             proof: Proof::default(),
         };
-        ticket.seal(&said, &mut reply);
+        ticket.seal(&transcript, &mut reply);
         self.session = Some(Session { number: ticket.session, volume, membership, checksums, max_payload });
         Ok(reply)
     }
@@ -370,7 +372,7 @@ impl<C: Channel> Connection<C> {
         let (object, generation) = self.object(&args.cap, Rights::READ)?;
         let (size, allocated) = object.size(self.store()?, generation)?;
         let mgr = self.session.as_ref().is_some_and(|session| session.number == MGR_SESSION);
-        let changed = mgr && self.volume()?.news.take_changed(args.cap.object);
+        let changed = mgr && self.volume()?.write_reports.take_changed(args.cap.object);
         Ok(SizeReply { size, allocated, changed })
     }
 
@@ -430,14 +432,14 @@ impl<C: Channel> Connection<C> {
         self.store()?.scrub(args.from, args.budget, &mut buffer)
     }
 
-    fn news(&mut self, args: NewsArgs) -> Result<NewsReply, Failure> {
+    fn write_reports(&mut self, args: WriteReportsArgs) -> Result<WriteReportsReply, Failure> {
         self.check_store(&args.cap)?;
-        Ok(self.volume()?.news.next(args.known, NEWS_WAIT))
+        Ok(self.volume()?.write_reports.next(args.known, REPORT_WAIT))
     }
 
     fn lengths(&mut self, args: LengthsArgs) -> Result<LengthsReply, Failure> {
         self.check_store(&args.cap)?;
-        Ok(LengthsReply { asked: self.volume()?.lengths.next(&args.answers, NEWS_WAIT) })
+        Ok(LengthsReply { asked: self.volume()?.lengths.next(&args.answers, REPORT_WAIT) })
     }
 
     fn stats(&mut self, _: Nothing) -> Result<StatsReply, Failure> {

@@ -10,7 +10,7 @@ use wire::rpc::ReplyHeader;
 
 use super::connection::{Broken, Connection};
 use super::socket::Channel;
-use crate::store::{HEAD_LEN, Lent};
+use crate::store::{HEAD_LEN, ShortCircuitFile};
 
 impl<C: Channel> Connection<C> {
     /// Executes LEND: sends a descriptor of the object's file with the reply.
@@ -37,7 +37,7 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    fn find_to_lend(&self, args: &ObjectArgs) -> Result<Option<Lent>, Failure> {
+    fn find_to_lend(&self, args: &ObjectArgs) -> Result<Option<ShortCircuitFile>, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::READ)?;
         if !self.volume()?.short_circuit || !self.socket.may_have_files() {
             let detail =

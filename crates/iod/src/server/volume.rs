@@ -22,7 +22,7 @@ pub struct Volume {
     pub(super) short_circuit: bool,
     pub(super) data_server: Vec<String>,
     pub(super) lines: Arc<Incarnations>,
-    pub(super) news: WriteReports,
+    pub(super) write_reports: WriteReports,
     pub(super) lengths: FileSizes,
     pub(super) pulls: Pulls,
 }
@@ -38,7 +38,7 @@ impl Volume {
             short_circuit: true,
             data_server: Vec::new(),
             lines: Arc::default(),
-            news: WriteReports::default(),
+            write_reports: WriteReports::default(),
             lengths: FileSizes::default(),
             pulls: Pulls::default(),
         }

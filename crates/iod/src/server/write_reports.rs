@@ -1,17 +1,17 @@
-//! Write reports (NEWS), by which the mgr learns of stable writes by NFS clients before the iod replies to these
-//! clients.
+//! Write reports (WRITE_REPORTS), by which the mgr learns of stable writes by NFS clients before the iod replies to
+//! these clients.
 //!
 //! A client of the files layout does not report a FILE_SYNC write to the mgr, even if the write extends the file (RFC
 //! 8881 §18.32.3). So the iod reports the write to the mgr, and replies to the client after the mgr has confirmed the
-//! report. The mgr fetches reports with NEWS, which blocks until a report exists. One NEWS reply may carry the reports
-//! of a thousand writes.
+//! report. The mgr fetches reports with WRITE_REPORTS, which blocks until a report exists. One WRITE_REPORTS reply may
+//! carry the reports of a thousand writes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use types::ObjectId;
-use wire::native::{NEWS_MAX, NewsReply};
+use wire::native::{WRITE_REPORTS_MAX, WriteReportsReply};
 
 use crate::lock::lock;
 
@@ -31,7 +31,7 @@ struct State {
     /// Number of the newest write report.
     last: u64,
     /// Number of the newest write report that the iod has sent to the mgr.
-    told: u64,
+    sent: u64,
     /// Number of the newest write report that the mgr has confirmed. A confirmation covers all earlier reports.
     known: u64,
     /// Write reports that the mgr has not confirmed, by report number.
@@ -57,7 +57,7 @@ impl WriteReports {
     ///
     /// Under one layout, only the first write to an object and writes that extend the object need a report. For all
     /// other writes the function returns true at once.
-    pub(super) fn tell(&self, object: ObjectId, written: Written, patience: Duration) -> bool {
+    pub(super) fn report(&self, object: ObjectId, written: Written, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if let Some((old, changed)) = state.remembered.get_mut(&object)
@@ -83,16 +83,16 @@ impl WriteReports {
         state.known >= number
     }
 
-    /// Executes NEWS: stores that the mgr has confirmed the reports up to number `known`. Then waits up to `patience`
-    /// for unconfirmed reports and returns them.
-    pub(super) fn next(&self, known: u64, patience: Duration) -> NewsReply {
+    /// Executes WRITE_REPORTS: stores that the mgr has confirmed the reports up to number `known`. Then waits up to
+    /// `patience` for unconfirmed reports and returns them.
+    pub(super) fn next(&self, known: u64, patience: Duration) -> WriteReportsReply {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if known == 0 {
-            // A mgr sends 0 in its first NEWS. So this mgr has started after the confirmed reports and does not know
-            // them: forget them.
+            // A mgr sends 0 in its first WRITE_REPORTS. So this mgr has started after the confirmed reports and does
+            // not know them: forget them.
             state.remembered.clear();
-        } else if known <= state.told && known > state.known {
+        } else if known <= state.sent && known > state.known {
             state.learn(known);
             self.changed.notify_all();
         }
@@ -112,7 +112,7 @@ impl WriteReports {
         lock(&self.state).remembered.get_mut(&object).is_some_and(|(_, changed)| std::mem::take(changed))
     }
 
-    /// Ends the waits of all writers and of the mgr's NEWS call, because the iod stops.
+    /// Ends the waits of all writers and of the mgr's WRITE_REPORTS call, because the iod stops.
     pub(super) fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
@@ -134,15 +134,15 @@ impl State {
         self.known = known;
     }
 
-    fn hand_out(&mut self) -> NewsReply {
+    fn hand_out(&mut self) -> WriteReportsReply {
         let batch: Vec<(u64, ObjectId)> =
-            self.waiting.iter().take(NEWS_MAX).map(|(number, (object, _))| (*number, *object)).collect();
+            self.waiting.iter().take(WRITE_REPORTS_MAX).map(|(number, (object, _))| (*number, *object)).collect();
         let number = batch.last().map_or(self.known, |(number, _)| *number);
-        self.told = self.told.max(number);
+        self.sent = self.sent.max(number);
         let mut written: Vec<ObjectId> = batch.into_iter().map(|(_, object)| object).collect();
         written.sort();
         written.dedup();
-        NewsReply { number, written }
+        WriteReportsReply { number, written }
     }
 }
 
@@ -165,49 +165,53 @@ mod tests {
 
     #[test]
     fn a_writer_waits_until_the_mgr_has_the_report() {
-        let news = WriteReports::default();
+        let reports = WriteReports::default();
         thread::scope(|scope| {
-            let writer = scope.spawn(|| news.tell(object_id(7), written(1, 100), LONG));
-            let first = news.next(0, LONG);
+            let writer = scope.spawn(|| reports.report(object_id(7), written(1, 100), LONG));
+            let first = reports.next(0, LONG);
             assert_eq!(first.written, [object_id(7)]);
-            // The mgr has not confirmed the first NEWS reply, as if the reply were lost. So the next reply repeats its
-            // reports.
-            assert_eq!(news.next(0, LONG), first);
+            // The mgr has not confirmed the first WRITE_REPORTS reply, as if the reply were lost. So the next reply
+            // repeats its reports.
+            assert_eq!(reports.next(0, LONG), first);
             assert!(!writer.is_finished());
-            assert_eq!(news.next(first.number, NOW).written, []);
+            assert_eq!(reports.next(first.number, NOW).written, []);
             assert!(writer.join().unwrap());
         });
         // A write needs no report if its layout is that of the last reported write and it does not extend the object.
-        assert!(news.tell(object_id(7), written(1, 100), NOW) && news.tell(object_id(7), written(1, 50), NOW));
         assert!(
-            news.take_changed(object_id(7)) && !news.take_changed(object_id(7)) && !news.take_changed(object_id(8))
+            reports.report(object_id(7), written(1, 100), NOW) && reports.report(object_id(7), written(1, 50), NOW)
+        );
+        assert!(
+            reports.take_changed(object_id(7))
+                && !reports.take_changed(object_id(7))
+                && !reports.take_changed(object_id(8))
         );
         // A write needs a report under a new layout, when it extends the object, and after a restart of the mgr.
-        assert!(!news.tell(object_id(7), written(2, 100), NOW));
-        assert!(!news.tell(object_id(7), written(1, 101), NOW));
-        let second = news.next(1, NOW);
+        assert!(!reports.report(object_id(7), written(2, 100), NOW));
+        assert!(!reports.report(object_id(7), written(1, 101), NOW));
+        let second = reports.next(1, NOW);
         assert_eq!(second.written, [object_id(7)]);
-        news.next(second.number, NOW);
-        assert!(news.tell(object_id(7), written(1, 101), NOW));
-        news.next(0, NOW);
-        assert!(!news.tell(object_id(7), written(1, 101), NOW));
+        reports.next(second.number, NOW);
+        assert!(reports.report(object_id(7), written(1, 101), NOW));
+        reports.next(0, NOW);
+        assert!(!reports.report(object_id(7), written(1, 101), NOW));
     }
 
     #[test]
     fn unknown_numbers_are_ignored_and_close_wakes_all_writers() {
-        let news = WriteReports::default();
-        assert!(!news.tell(object_id(1), written(1, 1), NOW));
-        news.next(9, NOW);
-        assert_eq!(news.next(0, NOW).written, [object_id(1)]);
+        let reports = WriteReports::default();
+        assert!(!reports.report(object_id(1), written(1, 1), NOW));
+        reports.next(9, NOW);
+        assert_eq!(reports.next(0, NOW).written, [object_id(1)]);
         thread::scope(|scope| {
-            let writer = scope.spawn(|| news.tell(object_id(2), written(1, 1), LONG));
-            while lock(&news.state).waiting.len() < 2 {
+            let writer = scope.spawn(|| reports.report(object_id(2), written(1, 1), LONG));
+            while lock(&reports.state).waiting.len() < 2 {
                 thread::yield_now();
             }
-            news.close();
+            reports.close();
             assert!(!writer.join().unwrap());
         });
-        assert_eq!(news.next(1, LONG).written, [object_id(2)]);
-        assert_eq!(news.next(2, LONG).written, []);
+        assert_eq!(reports.next(1, LONG).written, [object_id(2)]);
+        assert_eq!(reports.next(2, LONG).written, []);
     }
 }

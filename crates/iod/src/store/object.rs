@@ -21,7 +21,7 @@ use crate::counters::Counters;
 use crate::disks::{DiskFile, read_full, write_all};
 use crate::lock::{read, write};
 pub(crate) use open::{Open, ReadPlan};
-pub(crate) use short_circuit::Lent;
+pub(crate) use short_circuit::ShortCircuitFile;
 
 /// An object of the store, which may not exist on disk. Reads, writes and syncs take its lock shared. Requests that
 /// create or remove it, or change its size or generation, take the lock exclusively.
@@ -286,7 +286,7 @@ impl Object {
             if let Some(sums) = open.sums.as_ref().filter(|_| size < open.size()) {
                 open.changed();
                 let cut = sums.cut(&*open.file, size, store.counters());
-                cut.inspect_err(|_| open.note_failed_sync(store)).map_err(|e| open.tell(e))?;
+                cut.inspect_err(|_| open.note_failed_sync(store)).map_err(|e| open.log_damage(e))?;
             }
             match open.file.set_len(HEAD_LEN + size) {
                 Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge && size > open.size() => {}
@@ -352,7 +352,7 @@ impl Object {
             if let Some(sums) = &open.sums {
                 open.changed();
                 let forgotten = sums.punch(&*open.file, offset, end, store.counters());
-                forgotten.inspect_err(|_| open.note_failed_sync(store)).map_err(|e| open.tell(e))?;
+                forgotten.inspect_err(|_| open.note_failed_sync(store)).map_err(|e| open.log_damage(e))?;
             }
             let punched = open.file.punch(HEAD_LEN + offset, end - offset);
             open.changed();

@@ -20,17 +20,17 @@ fn object_id(file: u64) -> ObjectId {
 
 /// A disk that counts syncs. A test can make the syncs of object files fail.
 #[derive(Clone)]
-struct Lying {
+struct FaultyDisk {
     memory: Memory,
     broken: Arc<AtomicBool>,
     syncs: Arc<AtomicUsize>,
 }
 
-impl Lying {
+impl FaultyDisk {
     fn new() -> Self {
         let memory = Memory::new("m", 1 << 30);
         Store::format_on(&memory, FSID).unwrap();
-        let disk = Lying { memory, broken: Arc::default(), syncs: Arc::default() };
+        let disk = FaultyDisk { memory, broken: Arc::default(), syncs: Arc::default() };
         let (broken, syncs) = (disk.broken.clone(), disk.syncs.clone());
         disk.memory.inject(move |operation, _| {
             let sync = matches!(operation, Operation::Sync | Operation::SyncFolder);
@@ -56,7 +56,7 @@ fn commit(store: &Store, id: u64) -> Result<u64, Status> {
 
 #[test]
 fn a_failed_sync_is_never_followed_by_success() {
-    let disk = Lying::new();
+    let disk = FaultyDisk::new();
     let store = disk.open(16);
     write(&store, 1, 0, b"lost").unwrap();
     write(&store, 2, 0, b"kept").unwrap();
@@ -84,7 +84,7 @@ fn a_failed_sync_is_never_followed_by_success() {
 
 #[test]
 fn too_many_failures_fail_the_store() {
-    let disk = Lying::new();
+    let disk = FaultyDisk::new();
     let store = disk.open(16);
     disk.broken.store(true, Ordering::SeqCst);
     for id in 1..=FAILED_MAX as u64 + 1 {
@@ -97,7 +97,7 @@ fn too_many_failures_fail_the_store() {
 
 #[test]
 fn objects_are_synced_before_they_leave_the_cache() {
-    let disk = Lying::new();
+    let disk = FaultyDisk::new();
     let store = disk.open(16);
     for id in 1..=200 {
         write(&store, id, id, b"data").unwrap();
@@ -113,7 +113,7 @@ fn objects_are_synced_before_they_leave_the_cache() {
 
 #[test]
 fn a_failed_sync_of_an_evicted_object_is_remembered() {
-    let disk = Lying::new();
+    let disk = FaultyDisk::new();
     let store = disk.open(16);
     write(&store, 1, 0, b"lost").unwrap();
     disk.broken.store(true, Ordering::SeqCst);
@@ -126,7 +126,7 @@ fn a_failed_sync_of_an_evicted_object_is_remembered() {
 
 #[test]
 fn a_commit_without_earlier_writes_syncs_nothing() {
-    let disk = Lying::new();
+    let disk = FaultyDisk::new();
     let store = disk.open(16);
     write(&store, 1, 0, b"x").unwrap();
     commit(&store, 1).unwrap();
@@ -144,7 +144,7 @@ fn a_commit_without_earlier_writes_syncs_nothing() {
 
 #[test]
 fn a_folder_left_by_an_earlier_run_is_synced_once() {
-    let disk = Lying::new();
+    let disk = FaultyDisk::new();
     let store = disk.open(16);
     write(&store, 1, 0, b"written, then the iod was killed").unwrap();
     drop(store);
@@ -170,7 +170,7 @@ fn repeating_a_change_after_a_failed_sync_and_a_restart_makes_it_durable() {
         |store: &Store| store.object(object_id(2)).fence(store, Generation(9), Generation(9)).map_err(|f| f.status);
     // Each round cuts the power of the disk and chooses other changes that survive, at random.
     for kept in 0..16 {
-        let disk = Lying::new();
+        let disk = FaultyDisk::new();
         let store = disk.open(16);
         for id in [1, 2] {
             write(&store, id, 0, &[1; 6000]).unwrap();
@@ -196,7 +196,7 @@ fn repeating_a_change_after_a_failed_sync_and_a_restart_makes_it_durable() {
 
 #[test]
 fn a_late_write_does_not_create_an_object_of_a_removed_file_again() {
-    let disk = Lying::new();
+    let disk = FaultyDisk::new();
     let store = disk.open(16);
     write(&store, 1, 0, b"x").unwrap();
     write(&store, 2, 0, b"x").unwrap();

@@ -2,16 +2,16 @@
 
 mod access;
 mod cluster;
+mod concurrency;
 mod damage;
 mod faults;
-mod life;
 mod model;
-mod news;
 mod objects;
 mod overload;
 mod peer;
 mod pulls;
 mod replaced;
 mod short_circuit;
-mod together;
+mod start_stop;
 mod volumes;
+mod write_reports;

@@ -40,15 +40,15 @@ impl Inner {
     /// Removes the jobs of the next commit group. Also returns the wakers of senders that wait for space in the queue,
     /// which the caller must wake.
     fn take(&mut self) -> (Vec<Job>, Vec<Waker>) {
-        let mut window = Vec::new();
+        let mut group = Vec::new();
         let mut bytes = 0;
-        while window.len() < limits::META_WINDOW_BATCHES && bytes < limits::META_WINDOW_BYTES {
+        while group.len() < limits::META_GROUP_BATCHES && bytes < limits::META_GROUP_BYTES {
             let Some((len, job)) = self.jobs.pop_front() else { break };
             bytes += len;
-            window.push(job);
+            group.push(job);
         }
         self.bytes -= bytes;
-        (window, std::mem::take(&mut self.waiting))
+        (group, std::mem::take(&mut self.waiting))
     }
 }
 
@@ -118,10 +118,10 @@ impl Queue {
         if inner.jobs.is_empty() && inner.closed {
             return None;
         }
-        let (window, waiting) = inner.take();
+        let (group, waiting) = inner.take();
         drop(inner);
         waiting.into_iter().for_each(Waker::wake);
-        Some(window)
+        Some(group)
     }
 
     /// Completes when the queue has jobs or is closed. Only one task at a time may wait.
@@ -184,9 +184,9 @@ mod tests {
             if queue.is_empty() {
                 queue.called(None);
             }
-            let window = queue.take().expect("open");
-            assert!(window.len() <= limits::META_WINDOW_BATCHES);
-            for job in window {
+            let group = queue.take().expect("open");
+            assert!(group.len() <= limits::META_GROUP_BATCHES);
+            for job in group {
                 last = Some(job.batch.id.0);
                 assert!(last == Some(next) || last == Some(1_000_000));
                 next += 1;

@@ -15,7 +15,7 @@ pub use error::StoreError;
 pub use file::FileLog;
 pub use writer::{Step, Stepper};
 
-use crate::engine::{Batch, Broken, Counters, Engine, Job, MergeFn, Outcome, Pending, Queue, Standing, View};
+use crate::engine::{Batch, Broken, Counters, Engine, Job, MergeFn, Outcome, Pending, Queue, StoreStatus, View};
 use crate::log::LogDisk;
 use futures_channel::oneshot;
 use group_commit::GroupCommit;
@@ -266,7 +266,7 @@ impl Engine for Embedded {
         if let Some(broken) = &self.shared.state().broken {
             return Err(broken.clone());
         }
-        Ok(Box::new(self.shared.recent.picture(&self.shared.corrupt)))
+        Ok(Box::new(self.shared.recent.view(&self.shared.corrupt)))
     }
 
     fn submit(&self, batch: Batch) -> Pending {
@@ -287,12 +287,12 @@ impl Engine for Embedded {
         self.shared.id
     }
 
-    fn standing(&self) -> Standing {
+    fn status(&self) -> StoreStatus {
         let len = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
         let bytes = len(&self.shared.path) + len(&log_path(&self.shared.path));
         let state = self.shared.state();
         let counters = Counters { corrupt: self.shared.corrupt.load(Relaxed), ..state.counters };
-        Standing { kind: "embedded", term: 0, bytes, counters, broken: state.broken.clone() }
+        StoreStatus { kind: "embedded", term: 0, bytes, counters, broken: state.broken.clone() }
     }
 
     fn failed(&self) -> Pin<Box<dyn Future<Output = Broken> + Send + '_>> {

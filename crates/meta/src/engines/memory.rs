@@ -1,8 +1,8 @@
 //! The in-memory store for tests and simulations. It applies each batch at once and persists nothing.
 
 use crate::engine::{
-    Batch, Broken, Counters, Engine, Key, MergeFn, Outcome, Pending, Point, Standing, Survey, Unreadable, Value,
-    Verdict, View, Walk, Window,
+    Batch, Broken, CommitGroup, Counters, Engine, Key, MergeFn, Outcome, Pending, Point, StoreStatus, Survey,
+    Unreadable, Value, Verdict, View, Walk,
 };
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -27,9 +27,9 @@ impl Memory {
     }
 }
 
-struct Picture<M>(M);
+struct MemoryView<M>(M);
 
-impl<M: std::ops::Deref<Target = Map>> View for Picture<M> {
+impl<M: std::ops::Deref<Target = Map>> View for MemoryView<M> {
     fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         Ok(self.0.get(key).cloned())
     }
@@ -51,7 +51,7 @@ impl<M: std::ops::Deref<Target = Map>> View for Picture<M> {
 impl Engine for Memory {
     fn view(&self) -> Result<Box<dyn View + '_>, Broken> {
         let guard: RwLockReadGuard<'_, Map> = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(Box::new(Picture(guard)))
+        Ok(Box::new(MemoryView(guard)))
     }
 
     fn submit(&self, batch: Batch) -> Pending {
@@ -60,9 +60,9 @@ impl Engine for Memory {
         }
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        let picture = Picture(&*map);
-        let mut window = Window::new(&picture, self.merge);
-        let merged = match window.apply(&batch) {
+        let view = MemoryView(&*map);
+        let mut group = CommitGroup::new(&view, self.merge);
+        let merged = match group.apply(&batch) {
             Ok(Verdict::Applied(merged)) => merged,
             Ok(Verdict::Conflict(index)) => {
                 counters.conflicts += 1;
@@ -71,7 +71,7 @@ impl Engine for Memory {
             Ok(Verdict::Corrupt(key)) => return Pending::known(Outcome::Corrupt(key)),
             Err(broken) => return Pending::known(Outcome::Unknown(broken)),
         };
-        for (key, value) in window.into_changes() {
+        for (key, value) in group.into_changes() {
             counters.bytes += (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
             match value {
                 Some(value) => map.insert(key, value),
@@ -83,10 +83,10 @@ impl Engine for Memory {
         Pending::known(Outcome::Committed { point: Point(counters.batches), merged })
     }
 
-    fn standing(&self) -> Standing {
+    fn status(&self) -> StoreStatus {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         let bytes = map.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum();
         let counters = *self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        Standing { kind: "memory", term: 0, bytes, counters, broken: None }
+        StoreStatus { kind: "memory", term: 0, bytes, counters, broken: None }
     }
 }

@@ -4,7 +4,7 @@ use super::Namespace;
 use crate::Changed;
 use crate::engine::Engine;
 use crate::ops;
-use crate::schema::{Reach, Whole};
+use crate::schema::{Whole, WriteEnd};
 use crate::tx::Tx;
 use types::{Cred, FileId, Status, Timestamp};
 
@@ -19,7 +19,7 @@ impl<E: Engine> Namespace<E> {
         cred: &Cred,
         now: Timestamp,
         id: FileId,
-        to: impl Into<Reach>,
+        to: impl Into<WriteEnd>,
         mtime: Option<Timestamp>,
     ) -> Result<Changed, Status> {
         let to = to.into();
@@ -32,7 +32,7 @@ impl<E: Engine> Namespace<E> {
         cred: &Cred,
         now: Timestamp,
         id: FileId,
-        to: impl Into<Reach>,
+        to: impl Into<WriteEnd>,
         mtime: Option<Timestamp>,
     ) -> Result<Changed, Status> {
         let to = to.into();
@@ -43,12 +43,12 @@ impl<E: Engine> Namespace<E> {
     /// with a later [`Self::settle`] or durable change.
     ///
     /// Concurrent calls share one commit, and use the flush of concurrent durable changes.
-    pub async fn note_write(
+    pub async fn record_write(
         &self,
         cred: &Cred,
         now: Timestamp,
         id: FileId,
-        to: impl Into<Reach>,
+        to: impl Into<WriteEnd>,
     ) -> Result<Changed, Status> {
         let to = to.into();
         let op = |tx: &mut Tx<'_>| {
@@ -60,14 +60,14 @@ impl<E: Engine> Namespace<E> {
 
     /// Records that iods have bytes up to the file offset `end`, which the mgr learned without a LAYOUTCOMMIT of the
     /// writer. If the file size is already at least `end`, nothing changes, not even the times. Otherwise the file
-    /// grows to `end`, and the change becomes durable as one of [`Self::note_write`] does.
+    /// grows to `end`, and the change becomes durable as one of [`Self::record_write`] does.
     pub async fn learn_size(&self, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
     /// Records, as `known` states, for which file length all objects of a file are durably long enough. No attribute
     /// that clients see changes. A crash may lose the recorded length, but no data.
-    pub async fn note_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
+    pub async fn record_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::whole(tx, id, known)).await
     }
 }

@@ -5,7 +5,7 @@ use crate::inode_lifetime::begin;
 use crate::permission::{may_change_names, may_search};
 use crate::schema::{self, Body, Dentry, Intent, Record};
 use crate::tx::Tx;
-use crate::{ChangeInfo, Created, FileInfo, How, Layout};
+use crate::{ChangeInfo, CreateMode, Created, FileInfo, Layout};
 use bytes::Bytes;
 use types::{FileId, FileKind, Generation, Status, limits};
 
@@ -15,7 +15,7 @@ pub(crate) fn plan(
     tx: &mut Tx<'_>,
     dir: FileId,
     name: &[u8],
-    how: &How,
+    how: &CreateMode,
     (layout, durable): (Option<&Layout>, bool),
     id: FileId,
 ) -> Plan<Created> {
@@ -31,8 +31,8 @@ pub(crate) fn plan(
     }
     may_change_names(tx.cred, &parent)?;
     let (set, verifier) = match how {
-        How::Unchecked(set) | How::Guarded(set) => (set, None),
-        How::Exclusive(verifier, set) => (set, Some(*verifier)),
+        CreateMode::Unchecked(set) | CreateMode::Guarded(set) => (set, None),
+        CreateMode::Exclusive(verifier, set) => (set, Some(*verifier)),
     };
     let generation = Generation::default();
     if !durable {
@@ -52,15 +52,15 @@ pub(crate) fn plan(
     Ok(Box::new(move |settled| Ok(Created { file, created: true, dir: settled.change(touch)? })))
 }
 
-fn existing(tx: &Tx<'_>, dir: FileId, id: FileId, how: &How) -> Plan<Created> {
+fn existing(tx: &Tx<'_>, dir: FileId, id: FileId, how: &CreateMode) -> Plan<Created> {
     let core = tx.core(id)?;
     let created = match (how, &core.body) {
-        (How::Unchecked(_), Body::Regular { .. }) => false,
-        (How::Exclusive(mine, _), Body::Regular { verifier: Some(theirs), .. }) if mine == theirs => true,
-        (How::Guarded(_) | How::Exclusive(..), _) => return Err(Status::Exist),
-        (How::Unchecked(_), Body::Directory { .. }) => return Err(Status::IsDir),
-        (How::Unchecked(_), Body::Symlink { .. }) => return Err(Status::Symlink),
-        (How::Unchecked(_), _) => return Err(Status::WrongType),
+        (CreateMode::Unchecked(_), Body::Regular { .. }) => false,
+        (CreateMode::Exclusive(mine, _), Body::Regular { verifier: Some(theirs), .. }) if mine == theirs => true,
+        (CreateMode::Guarded(_) | CreateMode::Exclusive(..), _) => return Err(Status::Exist),
+        (CreateMode::Unchecked(_), Body::Directory { .. }) => return Err(Status::IsDir),
+        (CreateMode::Unchecked(_), Body::Symlink { .. }) => return Err(Status::Symlink),
+        (CreateMode::Unchecked(_), _) => return Err(Status::WrongType),
     };
     let tail = tx.tail(id)?;
     let (attrs, whole, written) = (core.attrs(id, &tail), tail.whole, tail.written);

@@ -2,27 +2,27 @@
 
 use super::Plan;
 use crate::engine::{Expect, Walk};
-use crate::schema::{self, Body, Intent, Noted, Record};
+use crate::schema::{self, Body, FileIntent, Intent, Record};
 use crate::tx::Tx;
 use types::{FileId, Status};
 
 /// Returns up to `max` intents after the intent `after`, in the order of files and intent kinds. Skips damaged records,
 /// which `weir fsck` reports.
-pub(crate) fn read(tx: &Tx<'_>, after: Option<Noted>, max: usize) -> Result<Vec<Noted>, Status> {
+pub(crate) fn read(tx: &Tx<'_>, after: Option<FileIntent>, max: usize) -> Result<Vec<FileIntent>, Status> {
     let mut from = schema::intent_key(FileId(0), 0);
     if let Some(after) = after {
         from = schema::intent_key(after.file, after.intent.kind());
         from.push(0);
     }
-    let mut noted = Vec::new();
+    let mut intents = Vec::new();
     tx.survey(&from, &schema::past_all(&from), usize::MAX, &mut |key, value| {
         match (schema::intent_of(key), value.and_then(Intent::look)) {
-            (Ok((file, kind)), Some(intent)) if intent.kind() == kind => noted.push(Noted { file, intent }),
+            (Ok((file, kind)), Some(intent)) if intent.kind() == kind => intents.push(FileIntent { file, intent }),
             _ => tracing::error!(key = %key.escape_ascii(), "the intent of a file is damaged: run `weir fsck`"),
         }
-        if noted.len() < max { Walk::On } else { Walk::Stop }
+        if intents.len() < max { Walk::On } else { Walk::Stop }
     })?;
-    Ok(noted)
+    Ok(intents)
 }
 
 /// Returns all intents of a file.
@@ -37,26 +37,26 @@ pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Vec<Intent>, Status> {
 }
 
 /// Stores an intent of a regular file; `Stale` if the file does not exist.
-pub(crate) fn plan(tx: &mut Tx<'_>, noted: Noted) -> Plan<()> {
+pub(crate) fn plan(tx: &mut Tx<'_>, intent: FileIntent) -> Plan<()> {
     // Deleting an inode deletes its intents. The precondition on the core record ensures that the inode still exists at
     // the commit.
-    let core = tx.rely_on(noted.file)?;
+    let core = tx.rely_on(intent.file)?;
     let Body::Regular { .. } = core.body else { return Err(Status::WrongType) };
     // Write the intent even if an equal one exists, because a concurrent batch may remove the existing intent before
     // this batch commits.
-    tx.put(schema::intent_key(noted.file, noted.intent.kind()), noted.intent.to_value());
+    tx.put(schema::intent_key(intent.file, intent.intent.kind()), intent.intent.to_value());
     super::known(())
 }
 
 /// Removes intents, unless their values have changed. Set `durable` if executing a removed intent again after a crash
 /// does harm.
-pub(crate) fn forget(tx: &mut Tx<'_>, done: &[Noted], durable: bool) -> Plan<()> {
+pub(crate) fn remove(tx: &mut Tx<'_>, done: &[FileIntent], durable: bool) -> Plan<()> {
     tx.frees();
     if !durable {
         tx.not_durable();
     }
-    for noted in done {
-        let (key, value) = (schema::intent_key(noted.file, noted.intent.kind()), noted.intent.to_value());
+    for intent in done {
+        let (key, value) = (schema::intent_key(intent.file, intent.intent.kind()), intent.intent.to_value());
         if tx.get(&key)?.as_ref() == Some(&value) {
             tx.expect(Expect::Reads(key.clone(), value));
             tx.delete(key);

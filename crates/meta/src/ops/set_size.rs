@@ -4,7 +4,7 @@
 use super::Plan;
 use crate::Changed;
 use crate::permission::without_set_ids;
-use crate::schema::{Reach, SizeDelta, TailDelta, Whole};
+use crate::schema::{SizeDelta, TailDelta, Whole, WriteEnd};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
@@ -42,8 +42,8 @@ pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
 ///
 /// Permissions are not checked, because the writer has the file open or has a layout. The write clears the set-user-id
 /// and set-group-id bits unless the writer is the superuser.
-pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
-    let Reach { end, holes, whole } = to;
+pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: WriteEnd, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
+    let WriteEnd { end, holes, whole } = to;
     // A nearly full store accepts this batch: it replaces a record and adds none. A removal of the file, or a GETATTR
     // of a client, may depend on this batch.
     tx.frees();

@@ -11,10 +11,10 @@ use types::{FileId, FileKind, SetAttrs, SetTime, Status, limits};
 
 /// Changes the attributes in `set`: owner and group first, then size, then mode, then times.
 ///
-/// `writable` means that the caller has the file open for writing, so a new size needs no further permission. `cuts`
-/// means that objects may be longer than a new size allows. An intent then remains until the caller has truncated the
-/// objects.
-pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, cuts: bool) -> Plan<Changed> {
+/// `writable` means that the caller has the file open for writing, so a new size needs no further permission.
+/// `truncates` means that objects may be longer than a new size allows. An intent then remains until the caller has
+/// truncated the objects.
+pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, truncates: bool) -> Plan<Changed> {
     let before = tx.rely_on(id)?;
     if set.is_empty() {
         let attrs = before.attrs(id, &tx.tail(id)?);
@@ -46,9 +46,9 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, 
     if after != before {
         tx.put_core(id, &after);
     }
-    if cuts && let Some(size) = set.size {
-        let cut = Intent::Cut(size);
-        tx.put(schema::intent_key(id, cut.kind()), cut.to_value());
+    if truncates && let Some(size) = set.size {
+        let intent = Intent::Truncate(size);
+        tx.put(schema::intent_key(id, intent.kind()), intent.to_value());
     }
     let index = tx.change_tail(id, delta);
     Ok(Box::new(move |settled| {

@@ -12,7 +12,7 @@ pub enum Intent {
     Written,
     /// The file was truncated to this size, but its objects may still be longer. The mgr must truncate the objects
     /// before the file grows.
-    Cut(u64),
+    Truncate(u64),
     /// The file was fenced with this generation, but iods may still accept capabilities of older generations. The mgr
     /// must send the generation to all iods.
     Fence(Generation),
@@ -23,7 +23,7 @@ impl Intent {
     pub fn kind(self) -> u8 {
         match self {
             Intent::Written => 0,
-            Intent::Cut(_) => 1,
+            Intent::Truncate(_) => 1,
             Intent::Fence(_) => 2,
         }
     }
@@ -32,7 +32,7 @@ impl Intent {
     pub fn name(self) -> &'static str {
         match self {
             Intent::Written => "written",
-            Intent::Cut(_) => "cut",
+            Intent::Truncate(_) => "cut",
             Intent::Fence(_) => "fence",
         }
     }
@@ -40,7 +40,7 @@ impl Intent {
 
 /// An intent and the file to which it belongs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Noted {
+pub struct FileIntent {
     /// Inode number of the file.
     pub file: FileId,
     /// The unfinished step of an operation on the file.
@@ -52,7 +52,7 @@ impl Record for Intent {
         out.u32(self.kind().into());
         match self {
             Intent::Written => {}
-            Intent::Cut(size) => out.u64(*size),
+            Intent::Truncate(size) => out.u64(*size),
             Intent::Fence(generation) => out.u32(generation.0),
         }
     }
@@ -60,7 +60,7 @@ impl Record for Intent {
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         Ok(match input.u32()? {
             0 => Intent::Written,
-            1 => Intent::Cut(
+            1 => Intent::Truncate(
                 Some(input.u64()?)
                     .filter(|size| *size <= limits::FILE_SIZE_MAX)
                     .ok_or(Malformed::Invalid("cut to a size beyond the largest file"))?,

@@ -75,10 +75,10 @@ pub struct Whole {
     pub end: u64,
 }
 
-/// The end of a write, and what it implies for holes and object lengths. A `Reach` that was converted from a plain
+/// The end of a write, and what it implies for holes and object lengths. A `WriteEnd` that was converted from a plain
 /// number implies nothing about holes or object lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reach {
+pub struct WriteEnd {
     /// File offset after the last written byte.
     pub end: u64,
     /// Effect of the write on [`Tail::holes`].
@@ -87,17 +87,17 @@ pub struct Reach {
     pub whole: Option<Whole>,
 }
 
-impl From<u64> for Reach {
+impl From<u64> for WriteEnd {
     fn from(end: u64) -> Self {
-        Reach { end, holes: Holes::Keep, whole: None }
+        WriteEnd { end, holes: Holes::Keep, whole: None }
     }
 }
 
-impl From<ByteRange> for Reach {
+impl From<ByteRange> for WriteEnd {
     /// Describes a write of every byte of `range`.
     fn from(range: ByteRange) -> Self {
         let whole = Some(Whole { from: range.offset, end: range.end() });
-        Reach { end: range.end(), holes: Holes::Before(range.offset), whole }
+        WriteEnd { end: range.end(), holes: Holes::Before(range.offset), whole }
     }
 }
 

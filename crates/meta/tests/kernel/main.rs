@@ -8,15 +8,15 @@
 
 #[path = "../common/block.rs"]
 mod block;
-mod dice;
 mod local;
-mod ours;
+mod namespace_side;
 mod plan;
+mod seeded_random;
 
-use dice::Dice;
 use local::Local;
-use ours::Ours;
+use namespace_side::NamespaceSide;
 use plan::{Actor, Change, Op};
+use seeded_random::SeededRandom;
 use std::collections::BTreeMap;
 
 /// Number of cases on one tree. The test then builds a new tree.
@@ -79,14 +79,14 @@ type Counts = BTreeMap<(&'static str, String), u64>;
 
 /// Changes the permissions of a random file, runs a random operation in both trees, and compares the outcomes. Skips
 /// operations that a sysctl of this machine may forbid.
-fn case(dice: &mut Dice, kernel: &Local, ours: &Ours, counts: &mut Counts) {
+fn case(random: &mut SeededRandom, kernel: &Local, ours: &NamespaceSide, counts: &mut Counts) {
     let before = kernel.tree();
-    let change = Change::random(dice, &before);
+    let change = Change::random(random, &before);
     kernel.change(&change);
     ours.change(&change);
     let before = kernel.tree();
     assert_eq!(before, ours.tree(), "after {change:?}");
-    let (actor, op) = (Actor::random(dice), Op::random(dice, &before));
+    let (actor, op) = (Actor::random(random), Op::random(random, &before));
     if local::policy_refuses(&actor, &op, &before) {
         return;
     }
@@ -122,15 +122,15 @@ fn the_namespace_decides_as_the_kernel_does() {
         if done >= cases && (all || done >= 20 * cases) {
             break;
         }
-        let mut dice = Dice::new(seed.wrapping_add(tree));
+        let mut random = SeededRandom::new(seed.wrapping_add(tree));
         let kernel = scratch.fresh(tree);
-        let ours = Ours::fresh();
+        let ours = NamespaceSide::fresh();
         plan::first_tree().iter().for_each(|make| {
             kernel.make(make);
             ours.make(make);
         });
         for _ in 0..CASES_OF_TREE {
-            case(&mut dice, &kernel, &ours, &mut counts);
+            case(&mut random, &kernel, &ours, &mut counts);
         }
     }
     for ((op, told), count) in &counts {

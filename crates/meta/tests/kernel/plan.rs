@@ -1,6 +1,6 @@
 //! The generator of random operations by random users, with random changes of permissions in between.
 
-use super::{Dice, Seen, Tree};
+use super::{SeededRandom, Seen, Tree};
 use types::Renaming;
 
 /// The user ids that own files and run operations. User id 0 is the superuser.
@@ -41,10 +41,10 @@ pub struct Actor {
 }
 
 impl Actor {
-    pub fn random(dice: &mut Dice) -> Self {
-        let uid = if dice.once_in(8) { 0 } else { dice.of(&UIDS[1..]) };
-        let groups = GIDS.iter().copied().filter(|_| dice.once_in(3)).collect();
-        Actor { uid, gid: dice.of(&GIDS), groups }
+    pub fn random(random: &mut SeededRandom) -> Self {
+        let uid = if random.once_in(8) { 0 } else { random.of(&UIDS[1..]) };
+        let groups = GIDS.iter().copied().filter(|_| random.once_in(3)).collect();
+        Actor { uid, gid: random.of(&GIDS), groups }
     }
 }
 
@@ -59,28 +59,28 @@ impl Path {
     }
 
     /// Returns the path of an existing file, or a path below an existing file that need not exist.
-    fn random(dice: &mut Dice, tree: &Tree) -> Self {
-        if !dice.once_in(3) {
-            return Path::there(dice, tree, |_| true);
+    fn random(random: &mut SeededRandom, tree: &Tree) -> Self {
+        if !random.once_in(3) {
+            return Path::there(random, tree, |_| true);
         }
         // Do not build a path below a symbolic link, because the kernel would follow the link.
-        let below = Path::any(dice, tree, |seen| seen.kind != 'l' && (seen.kind == 'd' || is_empty_file(seen)));
-        let leaf = dice.of(&LEAVES);
+        let below = Path::any(random, tree, |seen| seen.kind != 'l' && (seen.kind == 'd' || is_empty_file(seen)));
+        let leaf = random.of(&LEAVES);
         Path(if below.0.is_empty() { leaf.into() } else { format!("{}/{leaf}", below.0) })
     }
 
     /// Returns the path of an existing file that matches `fits`, other than the scratch directory.
-    fn there(dice: &mut Dice, tree: &Tree, fits: impl Fn(&Seen) -> bool) -> Self {
+    fn there(random: &mut SeededRandom, tree: &Tree, fits: impl Fn(&Seen) -> bool) -> Self {
         let paths: Vec<_> = tree.iter().filter(|(path, seen)| !path.is_empty() && fits(seen)).collect();
         match paths.len() {
             0 => Path("gone".into()),
-            n => Path(paths[dice.below(n)].0.clone()),
+            n => Path(paths[random.below(n)].0.clone()),
         }
     }
 
-    fn any(dice: &mut Dice, tree: &Tree, fits: impl Fn(&Seen) -> bool) -> Self {
+    fn any(random: &mut SeededRandom, tree: &Tree, fits: impl Fn(&Seen) -> bool) -> Self {
         let paths: Vec<_> = tree.iter().filter(|(_, seen)| fits(seen)).collect();
-        Path(paths[dice.below(paths.len())].0.clone())
+        Path(paths[random.below(paths.len())].0.clone())
     }
 }
 
@@ -100,19 +100,19 @@ pub struct Change {
 }
 
 impl Change {
-    pub fn random(dice: &mut Dice, tree: &Tree) -> Self {
+    pub fn random(random: &mut SeededRandom, tree: &Tree) -> Self {
         // Choose a directory half of the time: most permission checks depend on directories, and the tree has few.
-        let dirs = dice.once_in(2);
-        let path = Path::any(dice, tree, |seen| !dirs || seen.kind == 'd');
-        Change { path, uid: dice.of(&UIDS), gid: dice.of(&GIDS), mode: mode(dice) }
+        let dirs = random.once_in(2);
+        let path = Path::any(random, tree, |seen| !dirs || seen.kind == 'd');
+        Change { path, uid: random.of(&UIDS), gid: random.of(&GIDS), mode: mode(random) }
     }
 }
 
 /// Returns a random mode. Modes that permit access are more frequent than others.
-fn mode(dice: &mut Dice) -> u32 {
-    let class = |dice: &mut Dice| dice.of(&[7, 7, 7, 7, 6, 5, 3, 1, 4, 2, 0]);
-    let special = dice.of(&[0, 0, 0, 0, 1, 1, 2, 2, 4, 6, 3, 7]);
-    special << 9 | class(dice) << 6 | class(dice) << 3 | class(dice)
+fn mode(random: &mut SeededRandom) -> u32 {
+    let class = |random: &mut SeededRandom| random.of(&[7, 7, 7, 7, 6, 5, 3, 1, 4, 2, 0]);
+    let special = random.of(&[0, 0, 0, 0, 1, 1, 2, 2, 4, 6, 3, 7]);
+    special << 9 | class(random) << 6 | class(random) << 3 | class(random)
 }
 
 /// The access mode of an open in the test: read, write, both, or truncate.
@@ -206,42 +206,42 @@ pub enum Op {
 }
 
 impl Op {
-    pub fn random(dice: &mut Dice, tree: &Tree) -> Self {
-        let path = Path::random(dice, tree);
+    pub fn random(random: &mut SeededRandom, tree: &Tree) -> Self {
+        let path = Path::random(random, tree);
         // Do not open named pipes, because open(2) would block. Do not open symbolic links, because the kernel would
         // follow them.
         let plain = |path: &Path| tree.get(&path.0).is_none_or(|seen| !matches!(seen.kind, 'p' | 'l'));
-        let file = if plain(&path) { path.clone() } else { Path::there(dice, tree, |seen| seen.kind == 'f') };
-        let to = Path::random(dice, tree);
-        let how = dice.of(&[Access::Read, Access::Write, Access::Both, Access::Cut]);
-        match dice.below(22) {
+        let file = if plain(&path) { path.clone() } else { Path::there(random, tree, |seen| seen.kind == 'f') };
+        let to = Path::random(random, tree);
+        let how = random.of(&[Access::Read, Access::Write, Access::Both, Access::Cut]);
+        match random.below(22) {
             0 => Op::Lookup { path },
-            1 => Op::Readdir { path: Path::any(dice, tree, |seen| seen.kind == 'd') },
-            2 => Op::Access { path: file, wanted: dice.below(8) as u32 },
+            1 => Op::Readdir { path: Path::any(random, tree, |seen| seen.kind == 'd') },
+            2 => Op::Access { path: file, wanted: random.below(8) as u32 },
             3 | 4 => Op::Open { path: file, how },
-            5 | 6 => Op::Create { path: file, how, exclusive: dice.once_in(3), mode: mode(dice) },
+            5 | 6 => Op::Create { path: file, how, exclusive: random.once_in(3), mode: mode(random) },
             // mkdir(2) ignores the set-user-id and set-group-id bits, so generate modes without these bits.
-            7 => Op::Mkdir { path, mode: mode(dice) & 0o1777 },
-            8 => Op::Mknod { path, mode: mode(dice) },
+            7 => Op::Mkdir { path, mode: mode(random) & 0o1777 },
+            8 => Op::Mknod { path, mode: mode(random) },
             9 => Op::Symlink { path },
             10 => Op::Link { from: path, to },
-            11 | 12 => Op::Unlink { path: Path::random(dice, tree) },
+            11 | 12 => Op::Unlink { path: Path::random(random, tree) },
             13 => Op::Rmdir { path },
             14..17 => {
-                let how = dice.of(&[Renaming::Replace, Renaming::Replace, Renaming::NoReplace, Renaming::Exchange]);
+                let how = random.of(&[Renaming::Replace, Renaming::Replace, Renaming::NoReplace, Renaming::Exchange]);
                 Op::Rename { from: path, to, how }
             }
-            17 => Op::Chmod { path: file, mode: mode(dice) },
+            17 => Op::Chmod { path: file, mode: mode(random) },
             18 | 19 => {
-                let uid = dice.once_in(2).then(|| dice.of(&UIDS));
-                let gid = (uid.is_none() || dice.once_in(2)).then(|| dice.of(&GIDS));
+                let uid = random.once_in(2).then(|| random.of(&UIDS));
+                let gid = (uid.is_none() || random.once_in(2)).then(|| random.of(&GIDS));
                 Op::Chown { path, uid, gid }
             }
             20 => {
                 let all = [Times::BothNow, Times::BothNow, Times::BothChosen, Times::AccessChosen, Times::ChangeNow];
-                Op::Utimes { path, times: dice.of(&all) }
+                Op::Utimes { path, times: random.of(&all) }
             }
-            _ => Op::Truncate { path: file, size: dice.of(&[0, 1, 100]) },
+            _ => Op::Truncate { path: file, size: random.of(&[0, 1, 100]) },
         }
     }
 

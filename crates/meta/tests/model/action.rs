@@ -1,7 +1,7 @@
 //! The generator of random actions for the model test: a user applies an operation to names and files.
 
 use bytes::Bytes;
-use meta::{How, SetXattr};
+use meta::{CreateMode, SetXattr};
 use proptest::prelude::*;
 use types::{Cred, FileKind, Renaming, SetAttrs, SetTime, Timestamp};
 
@@ -24,7 +24,7 @@ pub enum Op {
     Create {
         dir: Pick,
         name: Name,
-        how: How,
+        how: CreateMode,
         layout: bool,
     },
     Mkdir {
@@ -184,11 +184,11 @@ fn attrs(odds: f64) -> impl Strategy<Value = SetAttrs> {
         .prop_map(|(mode, uid, gid, size, atime, mtime)| SetAttrs { mode, uid, gid, size, atime, mtime })
 }
 
-fn how() -> impl Strategy<Value = How> {
+fn how() -> impl Strategy<Value = CreateMode> {
     (0..3u8, 0..2u8, attrs(0.45)).prop_map(|(how, v, set)| match how {
-        0 => How::Unchecked(set),
-        1 => How::Guarded(set),
-        _ => How::Exclusive([v; 8], set),
+        0 => CreateMode::Unchecked(set),
+        1 => CreateMode::Guarded(set),
+        _ => CreateMode::Exclusive([v; 8], set),
     })
 }
 

@@ -224,7 +224,7 @@ impl<E: Engine> Pair<E> {
                 let (h, id) = self.pick(*file);
                 let at = if *note { None } else { *at };
                 let real = if *note {
-                    block(self.real.note_write(cred, now, id, *end))
+                    block(self.real.record_write(cred, now, id, *end))
                 } else {
                     block(self.real.set_size(cred, now, id, *end, at))
                 };

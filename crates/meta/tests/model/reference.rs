@@ -1,7 +1,7 @@
 //! The reference model of the namespace, made of plain vectors and maps. It implements the manual pages and shares no
 //! code with the namespace.
 
-use meta::{How, SetXattr};
+use meta::{CreateMode, SetXattr};
 use std::collections::BTreeMap;
 use types::{Cred, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp, limits};
 
@@ -270,16 +270,16 @@ impl Reference {
         now: Timestamp,
         dir: Handle,
         name: &[u8],
-        how: &How,
+        how: &CreateMode,
         layout: bool,
     ) -> Answer<(Handle, bool)> {
         if let Some(there) = self.place(who, dir, name)? {
             let node = &self.nodes[there];
             return match how {
-                How::Guarded(_) => Err(Status::Exist),
-                How::Exclusive(v, _) if node.verifier == Some(*v) => Ok((there, true)),
-                How::Exclusive(..) => Err(Status::Exist),
-                How::Unchecked(_) => match node.kind {
+                CreateMode::Guarded(_) => Err(Status::Exist),
+                CreateMode::Exclusive(v, _) if node.verifier == Some(*v) => Ok((there, true)),
+                CreateMode::Exclusive(..) => Err(Status::Exist),
+                CreateMode::Unchecked(_) => match node.kind {
                     FileKind::Regular => Ok((there, false)),
                     FileKind::Directory => Err(Status::IsDir),
                     FileKind::Symlink => Err(Status::Symlink),
@@ -289,8 +289,8 @@ impl Reference {
         }
         self.need(who, dir, "wx")?;
         let (set, verifier) = match how {
-            How::Unchecked(set) | How::Guarded(set) => (set, None),
-            How::Exclusive(v, set) => (set, Some(*v)),
+            CreateMode::Unchecked(set) | CreateMode::Guarded(set) => (set, None),
+            CreateMode::Exclusive(v, set) => (set, Some(*v)),
         };
         let mut node = self.born(who, now, dir, FileKind::Regular, set)?;
         node.verifier = verifier;

@@ -102,7 +102,7 @@ impl Job for CollectOrphans {
 /// than [`STRAYS_MAX`] such objects.
 async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
     let strays = strays(volume, link).await?;
-    let damaged = volume.namespace.standing().counters.corrupt;
+    let damaged = volume.namespace.status().counters.corrupt;
     if strays.len() > STRAYS_MAX || (damaged > 0 && !strays.is_empty()) {
         let iod = link.hello.iod;
         tracing::warn!(%iod, damaged, "removed no object without a file: there are implausibly many, or the metadata store is damaged; run weir fsck");

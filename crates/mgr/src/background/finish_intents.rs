@@ -32,12 +32,12 @@ impl Job for ForgetIntents {
     }
 
     async fn due(&mut self) {
-        self.0.notes.something_done().await;
+        self.0.intents.something_done().await;
         tokio::time::sleep(GATHER).await;
     }
 
     async fn pass(&mut self) -> Result<(), Status> {
-        self.0.notes.forget().await
+        self.0.intents.forget().await
     }
 
     fn failed(&mut self, error: Status) {
@@ -73,10 +73,10 @@ impl Job for FinishIntents {
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
         let FinishIntents { volume, server, told, .. } = self;
-        for file in volume.notes.cuts() {
+        for file in volume.intents.truncations() {
             log(told, file, "truncate the objects of the file", volume.finish_cut(file).await);
         }
-        for file in volume.notes.fences() {
+        for file in volume.intents.fences() {
             log(told, file, "fence the objects of the file", volume.finish_fence(file).await);
         }
         // During the grace period, clients that wrote before the restart of the mgr may reconnect and report the file
@@ -92,7 +92,7 @@ impl Job for FinishIntents {
                     (file, outcome)
                 }
             };
-            let mut measured = stream::iter(volume.notes.untold()).map(measure).buffer_unordered(AT_ONCE);
+            let mut measured = stream::iter(volume.intents.unreported()).map(measure).buffer_unordered(AT_ONCE);
             while let Some((file, outcome)) = measured.next().await {
                 log(told, file, "measure the size of the file", outcome);
             }

@@ -30,7 +30,7 @@ pub(super) struct LeaveMarks {
     batches: Option<u64>,
     /// The start time of the job in Unix seconds, computed from the clock of this host when the job stored the last
     /// mark.
-    told: u64,
+    sent_start: u64,
 }
 
 impl LeaveMarks {
@@ -41,7 +41,7 @@ impl LeaveMarks {
     }
 
     fn batches_now(&self) -> u64 {
-        self.volume.namespace.standing().counters.batches
+        self.volume.namespace.status().counters.batches
     }
 }
 
@@ -49,8 +49,8 @@ impl Job for LeaveMarks {
     const NAME: &'static str = "leaving marks on iods";
 
     fn new(context: &Context) -> Self {
-        let (volume, told) = (context.volume.clone(), unix_now());
-        LeaveMarks { volume, begun: Instant::now(), looks: 0, batches: None, told }
+        let (volume, sent_start) = (context.volume.clone(), unix_now());
+        LeaveMarks { volume, begun: Instant::now(), looks: 0, batches: None, sent_start }
     }
 
     async fn due(&mut self) {
@@ -59,7 +59,7 @@ impl Job for LeaveMarks {
 
     async fn pass(&mut self) -> Result<(), Status> {
         self.looks += 1;
-        let set = self.told.abs_diff(self.beginning()) > CLOCK_OFF;
+        let set = self.sent_start.abs_diff(self.beginning()) > CLOCK_OFF;
         let now = self.batches_now();
         let short = self.volume.iods.is_short_of_numbers().await;
         if !set && !short && (self.looks < EVERY || self.batches == Some(now)) {
@@ -68,9 +68,9 @@ impl Job for LeaveMarks {
         if set {
             tracing::warn!("the clock of this host was set: sending its new time to the iods");
         }
-        let told = self.beginning();
+        let sent_start = self.beginning();
         self.volume.iods.leave_mark().await?;
-        (self.looks, self.batches, self.told) = (0, Some(self.batches_now()), told);
+        (self.looks, self.batches, self.sent_start) = (0, Some(self.batches_now()), sent_start);
         Ok(())
     }
 

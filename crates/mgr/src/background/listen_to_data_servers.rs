@@ -1,5 +1,5 @@
 //! Write reports of data servers: a background job that starts tasks for every iod that connects and serves NFS. The
-//! tasks receive the NEWS and LENGTHS of the iod.
+//! tasks receive the WRITE_REPORTS and LENGTHS of the iod.
 
 use super::{Context, Job};
 use crate::data_server_reports::listen;
@@ -14,8 +14,8 @@ use types::Status;
 pub(super) struct ListenToDataServers {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// For each iod number: the link (connections) to the iod, and the tasks that receive NEWS and LENGTHS over this
-    /// link.
+    /// For each iod number: the link (connections) to the iod, and the tasks that receive WRITE_REPORTS and LENGTHS
+    /// over this link.
     listening: HashMap<u16, (Arc<Link>, JoinSet<()>)>,
 }
 
@@ -33,7 +33,7 @@ impl Job for ListenToDataServers {
     }
 
     async fn pass(&mut self) -> Result<(), Status> {
-        for (number, link) in self.volume.iods.up().into_iter().filter(|(_, link)| link.has_news()) {
+        for (number, link) in self.volume.iods.up().into_iter().filter(|(_, link)| link.has_write_reports()) {
             if self.listening.get(&number).is_none_or(|(old, _)| !Arc::ptr_eq(old, &link)) {
                 let listener = listen(&self.volume, number, &link);
                 self.listening.insert(number, (link, listener));

@@ -117,7 +117,7 @@ async fn is_rebuilt(volume: &Volume, file: FileId, suspects: &[Suspect]) -> bool
 
 /// The result of the check of the copies of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Looked {
+enum CopiesResult {
     Whole,
     /// The job has rebuilt the lost copies of the file, or found that no copy has the lost bytes.
     Rebuilt,
@@ -126,14 +126,14 @@ enum Looked {
 }
 
 /// Checks a file that may have a copy on one of the iods `iods`, and rebuilds the lost copies of the file.
-async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> Looked {
+async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> CopiesResult {
     match volume.has_lost_copy(file, iods).await {
-        Ok(true) if is_rebuilt(volume, file.id, &[]).await => Looked::Rebuilt,
-        Ok(true) | Err(Status::Delay) => Looked::Waits,
-        Ok(false) => Looked::Whole,
+        Ok(true) if is_rebuilt(volume, file.id, &[]).await => CopiesResult::Rebuilt,
+        Ok(true) | Err(Status::Delay) => CopiesResult::Waits,
+        Ok(false) => CopiesResult::Whole,
         Err(e) => {
             tracing::debug!(file = file.id.0, "cannot check the copies of the file: {e}");
-            Looked::Waits
+            CopiesResult::Waits
         }
     }
 }
@@ -158,8 +158,8 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Res
             remember(left.entry(file).or_default(), &suspects);
         }
         let looks = files.into_iter().map(|file| async move { (file.id, look(volume, &file, iods).await) });
-        let looked: Vec<(FileId, Looked)> = stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
-        for (file, _) in looked.iter().filter(|(_, looked)| *looked == Looked::Waits) {
+        let looked: Vec<(FileId, CopiesResult)> = stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
+        for (file, _) in looked.iter().filter(|(_, looked)| *looked == CopiesResult::Waits) {
             if left.len() < WAITING_MAX {
                 left.entry(*file).or_default();
             } else {
@@ -168,7 +168,7 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Res
         }
         // Requests of clients have priority over the check, so the job sleeps. After a repair it sleeps less, because a
         // file with only one intact copy is at risk.
-        let rest = if looked.iter().any(|(_, looked)| *looked == Looked::Rebuilt) { 1 } else { REST };
+        let rest = if looked.iter().any(|(_, looked)| *looked == CopiesResult::Rebuilt) { 1 } else { REST };
         tokio::time::sleep((begun.elapsed() * rest).max(REST_MIN)).await;
     }
     outcome

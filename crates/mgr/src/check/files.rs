@@ -6,7 +6,7 @@
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
-use crate::iods::Asked;
+use crate::iods::RequestError;
 use crate::kinds::{Stored, Unusable};
 use futures_util::{StreamExt, stream};
 use meta::FileState;
@@ -25,11 +25,11 @@ const TRIES: usize = 4;
 const RANGES_TOLD: usize = 4;
 
 /// The result of the check of one regular file.
-enum Look {
+enum FileResult {
     Fine,
     Found(Finding),
     /// The check could not reach an iod that must hold bytes of the file: number and identity of this iod.
-    Unasked(u16, IodId),
+    IodDown(u16, IodId),
 }
 
 impl Check {
@@ -43,13 +43,13 @@ impl Check {
             self.counts.files += files.len() as u64;
             let looked = files.len() as u64;
             let looks: Vec<_> = files.into_iter().map(|file| self.file(file)).collect();
-            let looks: Vec<Result<Look, Status>> = stream::iter(looks).buffered(AT_ONCE).collect().await;
+            let looks: Vec<Result<FileResult, Status>> = stream::iter(looks).buffered(AT_ONCE).collect().await;
             for look in looks {
                 match look? {
-                    Look::Fine => {}
-                    Look::Found(finding) if self.repair => self.repair_file(finding).await?,
-                    Look::Found(finding) => self.found(finding).await?,
-                    Look::Unasked(number, id) => {
+                    FileResult::Fine => {}
+                    FileResult::Found(finding) if self.repair => self.repair_file(finding).await?,
+                    FileResult::Found(finding) => self.found(finding).await?,
+                    FileResult::IodDown(number, id) => {
                         self.counts.unasked += 1;
                         self.unreached(number, id).await?;
                     }
@@ -73,17 +73,17 @@ impl Check {
     }
 
     /// Checks a file until its inode has not changed during the check, at most [`TRIES`] times.
-    async fn file(&self, mut file: FileState) -> Result<Look, Status> {
+    async fn file(&self, mut file: FileState) -> Result<FileResult, Status> {
         for _ in 0..TRIES {
             let look = self.look(&file).await?;
-            if matches!(look, Look::Fine) {
+            if matches!(look, FileResult::Fine) {
                 return Ok(look);
             }
             match self.volume.namespace.file_state(file.id)? {
-                None => return Ok(Look::Fine),
+                None => return Ok(FileResult::Fine),
                 // The file has no name, so a mismatch is no damage: the mgr deletes the objects after the last close.
                 Some(_) if self.volume.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
-                    return Ok(Look::Fine);
+                    return Ok(FileResult::Fine);
                 }
                 Some(now) if now == file => return Ok(look),
                 Some(now) => file = now,
@@ -91,14 +91,14 @@ impl Check {
         }
         // A file that changed at every try is in use. A client that uses the file finds the damage itself, so report
         // nothing.
-        Ok(Look::Fine)
+        Ok(FileResult::Fine)
     }
 
-    async fn look(&self, file: &FileState) -> Result<Look, Status> {
-        let found = |kind: Kind, iod, text: String| Ok(Look::Found(kind.found(Some(file.id), iod, text)));
+    async fn look(&self, file: &FileState) -> Result<FileResult, Status> {
+        let found = |kind: Kind, iod, text: String| Ok(FileResult::Found(kind.found(Some(file.id), iod, text)));
         let Some(layout) = file.layout.as_ref().filter(|layout| layout.is_final()) else {
             return match file.written {
-                0 => Ok(Look::Fine),
+                0 => Ok(FileResult::Fine),
                 written => found(
                     Kind::LayoutMissing,
                     None,
@@ -138,12 +138,12 @@ impl Check {
             };
             for (index, answer) in answers.into_iter().filter(|_| least > 0) {
                 let look = self.judge(file, &*objects, (index, least), answer)?;
-                if !matches!(look, Look::Fine) {
+                if !matches!(look, FileResult::Fine) {
                     return Ok(look);
                 }
             }
         }
-        Ok(Look::Fine)
+        Ok(FileResult::Fine)
     }
 
     /// Compares the reply of an iod about one object with `least`, the smallest length in bytes that the object must
@@ -153,18 +153,18 @@ impl Check {
         file: &FileState,
         objects: &dyn Stored,
         (index, least): (usize, u64),
-        answer: Result<SizeReply, Asked>,
-    ) -> Result<Look, Status> {
+        answer: Result<SizeReply, RequestError>,
+    ) -> Result<FileResult, Status> {
         let number = objects.iod(index);
         let iod = self.volume.iods.registered(number)?.id;
         let there = |kind: Kind, has: u64, text: &str| {
             let lost = Lost::of(objects, index, ByteRange { offset: has, len: least - has });
             let kind = if objects.mirrors() > 1 { kind.of_a_copy() } else { kind };
             let finding = kind.found(Some(file.id), Some(iod), format!("{text}: {lost}"));
-            Look::Found(Finding { range: lost.range(), ..finding })
+            FileResult::Found(Finding { range: lost.range(), ..finding })
         };
         Ok(match answer {
-            Ok(reply) if reply.size >= least => Look::Fine,
+            Ok(reply) if reply.size >= least => FileResult::Fine,
             Ok(reply) if reply.size == 0 && reply.allocated == 0 => {
                 there(Kind::ObjectMissing, 0, &format!("its object, of {least} bytes, does not exist"))
             }
@@ -172,11 +172,11 @@ impl Check {
                 let text = format!("its object has {} of at least {least} bytes", reply.size);
                 there(Kind::ObjectShort, reply.size, &text)
             }
-            Err(Asked::Away) => Look::Unasked(number, iod),
-            Err(Asked::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, 0, &detail),
+            Err(RequestError::Down) => FileResult::IodDown(number, iod),
+            Err(RequestError::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, 0, &detail),
             // The iod refused for another reason, such as a newer generation. The check of objects and the check of
             // scrub findings report this reason.
-            Err(Asked::Refused(..)) => Look::Fine,
+            Err(RequestError::Refused(..)) => FileResult::Fine,
         })
     }
 }

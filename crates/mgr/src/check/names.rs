@@ -95,8 +95,8 @@ impl Check {
     /// Updates the copies of records in the mgr's memory after the check has repaired a fault in the store.
     async fn follow(&mut self, fault: &Fault, file: FileId) -> Checked {
         match fault {
-            Fault::NoTail { .. } | Fault::Record { .. } => self.volume.notes.look_again(file)?,
-            Fault::StrayIntent { .. } => self.volume.notes.gone(file),
+            Fault::NoTail { .. } | Fault::Record { .. } => self.volume.intents.reload(file)?,
+            Fault::StrayIntent { .. } => self.volume.intents.deleted(file),
             Fault::LostOrphan { .. } if !crate::background::finish_intents::in_use(&self.server, file) => {
                 self.volume.reap(file).await?
             }

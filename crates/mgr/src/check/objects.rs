@@ -20,7 +20,7 @@ const PAGE: u32 = 256;
 const TRIES: usize = 4;
 
 /// The result of the comparison of an object with its file.
-enum Wrong {
+enum Comparison {
     /// The object agrees with its file, so there is no problem.
     No,
     /// The object disagrees with its file. The values are the kind of damage and a description.
@@ -94,8 +94,8 @@ impl Check {
             self.counts.unsettled += 1;
         }
         match self.compare(iod, link, from, entry).await? {
-            Wrong::No => Ok(()),
-            Wrong::Is(kind, text) => self.wrong(kind, iod, entry, text).await,
+            Comparison::No => Ok(()),
+            Comparison::Is(kind, text) => self.wrong(kind, iod, entry, text).await,
         }
     }
 
@@ -152,7 +152,7 @@ impl Check {
         link: &Link,
         from: Option<ObjectId>,
         listed: &ListEntry,
-    ) -> Result<Wrong, Status> {
+    ) -> Result<Comparison, Status> {
         let mut entry = *listed;
         for _ in 0..TRIES {
             let Some(file) = self.volume.namespace.file_state(entry.object.file)? else {
@@ -162,21 +162,21 @@ impl Check {
                     .info(entry.object.file)
                     .is_ok_and(|info| info.attrs.kind != FileKind::Regular);
                 let text = "its number is that of something that has no bytes".to_owned();
-                return Ok(if other { Wrong::Is(Kind::ObjectForeign, text) } else { Wrong::No });
+                return Ok(if other { Comparison::Is(Kind::ObjectForeign, text) } else { Comparison::No });
             };
             let wrong = self.differs(iod, &entry, &file)?;
-            if matches!(wrong, Wrong::No) {
+            if matches!(wrong, Comparison::No) {
                 return Ok(wrong);
             }
             // List the object again: the list reply may be older than the state of the file that the check compares.
-            let Some(now) = self.again(link, from, &entry).await? else { return Ok(Wrong::No) };
+            let Some(now) = self.again(link, from, &entry).await? else { return Ok(Comparison::No) };
             let same = self.volume.namespace.file_state(entry.object.file)?.as_ref() == Some(&file);
             if same && now == entry {
                 return Ok(wrong);
             }
             entry = now;
         }
-        Ok(Wrong::No)
+        Ok(Comparison::No)
     }
 
     /// Returns whether the object is an unused object of its file, which a layout swap has left. The mgr deletes such
@@ -196,9 +196,9 @@ impl Check {
         Ok(page.entries.into_iter().find(|now| now.object == entry.object))
     }
 
-    fn differs(&self, iod: &Registered, entry: &ListEntry, file: &FileState) -> Result<Wrong, Status> {
+    fn differs(&self, iod: &Registered, entry: &ListEntry, file: &FileState) -> Result<Comparison, Status> {
         if entry.head == HeadState::Damaged {
-            return Ok(Wrong::Is(Kind::ObjectDamaged, "the head of its object cannot be read".to_owned()));
+            return Ok(Comparison::Is(Kind::ObjectDamaged, "the head of its object cannot be read".to_owned()));
         }
         // The mgr may be moving the bytes of an inline file to objects. The layout of the file then already names these
         // objects.
@@ -211,37 +211,37 @@ impl Check {
         let Some(Ok(objects)) = objects else {
             // The check of files reports a layout record that cannot be used, so the check of objects does not.
             return Ok(match layout {
-                Some(_) => Wrong::No,
-                None => Wrong::Is(Kind::ObjectForeign, "its file lies on no iod".to_owned()),
+                Some(_) => Comparison::No,
+                None => Comparison::Is(Kind::ObjectForeign, "its file lies on no iod".to_owned()),
             });
         };
         if entry.object != objects.object() && self.is_unused(iod, entry.object)? {
-            return Ok(Wrong::No);
+            return Ok(Comparison::No);
         }
         let Some(index) = objects.index_on(iod.number) else {
-            return Ok(Wrong::Is(Kind::ObjectForeign, "its file does not lie on this iod".to_owned()));
+            return Ok(Comparison::Is(Kind::ObjectForeign, "its file does not lie on this iod".to_owned()));
         };
         if entry.object != objects.object() {
             let (has, wants) = (entry.object.stream, objects.object().stream);
             let text = format!("its object is of stream {has}, the bytes of the file are in stream {wants}");
-            return Ok(Wrong::Is(Kind::ObjectReplaced, text));
+            return Ok(Comparison::Is(Kind::ObjectReplaced, text));
         }
         let (has, wants) = (entry.generation, file.generation);
         if has > wants {
             let text = format!("its object has generation {}, the file {}: no client can use it", has.0, wants.0);
-            return Ok(Wrong::Is(Kind::GenerationNewer, text));
+            return Ok(Comparison::Is(Kind::GenerationNewer, text));
         }
         let intents = self.volume.namespace.intents_of(file.id)?;
         if has < wants && !intents.iter().any(|intent| matches!(intent, Intent::Fence(_))) {
             let text = format!("its object has generation {}, the file {}: revoked layouts still work", has.0, wants.0);
-            return Ok(Wrong::Is(Kind::GenerationOlder, text));
+            return Ok(Comparison::Is(Kind::GenerationOlder, text));
         }
         let most = objects.object_size(file.size, objects.column(index));
         if entry.size > most && !self.unsettled(file.id)? {
             let text =
                 format!("its object has {} bytes, but a file of {} bytes has {most} there", entry.size, file.size);
-            return Ok(Wrong::Is(Kind::ObjectBeyond, text));
+            return Ok(Comparison::Is(Kind::ObjectBeyond, text));
         }
-        Ok(Wrong::No)
+        Ok(Comparison::No)
     }
 }

@@ -100,7 +100,7 @@ impl Check {
     async fn all(&mut self) -> Checked {
         self.names().await?;
         self.registry().await?;
-        self.cuts().await?;
+        self.finish_truncations().await?;
         self.files().await?;
         self.scrubbed().await?;
         self.objects().await

@@ -23,7 +23,7 @@ impl Check {
             match self.still_damaged(file, &damage).await {
                 Ok(findings) => {
                     for (suspect, finding) in findings {
-                        self.told(file, suspect, finding).await?;
+                        self.report_damage(file, suspect, finding).await?;
                     }
                 }
                 // `Stale`: the file was deleted. `Delay`: an iod is down, and the check of files reports this iod. So
@@ -36,7 +36,7 @@ impl Check {
         Ok(())
     }
 
-    async fn told(&mut self, file: FileId, suspect: Suspect, finding: Finding) -> Checked {
+    async fn report_damage(&mut self, file: FileId, suspect: Suspect, finding: Finding) -> Checked {
         if !self.repair {
             return self.found(finding).await;
         }

@@ -183,14 +183,14 @@ impl Export {
             SquashWhom::All => Squash::Everybody { uid, gid },
         };
         let terms = Terms { read_only: self.access == Access::ReadOnly, squash };
-        let told = self.policy(config)?;
+        let client_settings = self.policy(config)?;
         Ok(Rule {
             path,
             clients: clients.collect::<Result<_, _>>()?,
             privileged_ports: self.privileged_ports,
             terms,
-            policy: Policy::default().with(&told),
-            told,
+            policy: Policy::default().with(&client_settings),
+            client_settings,
             kernel_layout: self.kernel_layout.unwrap_or(config.kernel_layout),
             mds_threshold: self.threshold(config)?,
         })
@@ -198,9 +198,9 @@ impl Export {
 
     /// Returns the policy settings of the export that differ from the default policy.
     fn policy(&self, config: &Config) -> Result<Settings, Error> {
-        let mut told = Settings::default();
+        let mut client_settings = Settings::default();
         let mut set = |part: Part, value: &str| {
-            let set = told.set(Origin::Server, part.name().as_bytes(), value.as_bytes());
+            let set = client_settings.set(Origin::Server, part.name().as_bytes(), value.as_bytes());
             set.map_err(|e| Error::BadConfig { name: part.name(), reason: e.to_string() })
         };
         let count = self.stripe_count.unwrap_or(config.stripe_count);
@@ -211,10 +211,11 @@ impl Export {
         set(Part::StripeUnit, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;
         set(Part::StripeCount, &count)?;
         set(Part::Mirrors, &self.mirrors.unwrap_or(config.mirrors).to_string())?;
-        told.mgr_gather_delay = Some(Duration::from_millis(config.mgr_gather_delay_ms.into()));
+        client_settings.mgr_gather_delay = Some(Duration::from_millis(config.mgr_gather_delay_ms.into()));
         let usual = Policy::default();
-        let same: Vec<Part> = told.parts().filter(|part| told.get(*part) == Some(usual.get(*part))).collect();
-        told.retain(|part| !same.contains(&part));
+        let same: Vec<Part> =
+            client_settings.parts().filter(|part| client_settings.get(*part) == Some(usual.get(*part))).collect();
+        client_settings.retain(|part| !same.contains(&part));
         for text in [&config.policy, &self.policy].into_iter().flatten() {
             let more = Settings::parse(Origin::Server, text).map_err(|e| e.to_string());
             let more = more.and_then(|more| match more.mgr_gather_delay {
@@ -224,9 +225,9 @@ impl Export {
                 }
                 None => Ok(more),
             });
-            told.lay(&more.map_err(|reason| Error::BadConfig { name: "policy", reason })?);
+            client_settings.lay(&more.map_err(|reason| Error::BadConfig { name: "policy", reason })?);
         }
-        Ok(told)
+        Ok(client_settings)
     }
 
     fn threshold(&self, config: &Config) -> Result<Option<u64>, Error> {

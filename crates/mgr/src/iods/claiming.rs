@@ -2,7 +2,7 @@
 //! when the iod connects, and claims all iods again whenever it makes a new mark (a random number in the claim).
 
 use super::claims::Refusal;
-use super::link::{Asked, Link};
+use super::link::{Link, RequestError};
 use super::{Iods, Refused};
 use futures_util::future::join_all;
 use net::clock::unix_now;
@@ -45,10 +45,10 @@ impl Iods {
         let arguments = ClaimArgs { cap, claiming, now, least_epoch, highest };
         let limit = if highest { LISTED } else { SILENT };
         let answer = tokio::time::timeout(limit, link.ask(Procedure::Claim, &arguments)).await;
-        answer.unwrap_or(Err(Asked::Away)).map_err(|asked| match asked {
-            Asked::Away => "no answer to CLAIM; every host needs the same version of weir".to_owned(),
-            Asked::Refused(status, why) if why.is_empty() => format!("CLAIM failed: {status}"),
-            Asked::Refused(status, why) => format!("CLAIM failed: {status}: {why}"),
+        answer.unwrap_or(Err(RequestError::Down)).map_err(|asked| match asked {
+            RequestError::Down => "no answer to CLAIM; every host needs the same version of weir".to_owned(),
+            RequestError::Refused(status, why) if why.is_empty() => format!("CLAIM failed: {status}"),
+            RequestError::Refused(status, why) => format!("CLAIM failed: {status}: {why}"),
         })
     }
 
@@ -71,10 +71,10 @@ impl Iods {
     pub(super) async fn may_claim(&self, slot: usize, link: &Link) -> Result<(), Unclaimed> {
         let answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
         self.judge(link, &answer)?;
-        self.asked(slot);
+        self.set_tried(slot);
         let all = self.slots.len();
-        let others = self.asked.subscribe();
-        let wait = async { drop(others.clone().wait_for(|asked| *asked >= all).await) };
+        let others = self.tried.subscribe();
+        let wait = async { drop(others.clone().wait_for(|tried| *tried >= all).await) };
         // An iod that does not reply must not delay the other iods, so the wait has a time limit.
         let _ = tokio::time::timeout(OTHERS, wait).await;
         self.check_not_refused()
@@ -91,19 +91,19 @@ impl Iods {
     pub(super) async fn claim_now(&self, link: &Link) -> Result<Claim, Unclaimed> {
         let failed = |e: Status| Unclaimed::Failed(format!("the claim cannot be recorded: {e}"));
         let iod = link.hello.iod;
-        let _turn = self.claims.turns.of(iod).await;
+        let _lock = self.claims.locks.of(iod).await;
         let mut answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
         for _ in 0..TRIES {
             self.judge(link, &answer)?;
             let claim = self.claims.current().await.map_err(failed)?;
             let expected = mark_of(&answer);
             if expected != claim.mark {
-                self.claims.gives(iod, expected, claim.mark).await.map_err(failed)?;
+                self.claims.record_sent(iod, expected, claim.mark).await.map_err(failed)?;
             }
             let claiming = Claiming { expected, next: self.claims.next().map_err(failed)?, claim };
             answer = self.ask_claim(link, Some(claiming), false).await.map_err(Unclaimed::Failed)?;
             if answer.taken && self.claims.current().await.map_err(failed)? == claim {
-                self.claims.took(iod, claim.mark).await.map_err(failed)?;
+                self.claims.record_accepted(iod, claim.mark).await.map_err(failed)?;
                 self.namespace.hold_numbers(self.refused().is_some());
                 return Ok(claim);
             }
@@ -188,9 +188,9 @@ impl Iods {
 
     /// Records that the mgr has tried to connect to the configured address with index `slot`. Claims of other iods no
     /// longer wait for this address.
-    pub(super) fn asked(&self, slot: usize) {
-        if !self.slots[slot].asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            self.asked.send_modify(|asked| *asked += 1);
+    pub(super) fn set_tried(&self, slot: usize) {
+        if !self.slots[slot].tried.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            self.tried.send_modify(|tried| *tried += 1);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! while files change. The mgr records each mark in the store before any iod gets it. If the store does not have the
 //! mark of an iod, the mgr refuses the iod. Another store or a later state of this store has used such an iod.
 
-use super::given::Turns;
+use super::sent_marks::ClaimLocks;
 use meta::{Embedded, Namespace};
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -114,12 +114,12 @@ pub(super) struct Claims {
     /// The newest claim of this start of the mgr; `None` if this start has made no claim yet.
     current: Mutex<Option<Claim>>,
     /// Locks by which only one task at a time claims an iod.
-    pub(super) turns: Turns,
+    pub(super) locks: ClaimLocks,
 }
 
 impl Claims {
     pub(super) fn new(namespace: Arc<Namespace<Embedded>>, store: StoreId, epoch: u32) -> Self {
-        Claims { namespace, store, epoch, current: Mutex::new(None), turns: Turns::default() }
+        Claims { namespace, store, epoch, current: Mutex::new(None), locks: ClaimLocks::default() }
     }
 
     /// Returns the lowest inode number that the store has not allocated.

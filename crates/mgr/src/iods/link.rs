@@ -12,9 +12,9 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 use types::{Fsid, Generation, IodId, ObjectId, Status};
 use wire::native::{
-    Capability, HelloArgs, HelloReply, IodKey, Key, LengthsArgs, LengthsReply, MGR_SESSION, NewsArgs, NewsReply,
-    Origin, PROGRAM, PULL_SESSION, Procedure, ProveReply, PullArgs, PullReply, PullSource, Rights, VERSION,
-    decode_reply,
+    Capability, HelloArgs, HelloReply, IodKey, Key, LengthsArgs, LengthsReply, MGR_SESSION, Origin, PROGRAM,
+    PULL_SESSION, Procedure, ProveReply, PullArgs, PullReply, PullSource, Rights, VERSION, WriteReportsArgs,
+    WriteReportsReply, decode_reply,
 };
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
@@ -23,8 +23,8 @@ use xdr::{Writer, Xdr};
 /// request, unless its disk hangs.
 pub(super) const SILENT: Duration = Duration::from_secs(20);
 
-/// Number of connections to one iod for requests other than NEWS and LENGTHS. The iod executes one request of each
-/// connection at a time.
+/// Number of connections to one iod for requests other than WRITE_REPORTS and LENGTHS. The iod executes one request of
+/// each connection at a time.
 const CONNECTIONS: usize = 4;
 /// Time limit for connecting to an iod, and for its reply to HELLO.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,10 +53,10 @@ pub(crate) struct Link {
     key: IodKey,
     connections: Vec<Connection>,
     turn: AtomicUsize,
-    /// The connection for NEWS (write reports), if the iod serves NFS.
-    news: Option<Connection>,
+    /// The connection for WRITE_REPORTS (write reports), if the iod serves NFS.
+    write_reports: Option<Connection>,
     /// The connection for LENGTHS (requests of the iod for file lengths), if the iod serves NFS. The mgr's replies to
-    /// LENGTHS must not wait until the mgr has processed NEWS.
+    /// LENGTHS must not wait until the mgr has processed WRITE_REPORTS.
     lengths: Option<Connection>,
     /// The configured address of the iod.
     address: Address,
@@ -132,11 +132,11 @@ impl Link {
             }
             connections.push(connection);
         }
-        // The iod replies to the requests of a connection in order, and replies to NEWS and LENGTHS only when it has
-        // something to report. So NEWS and LENGTHS each need a connection of their own.
-        let (mut news, mut lengths) = (None, None);
+        // The iod replies to the requests of a connection in order, and replies to WRITE_REPORTS and LENGTHS only when
+        // it has something to report. So WRITE_REPORTS and LENGTHS each need a connection of their own.
+        let (mut write_reports, mut lengths) = (None, None);
         if !proven.data_server.is_empty() {
-            news = Some(greet(&way).await?.0);
+            write_reports = Some(greet(&way).await?.0);
             lengths = Some(greet(&way).await?.0);
         }
         // Resolve the host name only if the data server listens on all addresses of its host, because only then does
@@ -156,7 +156,7 @@ impl Link {
             proven,
             connections,
             turn: AtomicUsize::new(0),
-            news,
+            write_reports,
             lengths,
             address: address.clone(),
             numeric: OnceCell::new(),
@@ -193,19 +193,19 @@ impl Link {
     }
 
     fn all(&self) -> impl Iterator<Item = &Connection> {
-        self.connections.iter().chain(&self.news).chain(&self.lengths)
+        self.connections.iter().chain(&self.write_reports).chain(&self.lengths)
     }
 
-    /// Returns whether the iod reports the writes of NFS clients (NEWS).
-    pub(crate) fn has_news(&self) -> bool {
-        self.news.is_some()
+    /// Returns whether the iod reports the writes of NFS clients (WRITE_REPORTS).
+    pub(crate) fn has_write_reports(&self) -> bool {
+        self.write_reports.is_some()
     }
 
     /// Waits for the next write reports of the iod. Returns `Delay` when the connection to the iod is lost.
-    pub(crate) async fn news(&self, arguments: &NewsArgs) -> Result<NewsReply, Status> {
-        let connection = self.news.as_ref().ok_or(Status::NotSupp)?;
-        let result = call(connection, Procedure::News, arguments, CALL_TIMEOUT).await;
-        result.map_err(|e| self.status(Procedure::News, e))
+    pub(crate) async fn write_reports(&self, arguments: &WriteReportsArgs) -> Result<WriteReportsReply, Status> {
+        let connection = self.write_reports.as_ref().ok_or(Status::NotSupp)?;
+        let result = call(connection, Procedure::WriteReports, arguments, CALL_TIMEOUT).await;
+        result.map_err(|e| self.status(Procedure::WriteReports, e))
     }
 
     /// Sends the lengths of files and waits for the iod's next requests for lengths. Returns `Delay` when the
@@ -268,15 +268,15 @@ impl Link {
 
     /// Does the same as [`Self::call`], but returns the iod's own status and explanation if the iod refuses the
     /// request.
-    pub(crate) async fn ask<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Asked> {
+    pub(crate) async fn ask<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, RequestError> {
         let turn = self.turn.fetch_add(1, Relaxed);
         let connection = &self.connections[turn % self.connections.len()];
         call(connection, procedure, arguments, CALL_TIMEOUT).await.map_err(|e| match e {
             CallError::Net(error) => {
                 tracing::info!(iod = %self.hello.iod, procedure = procedure.name(), "{error}");
-                Asked::Away
+                RequestError::Down
             }
-            CallError::Failed(failure) => Asked::Refused(failure.status, failure.detail.unwrap_or_default()),
+            CallError::Failed(failure) => RequestError::Refused(failure.status, failure.detail.unwrap_or_default()),
         })
     }
 
@@ -310,14 +310,16 @@ impl Link {
                 let why = reply.stopped.unwrap_or_default();
                 tracing::info!(iod = %self.hello.iod, source = %arguments.source.iod, "the iod could not copy from the source iod: {why}");
             }
-            Err(Asked::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => return Err(status),
+            Err(RequestError::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => {
+                return Err(status);
+            }
             // The object is busy on the iod, or the caller has lost the right to write the object. This is no failure
             // of PULL, so the mgr continues to send PULLs to this iod.
-            Err(Asked::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
-            Err(Asked::Refused(status, why)) => {
+            Err(RequestError::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
+            Err(RequestError::Refused(status, why)) => {
                 tracing::info!(iod = %self.hello.iod, %status, "the iod refused to copy from another iod: {why}");
             }
-            Err(Asked::Away) => {}
+            Err(RequestError::Down) => {}
         }
         *resting() = Some(Instant::now() + PULL_REST);
         Ok(None)
@@ -356,9 +358,9 @@ impl Link {
 
 /// Why an iod did not execute a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum RequestError {
     /// The iod is down, or the connection to it was lost.
-    Away,
+    Down,
     /// The iod refused the request with this status and explanation.
     Refused(Status, String),
 }
@@ -428,7 +430,7 @@ async fn greet(
     let ticket = key.of_iod(reply.iod).ticket(fsid, MGR_SESSION, expires);
     let proof = ticket.check(&hello, &reply, origin).map_err(|_| LinkError::Unproven(reply.iod))?;
     let proven: ProveReply = call(&connection, Procedure::Prove, &proof, CONNECT_TIMEOUT).await?;
-    ticket.check_told(&hello, &reply, &proven).map_err(|_| LinkError::Unproven(reply.iod))?;
+    ticket.check_prove_reply(&hello, &reply, &proven).map_err(|_| LinkError::Unproven(reply.iod))?;
     Ok((connection, reply, proven))
 }
 

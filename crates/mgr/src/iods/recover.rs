@@ -82,7 +82,7 @@ impl Iods {
             return Ok(());
         };
         for iod in seen.keys() {
-            self.claims.forget_given(*iod).await.map_err(Error::Metadata)?;
+            self.claims.forget_sent_marks(*iod).await.map_err(Error::Metadata)?;
         }
         self.take_over(&plan).await.map_err(Error::Metadata)?;
         tracing::warn!(

@@ -1,13 +1,13 @@
 //! The striped kind: the bytes of a file alternate between objects on one or more iods, in one or more copies.
 
 use super::{Known, Opened, Record, STRIPED, Stored, StoredKind, Stripes, Unusable};
-use crate::iods::{Asked, Iods};
+use crate::iods::{Iods, RequestError};
 use crate::proxy::{End, Objects, Rebuilt, Suspect, Written};
 use async_trait::async_trait;
 use bytes::Bytes;
 use layout::gather::{Gather, Run};
 use layout::{Place, Policy};
-use meta::schema::Reach;
+use meta::schema::WriteEnd;
 use nfs::fs::Content;
 #[cfg(feature = "planted")]
 use types::planted::{self, Planted};
@@ -155,11 +155,11 @@ impl Stored for Objects<'_> {
         Objects::end(self).await
     }
 
-    async fn end_at(&self, number: u16) -> Result<Reach, Status> {
+    async fn end_at(&self, number: u16) -> Result<WriteEnd, Status> {
         Objects::end_at(self, number).await
     }
 
-    async fn ask_size(&self, index: usize) -> Result<SizeReply, Asked> {
+    async fn ask_size(&self, index: usize) -> Result<SizeReply, RequestError> {
         Objects::ask_size(self, index).await
     }
 

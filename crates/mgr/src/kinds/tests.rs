@@ -206,7 +206,7 @@ async fn crash_points(bench: &mut Bench) {
     // The mgr crashes when the namespace has the new size and no iod has truncated its object.
     bench
         .crash(async |names| {
-            names.cut(&Cred::root(), Default::default(), file, &cut, true).await.unwrap();
+            names.truncate(&Cred::root(), Default::default(), file, &cut, true).await.unwrap();
         })
         .await;
     assert_eq!(bench.cluster.files().getattr(&ctx(1), file).await.unwrap().size, 100);
@@ -221,7 +221,7 @@ async fn crash_points(bench: &mut Bench) {
     until("the truncation is done", || bench.work("cuts_pending") == 0).await;
     // The mgr stops when the objects have bytes that the namespace has not recorded.
     let (volume, info) = (bench.volume(), bench.info(file));
-    let writing = volume.notes.writing(file).await.unwrap();
+    let writing = volume.intents.writing(file).await.unwrap();
     let run = Run { offset: 450, data: Bytes::from(pattern(450, 2)) };
     volume.objects(&info).unwrap().unwrap().write(&[run], true).await.unwrap();
     drop(writing);

@@ -2,7 +2,7 @@
 
 use super::Objects;
 use super::data::assemble;
-use crate::iods::{Asked, Link};
+use crate::iods::{Link, RequestError};
 use crate::kinds::Stored;
 use layout::list_io::Request;
 use std::sync::Arc;
@@ -94,9 +94,11 @@ impl Objects<'_> {
                 let absent = reply.size == 0 && reply.allocated == 0;
                 Copy { index, link, size: reply.size, absent, damaged: false }
             }
-            Err(Asked::Refused(Status::Corrupt, _)) => Copy { index, link, size: 0, absent: false, damaged: true },
-            Err(Asked::Refused(status, _)) => return Err(status),
-            Err(Asked::Away) => return Err(Status::Delay),
+            Err(RequestError::Refused(Status::Corrupt, _)) => {
+                Copy { index, link, size: 0, absent: false, damaged: true }
+            }
+            Err(RequestError::Refused(status, _)) => return Err(status),
+            Err(RequestError::Down) => return Err(Status::Delay),
         })
     }
 

@@ -1,10 +1,10 @@
 //! Size and allocated space of a file, as its iods report them for its objects.
 
 use super::Objects;
-use crate::iods::Asked;
+use crate::iods::RequestError;
 use crate::kinds::Stored;
 use futures_util::future;
-use meta::schema::{Holes, Reach};
+use meta::schema::{Holes, WriteEnd};
 use types::{Status, leaves_hole};
 use wire::native::{ObjectArgs, Procedure, Rights, SizeReply};
 
@@ -24,8 +24,8 @@ pub(crate) struct End {
 impl Objects<'_> {
     /// Queries the iod of one object for the size and the allocated space of the object. On failure, returns why the
     /// iod does not reply.
-    pub(crate) async fn ask_size(&self, index: usize) -> Result<SizeReply, Asked> {
-        let link = self.link(index).map_err(|_| Asked::Away)?;
+    pub(crate) async fn ask_size(&self, index: usize) -> Result<SizeReply, RequestError> {
+        let link = self.link(index).map_err(|_| RequestError::Down)?;
         let arguments = ObjectArgs { cap: self.capability(&link, Rights::READ) };
         link.ask(Procedure::Size, &arguments).await
     }
@@ -53,7 +53,7 @@ impl Objects<'_> {
 
     /// Returns the end of the file according to the object on the iod `number`, and whether this object has a hole. The
     /// end is 0 if this iod has no object of the file.
-    pub(crate) async fn end_at(&self, number: u16) -> Result<Reach, Status> {
+    pub(crate) async fn end_at(&self, number: u16) -> Result<WriteEnd, Status> {
         let Some(index) = self.index_on(number) else { return Ok(0.into()) };
         let link = self.link(index)?;
         let reply: SizeReply = self.ask(&link, Procedure::Size, Rights::READ, |cap| ObjectArgs { cap }).await?;
@@ -63,6 +63,6 @@ impl Objects<'_> {
         // An object without holes has at least as much allocated space as whole blocks for its bytes. The iod may use
         // further space for the object's checksums.
         let holes = if leaves_hole(reply.allocated, reply.size) { Holes::Made } else { Holes::Keep };
-        Ok(Reach { end, holes, whole: None })
+        Ok(WriteEnd { end, holes, whole: None })
     }
 }

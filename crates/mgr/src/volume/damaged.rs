@@ -29,7 +29,7 @@ struct State {
     /// Files that the rebuilder job must repair from another copy.
     waiting: Suspects,
     /// Files whose loss the mgr has already logged.
-    told: BTreeSet<FileId>,
+    reported: BTreeSet<FileId>,
     /// Number of files whose repair the rebuilder job has postponed.
     left: usize,
     /// Progress of the check of all files that the rebuilder job makes: the inode number of the last file. `None` if no
@@ -64,7 +64,7 @@ impl Damaged {
     }
 
     /// Returns the number of files that need a repair, and the progress of the running check of all files.
-    pub(crate) fn standing(&self) -> (usize, Option<FileId>) {
+    pub(crate) fn progress(&self) -> (usize, Option<FileId>) {
         let state = self.state();
         (state.left + state.waiting.len(), state.looked)
     }
@@ -72,10 +72,10 @@ impl Damaged {
     /// Remembers that the mgr logs the loss of this file. Returns whether the mgr has not logged the loss before.
     fn is_new(&self, file: FileId) -> bool {
         let mut state = self.state();
-        if state.told.len() >= MOST {
-            state.told.clear();
+        if state.reported.len() >= MOST {
+            state.reported.clear();
         }
-        state.told.insert(file)
+        state.reported.insert(file)
     }
 }
 
@@ -120,7 +120,8 @@ impl Volume {
     /// Fails with `Delay` while a client may write the copies of a file. Kernel clients write both copies themselves,
     /// and clients with layouts from before a restart of the mgr may still write.
     fn check_unwritten(&self, file: FileId) -> Result<(), Status> {
-        let written = self.notes.cut(file).is_some() || self.grants.written(file) || self.notes.is_exposed(file);
+        let written =
+            self.intents.truncation(file).is_some() || self.grants.written(file) || self.intents.is_unfenced(file);
         if written { Err(Status::Delay) } else { Ok(()) }
     }
 

@@ -6,7 +6,7 @@ use crate::counters::add;
 use crate::proxy::zeros;
 use bytes::Bytes;
 use layout::gather::{Part, Run};
-use meta::schema::{Holes, Reach, Whole};
+use meta::schema::{Holes, Whole, WriteEnd};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
@@ -124,7 +124,7 @@ impl Volume {
         }
         let run = Run { offset, data };
         self.settled_held(file, Part::Overlapping(run.range()), Why::Write).await?;
-        let writing = self.notes.writing(file).await?;
+        let writing = self.intents.writing(file).await?;
         let written = objects.write(std::slice::from_ref(&run), stable).await?;
         if stable && !written.stable {
             tracing::error!(file = file.0, "an iod answered a stable write without making it durable");
@@ -133,7 +133,7 @@ impl Volume {
         if stable {
             self.namespace.set_size(&ctx.cred, ctx.now, file, run.range(), None).await?;
         } else {
-            self.namespace.note_write(&ctx.cred, ctx.now, file, run.range()).await?;
+            self.namespace.record_write(&ctx.cred, ctx.now, file, run.range()).await?;
         }
         writing.done();
         // Reply with the stability that the client requested, because the size in the namespace is no more durable than
@@ -153,24 +153,24 @@ impl Volume {
         let gone = self.let_go(file, Part::All, Why::Commit).await;
         // Return the error of a failed flush once to each client that wrote the lost bytes, whether this flush failed
         // or an earlier one.
-        let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
+        let failed = if gone == Err(Status::Delay) { None } else { self.gathered.take_error(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
         // The shared lock excludes truncations and moves of the objects.
         let shared = self.locks.shared(file).await;
         let info = self.regular(file)?;
         let verifier = match self.objects(&info)? {
-            Some(objects) if !self.notes.is_untouched(file) => {
+            Some(objects) if !self.intents.is_unwritten(file) => {
                 let (size, known) = (info.attrs.size, info.whole);
                 let (verifier, whole) = objects.commit(size).await?;
-                if whole && known < size && self.notes.cut(file).is_none() {
-                    self.namespace.note_whole(ctx.now, file, Whole { from: 0, end: size }).await?;
+                if whole && known < size && self.intents.truncation(file).is_none() {
+                    self.namespace.record_whole(ctx.now, file, Whole { from: 0, end: size }).await?;
                 }
                 verifier
             }
             _ => self.iods.verifiers.combine(&[]),
         };
         drop(shared);
-        self.notes.settle(file).await?;
+        self.intents.settle(file).await?;
         add(&self.counters.proxy_commits, 1);
         Ok(verifier)
     }
@@ -224,12 +224,12 @@ impl Volume {
         if objects.all_up().is_err() {
             return Ok(None);
         }
-        let writing = self.notes.writing(to).await?;
+        let writing = self.intents.writing(to).await?;
         let range = ByteRange { offset: range.offset, len };
         let Some(written) = objects.copy(&*from, range, target).await? else { return Ok(None) };
         // A hole of the source file may become a hole of the target file, so record that the target file has holes.
         let holes = if source.attrs.holes { Holes::Made } else { Holes::Before(target) };
-        self.namespace.note_write(&ctx.cred, ctx.now, to, Reach { end, holes, whole: None }).await?;
+        self.namespace.record_write(&ctx.cred, ctx.now, to, WriteEnd { end, holes, whole: None }).await?;
         writing.done();
         add(&self.counters.iod_copied_bytes, len);
         Ok(Some(WriteOut { count: len as u32, stable: Stability::Unstable, verifier: written.verifier }))
@@ -248,7 +248,7 @@ impl Volume {
             return Err(Status::FBig);
         }
         let objects = self.objects_now(ctx.now, &info).await?;
-        let writing = self.notes.writing(file).await?;
+        let writing = self.intents.writing(file).await?;
         // If an object ends within the page of a file that a client reads, its data server has to request the file
         // length from the mgr. So reserve up to the end of the last page, within the file.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
@@ -269,7 +269,7 @@ impl Volume {
             return Err(Status::FBig);
         }
         self.namespace
-            .note_write(&ctx.cred, ctx.now, file, Reach { end, holes: Holes::Before(end), whole: None })
+            .record_write(&ctx.cred, ctx.now, file, WriteEnd { end, holes: Holes::Before(end), whole: None })
             .await
             .map(drop)
     }
@@ -293,7 +293,7 @@ impl Volume {
         let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
         objects.punch(range).await?;
         // Update the times and the change attribute of the file. Its size stays the same.
-        let punched = Reach { end: 0, holes: Holes::Made, whole: None };
+        let punched = WriteEnd { end: 0, holes: Holes::Made, whole: None };
         self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
     }
 }

@@ -7,7 +7,7 @@
 use super::Volume;
 use crate::clock::now;
 use crate::counters::add;
-use meta::schema::{Intent, Noted};
+use meta::schema::{FileIntent, Intent};
 use nfs::fs::Ctx;
 use types::{FileId, Status};
 
@@ -16,10 +16,10 @@ impl Volume {
     /// still holds a layout has to request a new one.
     pub(crate) async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         add(&self.counters.layouts_revoked, 1);
-        let failure = self.notes.last_failure(file);
+        let failure = self.intents.last_failure(file);
         let generation = self.namespace.fence(ctx.now, file).await?;
-        self.notes.fence_noted(file, generation);
-        self.notes.covered_since(file, failure);
+        self.intents.record_fence(file, generation);
+        self.intents.covered_since(file, failure);
         self.finish_fence(file).await
     }
 
@@ -28,7 +28,7 @@ impl Volume {
     /// before any request uses it again.
     pub(crate) async fn outdate(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.fence(ctx.now, file).await?;
-        self.notes.fence_noted(file, generation);
+        self.intents.record_fence(file, generation);
         match self.finish_fence(file).await {
             Err(Status::Delay) => Ok(()),
             other => other,
@@ -40,7 +40,7 @@ impl Volume {
     pub(crate) async fn finish_fence(&self, file: FileId) -> Result<(), Status> {
         let info = match self.namespace.info(file) {
             Err(Status::Stale) => {
-                self.notes.gone(file);
+                self.intents.deleted(file);
                 return Ok(());
             }
             info => info?,
@@ -48,15 +48,15 @@ impl Volume {
         if let Some(objects) = self.objects(&info)? {
             objects.fence(info.generation).await?;
         }
-        self.notes.fence_done(file, info.generation);
+        self.intents.finish_fence(file, info.generation);
         Ok(())
     }
 
     /// Stores a fence with the current generation of a file again, and sends it to all iods of the file.
     pub(crate) async fn fence_again(&self, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.info(file)?.generation;
-        self.namespace.note(now(), Noted { file, intent: Intent::Fence(generation) }).await?;
-        self.notes.fence_noted(file, generation);
+        self.namespace.record_intent(now(), FileIntent { file, intent: Intent::Fence(generation) }).await?;
+        self.intents.record_fence(file, generation);
         self.finish_fence(file).await
     }
 
@@ -77,9 +77,9 @@ impl Volume {
         // Without objects, no client can have a write layout, so there is nothing to fence.
         if self.objects(&self.namespace.info(file)?)?.is_some() {
             let generation = self.namespace.fence(now(), file).await?;
-            self.notes.fence_noted(file, generation);
+            self.intents.record_fence(file, generation);
         }
-        self.notes.covered(file);
+        self.intents.covered(file);
         Ok(())
     }
 }

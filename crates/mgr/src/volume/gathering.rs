@@ -54,17 +54,17 @@ impl Volume {
         // Get the verifier before holding the write. If the mgr loses the held bytes later, every COMMIT then returns
         // another verifier.
         let verifier = self.iods.verifiers.combine(&[]);
-        let writing = self.notes.writing(file).await?;
+        let writing = self.intents.writing(file).await?;
         // Hold no writes if a client from before the restart of the mgr may use the direct path, under a layout that
         // this start has not granted.
-        let may = || !self.notes.is_exposed(file) && self.grants.all_come_here(file, ctx.client);
+        let may = || !self.intents.is_unfenced(file) && self.grants.all_come_here(file, ctx.client);
         let small = Small { client: ctx.client, offset, data, window };
         let Some(taken) = self.gathered.take(file, small, may) else {
             writing.done();
             return Ok(None);
         };
         let range = ByteRange { offset, len: data.len() as u64 };
-        self.namespace.note_write(&ctx.cred, ctx.now, file, range).await?;
+        self.namespace.record_write(&ctx.cred, ctx.now, file, range).await?;
         writing.done();
         add(&self.counters.gathered_writes, 1);
         add(&self.counters.gathered_bytes, data.len() as u64);
@@ -107,18 +107,18 @@ impl Volume {
     }
 
     async fn let_go_held(&self, file: FileId, part: Part, why: Why) -> Result<(), Status> {
-        let Some(leaving) = self.gathered.leave(file, part).await else { return Ok(()) };
+        let Some(flush) = self.gathered.begin_flush(file, part).await else { return Ok(()) };
         add(self.counter(why), 1);
-        let outcome = self.write_held(file, &leaving.runs).await;
+        let outcome = self.write_held(file, &flush.runs).await;
         match outcome {
-            Ok(()) => leaving.end(Ok(())),
-            Err(Status::Delay) => drop(leaving),
+            Ok(()) => flush.end(Ok(())),
+            Err(Status::Delay) => drop(flush),
             // The file was deleted, so no client can read the held bytes, and they need no flush.
-            Err(Status::Stale) => leaving.end(Ok(())),
+            Err(Status::Stale) => flush.end(Ok(())),
             Err(error) => {
                 tracing::warn!(file = file.0, "cannot write acknowledged writes to the iods: {error}");
                 self.give_up();
-                leaving.end(Err(error));
+                flush.end(Err(error));
             }
         }
         outcome
@@ -134,7 +134,7 @@ impl Volume {
     async fn write_held(&self, file: FileId, runs: &[Run]) -> Result<(), Status> {
         let info = self.regular(file)?;
         let Some(objects) = self.objects(&info)? else { return Err(Status::ServerFault) };
-        let writing = self.notes.writing(file).await?;
+        let writing = self.intents.writing(file).await?;
         match objects.write(runs, false).await {
             Ok(_) => {
                 // The namespace has had the new size since the mgr began to hold the bytes, so the write is complete.

@@ -116,7 +116,7 @@ impl Volume {
         let Some(bytes) = bytes else { return self.objects(&info)?.ok_or(Status::ServerFault) };
         if !bytes.is_empty() {
             let new = self.kinds.open(&self.iods, Known::nothing(file, info.generation), &layout)?;
-            let writing = self.notes.writing(file).await?;
+            let writing = self.intents.writing(file).await?;
             let written = new.write(&[Run { offset: 0, data: bytes }], true).await?;
             if !written.stable {
                 tracing::error!(file = file.0, "an iod answered a stable write without making it durable");

@@ -7,7 +7,7 @@ use crate::counters::add;
 use crate::kinds::{DeviceAsk, Faults, Grant, LayoutType};
 use bytes::Bytes;
 use layout::gather::Part;
-use meta::schema::{Holes, Reach, Whole};
+use meta::schema::{Holes, Whole, WriteEnd};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
 use std::fmt::Debug;
@@ -42,7 +42,7 @@ impl Volume {
         }
         // A client with a layout reads the objects. So flush the held bytes first, and hold no further writes until the
         // grant is recorded.
-        let _bar = self.gathered.bar(ask.file);
+        let _block = self.gathered.block_gathering(ask.file);
         self.settled(ask.file, Part::All, Why::Layout).await?;
         // Keep the shared lock until the grant is recorded, because a truncation checks under the exclusive lock which
         // clients hold layouts.
@@ -64,7 +64,7 @@ impl Volume {
             return Err(layout.too_large());
         }
         if write {
-            let writing = self.notes.writing(ask.file).await?;
+            let writing = self.intents.writing(ask.file).await?;
             self.grants.granted(ask.file, ctx.client, layout.is_for_kernels());
             writing.done();
         } else {
@@ -140,7 +140,7 @@ impl Volume {
         if update.fence {
             self.outdate(ctx, file).await?;
         }
-        if update.measure || (end > 0 && self.grants.is_cut(file, ctx.client)) {
+        if update.measure || (end > 0 && self.grants.is_truncated(file, ctx.client)) {
             // Another client may have truncated the range that this client reports, so query the iods for the size. The
             // measurement fails while an iod is down, and so must the LAYOUTCOMMIT: other clients must see the reported
             // bytes after the reply.
@@ -155,7 +155,7 @@ impl Volume {
             return Ok(None);
         }
         let whole = (update.whole && update.durable).then_some(Whole { from: 0, end });
-        let to = Reach { end, holes: if update.holes { Holes::Made } else { Holes::Keep }, whole };
+        let to = WriteEnd { end, holes: if update.holes { Holes::Made } else { Holes::Keep }, whole };
         let changed = match update.durable {
             true => self.namespace.set_size(&ctx.cred, ctx.now, file, to, mtime).await?,
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,
@@ -183,21 +183,21 @@ impl Volume {
         if let LayoutGone::Returned { kind, body } = &why {
             self.note_faults(client, file, (*kind, body));
         }
-        let mut untold = write && (revoked || self.grants.is_untold(file, client));
-        if untold {
+        let mut unreported = write && (revoked || self.grants.is_untold(file, client));
+        if unreported {
             // Record the missing report before removing the grant. Otherwise the mgr regards the next report of another
             // client as complete.
-            self.notes.abandoned(file, revoked);
+            self.intents.abandoned(file, revoked);
         }
         if write {
-            untold |= self.grants.gone(file, client);
+            unreported |= self.grants.gone(file, client);
         } else {
             self.grants.read_gone(file, client);
         }
         let result = async {
             self.given_back(file).await;
             let fenced = if revoked { self.fence(ctx, file).await } else { Ok(()) };
-            if untold {
+            if unreported {
                 // The client may have written after its last report, so query the iods for the size.
                 self.measure_or_later(file).await?;
             } else if write {

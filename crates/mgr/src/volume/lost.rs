@@ -63,7 +63,7 @@ impl Volume {
     fn is_lost(&self, file: FileId, range: Option<ByteRange>) -> bool {
         // A pending truncation or fence must first reach all objects. While one is pending, a lost iod also blocks
         // requests to the other iods of the file.
-        let range = range.filter(|_| self.notes.cut(file).is_none() && !self.notes.is_fencing(file));
+        let range = range.filter(|_| self.intents.truncation(file).is_none() && !self.intents.is_fencing(file));
         let Ok(info) = self.namespace.info(file) else { return false };
         let Ok(objects) = self.objects(&info) else { return false };
         match objects {

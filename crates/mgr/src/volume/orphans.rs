@@ -24,7 +24,7 @@ impl Volume {
         if ending == Ending::Doomed {
             self.doomed.notify_one();
         }
-        self.notes.gone(file);
-        self.gathered.gone(file);
+        self.intents.deleted(file);
+        self.gathered.deleted(file);
     }
 }

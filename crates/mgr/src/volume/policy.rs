@@ -4,7 +4,7 @@ use super::Volume;
 use bytes::Bytes;
 use layout::threshold::Rule as ThresholdRule;
 use layout::{Origin, Part, Settings};
-use nfs::fs::{Ctx, Told};
+use nfs::fs::{Ctx, PolicyText};
 use types::{FileId, FileKind, Status};
 
 impl Volume {
@@ -52,10 +52,10 @@ impl Volume {
     }
 
     /// Returns the policy as text for the private attribute that Weir's own client reads.
-    pub(crate) fn told(&self, ctx: &Ctx, file: FileId) -> Result<Told, Status> {
+    pub(crate) fn policy_text(&self, ctx: &Ctx, file: FileId) -> Result<PolicyText, Status> {
         let own = if ctx.place.is_outside() { Settings::default() } else { self.own_settings(file)? };
-        let server = self.exports.rule(ctx.place).told;
-        Ok(Told { server: Bytes::from(server.text()), own: Bytes::from(own.text()) })
+        let server = self.exports.rule(ctx.place).client_settings;
+        Ok(PolicyText { server: Bytes::from(server.text()), own: Bytes::from(own.text()) })
     }
 
     /// Returns the read and write thresholds that the policy sets for a file, in bytes, for kernel clients. `dir` is
@@ -67,7 +67,7 @@ impl Volume {
         file: FileId,
         dir: Option<FileId>,
     ) -> Result<(Option<u64>, Option<u64>), Status> {
-        let mut settings = self.exports.rule(ctx.place).told;
+        let mut settings = self.exports.rule(ctx.place).client_settings;
         if let Some(dir) = dir {
             settings.lay(&self.own_settings(dir)?);
         }

@@ -9,7 +9,7 @@ use super::Volume;
 use super::gathering::Why;
 use crate::clock::now;
 use crate::counters::add;
-use crate::intents::Cut;
+use crate::intents::Truncation;
 use crate::locks::FileGuard;
 use layout::gather::Part;
 use meta::schema::Intent;
@@ -27,7 +27,7 @@ impl Volume {
                 // While a truncation is pending, no operation extends the file, so its size is the requested one, and
                 // no query is needed. An iod that is down, or refuses to truncate its object, must not prevent clients
                 // from reading the attributes.
-                Err(_) if self.notes.cut(file).is_some() => self.namespace.getattr(file),
+                Err(_) if self.intents.truncation(file).is_some() => self.namespace.getattr(file),
                 Err(e) => Err(e),
             };
         }
@@ -37,7 +37,7 @@ impl Volume {
     /// Returns whether the iods may have bytes that clients other than the caller have not reported to the namespace.
     pub(crate) fn is_untold(&self, ctx: &Ctx, file: FileId) -> bool {
         let by_others = self.grants.written_by_others(file, ctx.client) || self.grants.is_silent(file, ctx.client);
-        by_others || self.notes.is_left(file)
+        by_others || self.intents.has_lost_writers(file)
     }
 
     /// Queries the iods for the size of a file, and stores the size if it is larger than the recorded one. Returns the
@@ -54,7 +54,7 @@ impl Volume {
         // Use root's credentials: the mgr checked the permissions of the client when it granted the layout to the
         // client.
         let changed = match end.changed {
-            true => self.namespace.note_write(&Cred::root(), now, file, end.reached).await?,
+            true => self.namespace.record_write(&Cred::root(), now, file, end.reached).await?,
             // The client may have reported its writes and set a later time of change during the query. `learn_size`
             // keeps this later time.
             false => self.namespace.learn_size(now, file, end.reached).await?,
@@ -65,22 +65,22 @@ impl Volume {
     /// Measures the size of a file by querying all its iods, and records that the size is measured. The caller must
     /// know that no client writes the file any more.
     pub(crate) async fn measure(&self, file: FileId) -> Result<(), Status> {
-        let failure = self.notes.last_failure(file);
+        let failure = self.intents.last_failure(file);
         let outcome = match self.learn_size(now(), file).await {
             Ok((_, true)) => {
-                self.notes.measured(file, failure, || self.grants.written(file));
+                self.intents.measured(file, failure, || self.grants.written(file));
                 Ok(())
             }
             Ok((_, false)) => Err(Status::Delay),
             Err(Status::Stale) => {
-                self.notes.gone(file);
+                self.intents.deleted(file);
                 Ok(())
             }
             Err(e) => Err(e),
         };
         if outcome.is_err() {
             // No client is left that could report the size, so the mgr repeats the measurement until it succeeds.
-            self.notes.unknown(file);
+            self.intents.unknown(file);
         }
         outcome
     }
@@ -89,13 +89,13 @@ impl Volume {
     /// can no longer report them, so that these writes cannot extend the file afterwards. Fails with `Delay` until
     /// every iod refuses these writes.
     pub(crate) async fn measure_for_good(&self, file: FileId) -> Result<(), Status> {
-        if self.notes.is_exposed(file) {
+        if self.intents.is_unfenced(file) {
             match self.shut_out(file).await {
                 Ok(()) | Err(Status::Stale) => {}
                 Err(e) => return Err(e),
             }
         }
-        if self.notes.is_fencing(file) {
+        if self.intents.is_fencing(file) {
             return Err(Status::Delay);
         }
         self.measure(file).await
@@ -108,7 +108,7 @@ impl Volume {
             Err(Status::Delay | Status::NoSpc) => Ok(()),
             // A truncation is pending, which blocks every write. So no client has written since the truncation, and no
             // measurement is needed.
-            Err(_) if self.notes.cut(file).is_some() => Ok(()),
+            Err(_) if self.intents.truncation(file).is_some() => Ok(()),
             other => other,
         }
     }
@@ -116,14 +116,14 @@ impl Volume {
     /// Records that all writes of the file are reported, so that the mgr can remove the intent unless a client may
     /// still write.
     pub(crate) fn all_told(&self, file: FileId) {
-        self.notes.told(file, || self.grants.written(file));
+        self.intents.reported(file, || self.grants.written(file));
     }
 
     /// Returns the shared lock of a file. First completes a pending truncation of the file.
     pub(crate) async fn shared(&self, file: FileId) -> Result<FileGuard<'_>, Status> {
         loop {
             let shared = self.locks.shared(file).await;
-            if self.notes.cut(file).is_none() {
+            if self.intents.truncation(file).is_none() {
                 return Ok(shared);
             }
             drop(shared);
@@ -138,26 +138,26 @@ impl Volume {
     }
 
     pub(super) async fn finish_cut_alone(&self, file: FileId) -> Result<(), Status> {
-        let size = match self.notes.cut(file) {
+        let size = match self.intents.truncation(file) {
             None => return Ok(()),
-            Some(Cut::To(size)) => size,
-            Some(Cut::Perhaps) => {
+            Some(Truncation::To(size)) => size,
+            Some(Truncation::Unknown) => {
                 // `settle` waits for all changes submitted before, so the namespace then shows whether the intent of
                 // the truncation is stored.
                 self.namespace.settle().await?;
                 let noted = self.namespace.intents_of(file)?;
                 let size = noted.iter().find_map(|intent| match intent {
-                    Intent::Cut(size) => Some(*size),
+                    Intent::Truncate(size) => Some(*size),
                     _ => None,
                 });
-                self.notes.cut_noted(file, size);
+                self.intents.record_truncation(file, size);
                 let Some(size) = size else { return Ok(()) };
                 size
             }
         };
         let info = match self.namespace.info(file) {
             Err(Status::Stale) => {
-                self.notes.gone(file);
+                self.intents.deleted(file);
                 return Ok(());
             }
             info => info?,
@@ -166,7 +166,7 @@ impl Volume {
             add(&self.counters.truncates, 1);
             objects.truncate(size).await?;
         }
-        self.notes.cut_done(file, size).await
+        self.intents.finish_truncation(file, size).await
     }
 
     /// Abandons a truncation that an iod refuses permanently. First truncates the objects on the other iods by one more
@@ -182,8 +182,8 @@ impl Volume {
             Err(Status::Delay) => return Err(Status::Delay),
             Err(_) => {}
         }
-        let Some(Cut::To(size)) = self.notes.cut(file) else { return Ok(false) };
-        self.notes.cut_done(file, size).await?;
+        let Some(Truncation::To(size)) = self.intents.truncation(file) else { return Ok(false) };
+        self.intents.finish_truncation(file, size).await?;
         Ok(true)
     }
 
@@ -211,7 +211,7 @@ impl Volume {
         let _alone = self.locks.alone(file).await;
         // If the new size is not larger than that of a pending truncation, replace this truncation instead of
         // completing it, because an iod may refuse it.
-        let replaces = matches!(self.notes.cut(file), Some(Cut::To(noted)) if size <= noted);
+        let replaces = matches!(self.intents.truncation(file), Some(Truncation::To(noted)) if size <= noted);
         if !replaces {
             self.finish_cut_alone(file).await?;
         }
@@ -223,7 +223,7 @@ impl Volume {
             self.objects_now(ctx.now, &info).await?;
             info = self.namespace.info(file)?;
         }
-        if self.notes.is_exposed(file) {
+        if self.intents.is_unfenced(file) {
             // A client that disappeared, or has returned its layout, gets no layout recall. Fence the file, so that
             // late writes of such a client cannot arrive after the truncation.
             self.objects(&info)?.map_or(Ok(()), |objects| objects.all_up())?;
@@ -231,25 +231,25 @@ impl Volume {
             self.finish_fence(file).await?;
             info = self.namespace.info(file)?;
         }
-        let unknown = self.grants.may_hold_more(file, ctx.client) || self.notes.is_left(file) || replaces;
+        let unknown = self.grants.may_hold_more(file, ctx.client) || self.intents.has_lost_writers(file) || replaces;
         let objects = if size < info.attrs.size || unknown { self.objects(&info)? } else { None };
         let Some(objects) = objects else {
             return Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after);
         };
         // Check first that every iod can truncate its object, because a failed truncation must change nothing.
         objects.may_be_cut(size).await?;
-        let noted = self.notes.cut(file);
-        self.notes.cutting(file);
-        self.grants.cut_by(file, ctx.client);
-        let changed = self.namespace.cut(&ctx.cred, ctx.now, file, &set, opened).await;
+        let noted = self.intents.truncation(file);
+        self.intents.truncating(file);
+        self.grants.truncated_by(file, ctx.client);
+        let changed = self.namespace.truncate(&ctx.cred, ctx.now, file, &set, opened).await;
         match (&changed, noted) {
-            (Err(_), Some(Cut::To(earlier))) => self.notes.cut_noted(file, Some(earlier)),
-            _ => self.notes.cut_noted(file, changed.is_ok().then_some(size)),
+            (Err(_), Some(Truncation::To(earlier))) => self.intents.record_truncation(file, Some(earlier)),
+            _ => self.intents.record_truncation(file, changed.is_ok().then_some(size)),
         }
         let changed = changed?;
         add(&self.counters.truncates, 1);
         objects.truncate(size).await?;
-        self.notes.cut_done(file, size).await?;
+        self.intents.finish_truncation(file, size).await?;
         Ok(changed.after)
     }
 }

@@ -71,7 +71,7 @@ impl Volume {
         let end = objects.end().await;
         if end.changed {
             // Record in the namespace now that the file has changed, because the iod reports each change only once.
-            self.namespace.note_write(&Cred::root(), now(), file, end.reached).await?;
+            self.namespace.record_write(&Cred::root(), now(), file, end.reached).await?;
         }
         end.allocated.ok_or(Status::Delay)
     }

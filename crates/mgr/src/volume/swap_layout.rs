@@ -111,7 +111,7 @@ impl Volume {
             let swapped = self.namespace.swap_layout(now(), file, (&swap.from, generation), begun).await?;
             if let Some(raised) = swapped {
                 moving.swapped();
-                self.notes.fence_noted(file, raised);
+                self.intents.record_fence(file, raised);
                 return Ok(());
             }
         }
@@ -145,8 +145,8 @@ impl Volume {
         }
         self.check_absent(&*new).await?;
         let begun = self.namespace.begin_swap(now(), file, &swap.from, &swap.to).await?.ok_or(Status::Delay)?;
-        self.notes.fence_noted(file, begun);
-        self.notes.covered(file);
+        self.intents.record_fence(file, begun);
+        self.intents.covered(file);
         self.finish_fence(file).await?;
         Ok(begun)
     }

@@ -1,9 +1,9 @@
 //! Attacks on exports: no operation and no old filehandle reaches files outside a client's exports.
 
 use crate::cluster::Cluster;
-use crate::dice::Dice;
 use crate::operations::operations;
 use crate::peer::{Peer, make_dir, putfh, text};
+use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
 use mgr::Export;
 use nfs::attrs::{self, Mask};
@@ -219,7 +219,7 @@ async fn random_renames_never_open_a_closed_export() {
     let seed = std::env::var("WEIR_TEST_SEED").ok().and_then(|text| text.parse().ok());
     let seed = seed.unwrap_or_else(|| getrandom::u64().unwrap());
     println!("WEIR_TEST_SEED={seed}");
-    let mut dice = Dice::new(seed);
+    let mut random = SeededRandom::new(seed);
     let (mut owner, mut stranger) = (Peer::new(OWNER, mgr, 0), Peer::new(STRANGER, mgr, 0));
     let root = owner.walk("/").unwrap();
     let public = owner.mkdir(&root, "pub");
@@ -234,9 +234,9 @@ async fn random_renames_never_open_a_closed_export() {
     let mut known = vec![public];
     let rounds = if std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full") { 50_000 } else { 1500 };
     for round in 0..rounds {
-        let pick = |dice: &mut Dice| (known[dice.below(known.len())].clone(), dice.of(&names));
-        let (from, to) = (pick(&mut dice), pick(&mut dice));
-        match dice.below(5) {
+        let pick = |random: &mut SeededRandom| (known[random.below(known.len())].clone(), random.of(&names));
+        let (from, to) = (pick(&mut random), pick(&mut random));
+        match random.below(5) {
             0 => {
                 let create = make_dir(from.1);
                 stranger.patiently(vec![putfh(&from.0), Op::OP_CREATE(create)]);

@@ -5,12 +5,12 @@ mod callers;
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
-#[path = "../hostile/dice.rs"]
-#[allow(dead_code)]
-mod dice;
 mod exports;
 #[path = "../hostile/link.rs"]
 #[allow(dead_code)]
 mod link;
 mod operations;
 mod peer;
+#[path = "../hostile/seeded_random.rs"]
+#[allow(dead_code)]
+mod seeded_random;

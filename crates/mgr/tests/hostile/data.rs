@@ -1,8 +1,8 @@
 //! Sessions with an iod over the native data program, for the well-behaved client and for attackers.
 
-use crate::dice::Dice;
 use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
 use crate::mutate::mutate;
+use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -100,7 +100,7 @@ fn write(cap: Capability, offset: u64, data: &[u8]) -> WriteArgs {
 /// An attacker of an iod, which sends damaged, random and unauthorized requests.
 pub struct Attacker {
     target: Target,
-    dice: Dice,
+    random: SeededRandom,
     known: Option<Data>,
     stranger: Option<Link>,
     /// Number of requests with invalid capabilities that the attacker has sent and that the iod has refused.
@@ -109,14 +109,14 @@ pub struct Attacker {
 
 impl Attacker {
     pub fn new(target: Target, seed: u64) -> Self {
-        Attacker { target, dice: Dice::new(seed), known: None, stranger: None, bad: 0 }
+        Attacker { target, random: SeededRandom::new(seed), known: None, stranger: None, bad: 0 }
     }
 
     /// Sends one random frame to the iod. Returns a name for the kind of the frame.
     pub fn frame(&mut self) -> &'static str {
-        match self.dice.below(16) {
+        match self.random.below(16) {
             0 => {
-                let garbage = self.dice.bytes(200);
+                let garbage = self.random.bytes(200);
                 self.as_stranger(|link| link.send(garbage));
                 "garbage to the iod"
             }
@@ -126,14 +126,14 @@ impl Attacker {
                 // same owner.
                 let hello = HelloArgs::new(&ticket, [8; 32], true);
                 let message = call(1, NATIVE, Procedure::Hello as u32, None, hello.to_bytes().into());
-                let damaged = mutate(&message, self.dice.number());
+                let damaged = mutate(&message, self.random.number());
                 self.as_stranger(|link| link.send(damaged));
                 "damaged hellos to the iod"
             }
             3..7 => {
                 let (procedure, body) = self.request(None);
                 let message = call(7, NATIVE, procedure as u32, None, body.into());
-                let damaged = mutate(&message, self.dice.number());
+                let damaged = mutate(&message, self.random.number());
                 // The iod must reply or close the connection within the time limit. The attacker then closes the
                 // connection.
                 if let Some(mut data) = self.take_known() {
@@ -162,7 +162,7 @@ impl Attacker {
 
     fn as_stranger(&mut self, send: impl FnOnce(&mut Link) -> io::Result<()>) {
         let mut link = match self.stranger.take() {
-            Some(link) if !self.dice.once_in(4) => link,
+            Some(link) if !self.random.once_in(4) => link,
             _ => match Link::connect(&self.target.place, PATIENCE) {
                 Ok(link) => link,
                 Err(_) => return,
@@ -194,18 +194,18 @@ impl Attacker {
 
     fn bad_cap(&mut self) -> Capability {
         let Target { fsid, key, foreign, .. } = &self.target;
-        let object = ObjectId::stream_0(FileId(self.dice.of(&[1, 2, HOSTILE])));
+        let object = ObjectId::stream_0(FileId(self.random.of(&[1, 2, HOSTILE])));
         let sign = |key: &IodKey, fsid, expires, session| {
             key.sign_capability(fsid, object, Generation(1), ALL, expires, session)
         };
-        match self.dice.below(5) {
+        match self.random.below(5) {
             0 => sign(foreign, *fsid, later(), SESSION),
             1 => sign(key, Fsid([7; 16]), later(), SESSION),
             2 => sign(key, *fsid, 1, SESSION),
             3 => sign(key, *fsid, later(), SESSION + 1),
             _ => {
                 let mut forged = sign(key, *fsid, later(), SESSION);
-                forged.mac[self.dice.below(32)] ^= 1 << self.dice.below(8);
+                forged.mac[self.random.below(32)] ^= 1 << self.random.below(8);
                 forged
             }
         }
@@ -214,15 +214,15 @@ impl Attacker {
     /// Returns a random procedure with valid XDR arguments. Uses a valid capability for an object of the attackers,
     /// unless `cap` is given.
     fn request(&mut self, cap: Option<Capability>) -> (Procedure, Bytes) {
-        let cap = cap.unwrap_or_else(|| self.target.cap(HOSTILE + self.dice.below(8) as u64));
+        let cap = cap.unwrap_or_else(|| self.target.cap(HOSTILE + self.random.below(8) as u64));
         let far = types::limits::FILE_SIZE_MAX;
-        let offset = self.dice.of(&[0, 1, 4096, 1 << 20, 1 << 40, far, u64::MAX]);
-        let len = self.dice.of(&[0, 1, 100, 4096, 65_536, 1 << 20, u32::MAX]);
-        let data = vec![7; self.dice.of(&[0, 1, 100, 4096, 65_536])];
+        let offset = self.random.of(&[0, 1, 4096, 1 << 20, 1 << 40, far, u64::MAX]);
+        let len = self.random.of(&[0, 1, 100, 4096, 65_536, 1 << 20, u32::MAX]);
+        let data = vec![7; self.random.of(&[0, 1, 100, 4096, 65_536])];
         let object = ObjectArgs { cap: cap.clone() };
-        match self.dice.below(9) {
+        match self.random.below(9) {
             0 => {
-                let extents = vec![Extent { offset, len }; self.dice.of(&[0, 1, 2, 1024])];
+                let extents = vec![Extent { offset, len }; self.random.of(&[0, 1, 2, 1024])];
                 (Procedure::Read, ReadArgs { cap, extents }.to_bytes())
             }
             1 => (Procedure::Write, write(cap, offset, &data).to_bytes()),

@@ -9,22 +9,22 @@
 #[allow(dead_code)]
 mod cluster;
 mod data;
-mod dice;
-mod good;
 mod link;
 #[path = "../../../../fuzz/mutate.rs"]
 mod mutate;
 #[allow(dead_code)]
 mod nfs;
+mod seeded_random;
+mod well_behaved;
 
 use cluster::Cluster;
 use data::Target;
-use good::{Good, Times, quantile};
 use link::{Place, STUCK};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use well_behaved::{Times, WellBehaved, quantile};
 
 /// Number of attackers that attack each of the two daemons at the same time.
 const ATTACKERS: u64 = 2;
@@ -88,7 +88,7 @@ fn attack(plan: &Plan, who: u64, sent: &AtomicU64) -> Done {
 /// Runs the attackers beside the well-behaved client. Returns the response times of the client before and during the
 /// attack, and what the attackers did.
 fn run(plan: &Plan, quiet_rounds: u64, show: bool) -> (Times, Times, Done) {
-    let mut good = Good::new(&plan.front, &plan.iod).expect("a good client is served");
+    let mut good = WellBehaved::new(&plan.front, &plan.iod).expect("a good client is served");
     for n in 0..quiet_rounds {
         good.round(n).expect("a good client is served");
     }

@@ -1,8 +1,8 @@
 //! NFS sessions with the mgr, for the well-behaved client and for attackers.
 
-use crate::dice::Dice;
 use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
 use crate::mutate::mutate;
+use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
 use nfs::testing::bench::{Bench, Peer, Seen, linux_channels, random_request};
 use std::cell::Cell;
@@ -142,7 +142,7 @@ impl Session {
 /// An attacker of the mgr, which sends damaged and random requests.
 pub struct Attacker {
     place: Place,
-    dice: Dice,
+    random: SeededRandom,
     /// A test bench that generates random requests. The attacker sends these requests to the mgr, and not to the bench.
     bench: Bench,
     seen: Seen,
@@ -163,7 +163,7 @@ impl Attacker {
         let bench = Bench::default();
         Attacker {
             place,
-            dice: Dice::new(seed),
+            random: SeededRandom::new(seed),
             bench,
             seen: Seen::default(),
             session: None,
@@ -174,21 +174,21 @@ impl Attacker {
 
     /// Sends one random frame to the mgr. Returns a name for the kind of the frame. The mgr may reply with any status.
     pub fn frame(&mut self) -> &'static str {
-        match self.dice.below(16) {
+        match self.random.below(16) {
             0 => {
-                let garbage = self.dice.bytes(200);
+                let garbage = self.random.bytes(200);
                 self.as_stranger(|link| link.send(garbage));
                 "garbage to the mgr"
             }
             1 => {
                 let call = self.stranger_call();
                 let record = wire::rpc::record::mark(Segments::from(call)).to_bytes();
-                let damaged = mutate(&record, self.dice.number());
+                let damaged = mutate(&record, self.random.number());
                 self.as_stranger(|link| link.raw(&damaged));
                 "damaged records to the mgr"
             }
             2 | 3 => {
-                let damaged = mutate(&self.stranger_call(), self.dice.number());
+                let damaged = mutate(&self.stranger_call(), self.random.number());
                 self.as_stranger(|link| link.send(damaged));
                 "damaged calls to the mgr"
             }
@@ -219,9 +219,9 @@ impl Attacker {
 
     /// Returns an RPC call that needs no session.
     fn stranger_call(&mut self) -> Bytes {
-        let (xid, uid) = (self.dice.number() as u32, self.dice.of(&[None, Some(0), Some(1000)]));
+        let (xid, uid) = (self.random.number() as u32, self.random.of(&[None, Some(0), Some(1000)]));
         let nfs = |ops| call(xid, NFS, 1, uid, compound(ops).into());
-        match self.dice.below(6) {
+        match self.random.below(6) {
             0 => call(xid, NFS, 0, uid, Segments::default()),
             1 => nfs(vec![exchange_id(format!("flood {xid}"))]),
             2 => nfs(vec![create_session(u64::from(xid), true)]),
@@ -237,7 +237,7 @@ impl Attacker {
     /// Sends a frame on a connection without a session. Connects again if the mgr has closed the connection.
     fn as_stranger(&mut self, send: impl FnOnce(&mut Link) -> io::Result<()>) {
         let mut link = match self.stranger.take() {
-            Some(link) if !self.dice.once_in(8) => link,
+            Some(link) if !self.random.once_in(8) => link,
             _ => match Link::connect(&self.place, PATIENCE) {
                 Ok(link) => link,
                 Err(_) => return,
@@ -250,7 +250,7 @@ impl Attacker {
 
     fn in_session(&mut self, damage: bool) {
         if self.session.is_none() {
-            let (uid, back) = (self.dice.of(&[0, 1000]), self.dice.once_in(6));
+            let (uid, back) = (self.random.of(&[0, 1000]), self.random.once_in(6));
             self.session = Session::establish(&self.place, uid, back, PATIENCE).ok();
         }
         let Some(mut session) = self.session.take() else { return };
@@ -259,15 +259,15 @@ impl Attacker {
             client: session.client,
             session: session.id,
             sequence: Cell::new(session.sequence),
-            cache: Cell::new(self.dice.once_in(2)),
+            cache: Cell::new(self.random.once_in(2)),
             ..Peer::stranger(&self.bench, 1)
         };
-        let mut ops = random_request(&peer, &self.dice.bytes(120), &self.seen);
+        let mut ops = random_request(&peer, &self.random.bytes(120), &self.seen);
         ops.iter_mut().for_each(set_layout_type);
         let first = compound(vec![ops[0].clone()]).len();
         let mut body = compound(ops).to_vec();
         if damage {
-            let tail = mutate(&body[first..], self.dice.number());
+            let tail = mutate(&body[first..], self.random.number());
             body.truncate(first);
             body.extend(tail);
         }
@@ -285,7 +285,7 @@ impl Attacker {
         let begun = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));
         // Keep the session only if its SEQUENCE succeeded. Also abandon one in 200 sessions, whose state the mgr then
         // has to discard.
-        if begun && !self.dice.once_in(200) {
+        if begun && !self.random.once_in(200) {
             self.session = Some(session);
         }
     }

@@ -5,8 +5,6 @@
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
-#[path = "../hostile/dice.rs"]
-mod dice;
 #[path = "../hostile/link.rs"]
 #[allow(dead_code)]
 mod link;
@@ -15,6 +13,8 @@ mod mutate;
 #[path = "../hostile/nfs.rs"]
 #[allow(dead_code)]
 mod nfs;
+#[path = "../hostile/seeded_random.rs"]
+mod seeded_random;
 
 use cluster::Cluster;
 use link::Place;

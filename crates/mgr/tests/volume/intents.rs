@@ -4,7 +4,7 @@ use crate::check::{Native, object, offline, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use bytes::Bytes;
 use layout::kinds::native::{Body, KIND, Update};
-use meta::schema::{Intent, Noted};
+use meta::schema::{FileIntent, Intent};
 use mgr::Files;
 use nfs::fs::{Content, FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
 use types::{ByteRange, Cred, FileId, Generation, SetAttrs, Status};
@@ -37,7 +37,7 @@ async fn a_truncate_interrupted_by_a_crash_is_completed() {
     let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
     // The mgr crashes when the namespace has the new size and no iod has truncated its object.
     offline(&mut cluster, async |namespace, _| {
-        namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
+        namespace.truncate(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
     })
     .await;
     let files = cluster.files();
@@ -64,7 +64,7 @@ async fn a_pending_truncate_delays_writes_until_the_iods_return() {
     cluster.stop_iod(1);
     let cut = SetAttrs { size: Some(10), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
-        namespace.cut(&Cred::root(), Default::default(), file, &cut, true).await.unwrap();
+        namespace.truncate(&Cred::root(), Default::default(), file, &cut, true).await.unwrap();
     })
     .await;
     let files = cluster.files();
@@ -104,7 +104,7 @@ async fn a_truncate_beyond_the_largest_object_size_succeeds() {
     // leaves it.
     let far = SetAttrs { size: Some(FAR + 1), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
-        namespace.cut(&Cred::root(), Default::default(), file, &far, true).await.unwrap();
+        namespace.truncate(&Cred::root(), Default::default(), file, &far, true).await.unwrap();
     })
     .await;
     let files = cluster.files();
@@ -158,10 +158,10 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
     spoil(&mut cluster, second, file).await;
     let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
-        namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
+        namespace.truncate(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
         // The intent `Written` says that a client was writing when the mgr died, so the mgr must measure the size of
         // the file.
-        namespace.note(Default::default(), Noted { file, intent: Intent::Written }).await.unwrap();
+        namespace.record_intent(Default::default(), FileIntent { file, intent: Intent::Written }).await.unwrap();
     })
     .await;
     cluster.wait_up(2).await;
@@ -435,7 +435,7 @@ async fn a_crash_between_fence_and_measurement_loses_nothing() {
     let file = left_by_its_writer(&mut cluster, None).await;
     cluster.start_mgr().await;
     offline(&mut cluster, async |namespace, _| {
-        namespace.note(Default::default(), Noted { file, intent: Intent::Written }).await.unwrap();
+        namespace.record_intent(Default::default(), FileIntent { file, intent: Intent::Written }).await.unwrap();
         namespace.fence(Default::default(), file).await.unwrap();
     })
     .await;

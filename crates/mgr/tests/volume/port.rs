@@ -6,7 +6,7 @@ use net::{Address, Counters, Error};
 use nfs::fs::Stability;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::admin::{self, NearArgs, NearReply, Status};
+use wire::admin::{self, LocalSocketArgs, LocalSocketReply, Status};
 use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_TOOWEAK, Auth};
 use xdr::{Segments, Xdr};
@@ -83,11 +83,11 @@ async fn status_shows_daemons_and_counters() {
     assert!(!format!("{status:?}").contains("secret"));
 }
 
-/// Returns the mgr's reply to NEAR for a client that reports `from` as its own address.
-async fn near(connection: &Connection, from: &str) -> NearReply {
-    let args = NearArgs { from: from.to_owned() };
-    let call = connection.call(admin::PROGRAM, 1, admin::NEAR, &Auth::None, args.to_bytes().into(), LONG);
-    NearReply::from_bytes(&call.await.unwrap().body.rest()).unwrap()
+/// Returns the mgr's reply to LOCAL_SOCKET for a client that reports `from` as its own address.
+async fn local_socket(connection: &Connection, from: &str) -> LocalSocketReply {
+    let args = LocalSocketArgs { from: from.to_owned() };
+    let call = connection.call(admin::PROGRAM, 1, admin::LOCAL_SOCKET, &Auth::None, args.to_bytes().into(), LONG);
+    LocalSocketReply::from_bytes(&call.await.unwrap().body.rest()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,19 +95,19 @@ async fn local_clients_learn_the_unix_socket() {
     let mut cluster = Cluster::new(1, "64").await;
     let tcp = connect(&cluster).await;
     let from = tcp.local().unwrap().to_string();
-    let told = near(&tcp, &from).await;
+    let told = local_socket(&tcp, &from).await;
     let path = told.local.unwrap().path;
     let unix = connect_to(&path.parse().unwrap()).await;
     assert_eq!(unix.local(), None);
-    assert_eq!(near(&unix, "").await, NearReply { run: told.run, local: None }, "the same mgr");
+    assert_eq!(local_socket(&unix, "").await, LocalSocketReply { run: told.run, local: None }, "the same mgr");
     // The address that the client reports is invalid, or is not the address of the connection, as with a proxy in
     // between. So the mgr does not send the socket path.
     for from in ["", "127.0.0.1:1", "10.0.0.7:2049", "localhost:7", "/run/mgr.sock", "nonsense"] {
-        assert_eq!(near(&tcp, from).await, NearReply { run: 0, local: None }, "{from:?}");
+        assert_eq!(local_socket(&tcp, from).await, LocalSocketReply { run: 0, local: None }, "{from:?}");
     }
     cluster.restart_mgr().await;
     let tcp = connect(&cluster).await;
-    let again = near(&tcp, &tcp.local().unwrap().to_string()).await;
+    let again = local_socket(&tcp, &tcp.local().unwrap().to_string()).await;
     assert_eq!(again.local.map(|local| local.path), Some(path));
     assert_ne!(again.run, told.run);
 }
@@ -124,7 +124,7 @@ async fn the_socket_is_offered_only_if_it_shows_the_same_exports() {
         cluster.start_mgr().await;
         let tcp = connect(&cluster).await;
         let from = tcp.local().unwrap().to_string();
-        assert_eq!(near(&tcp, &from).await.local.is_some(), is_told, "{export}");
+        assert_eq!(local_socket(&tcp, &from).await.local.is_some(), is_told, "{export}");
         cluster.mgr.take().unwrap().stop().await;
     }
 }

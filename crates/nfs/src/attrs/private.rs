@@ -3,19 +3,19 @@
 
 use super::form::{put_bool, put_u64};
 use super::{Row, row};
-use crate::fs::Told;
+use crate::fs::PolicyText;
 use xdr::{Malformed, Reader, Writer};
 
 /// Longest policy text that the decoder accepts, in bytes.
 const POLICY_MAX: usize = 4096;
 
-fn put_policy(out: &mut Writer, told: &Told) {
-    out.opaque(&told.server);
-    out.opaque(&told.own);
+fn put_policy(out: &mut Writer, text: &PolicyText) {
+    out.opaque(&text.server);
+    out.opaque(&text.own);
 }
 
-fn take_policy(input: &mut Reader) -> Result<Told, Malformed> {
-    Ok(Told { server: input.opaque(POLICY_MAX)?, own: input.opaque(POLICY_MAX)? })
+fn take_policy(input: &mut Reader) -> Result<PolicyText, Malformed> {
+    Ok(PolicyText { server: input.opaque(POLICY_MAX)?, own: input.opaque(POLICY_MAX)? })
 }
 
 pub(super) const POLICY: Row = row!(FATTR4_WEIR_POLICY, "weir_policy", weir_policy, put_policy, take_policy);

@@ -2,7 +2,7 @@
 //! values.
 
 use super::*;
-use crate::fs::Told;
+use crate::fs::PolicyText;
 use bytes::Bytes;
 use proptest::prelude::*;
 use types::{Attrs, FileId, FileKind, SetTime, StatFs, Timestamp};
@@ -54,7 +54,7 @@ fn full() -> Values {
         clone_blksize: Some(0),
         change_attr_type: Some(0),
         open_arguments: Some([1, 0b1011, 1 << 20, 0, 1].map(Mask)),
-        weir_policy: Some(Told { server: Bytes::from_static(b"access=page"), own: Bytes::new() }),
+        weir_policy: Some(PolicyText { server: Bytes::from_static(b"access=page"), own: Bytes::new() }),
         weir_queue_delay: Some(5),
         weir_settled: Some(6),
         weir_writer: Some(true),

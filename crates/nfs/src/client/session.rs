@@ -70,7 +70,7 @@ pub fn exchange_id_args(owner: Bytes, verifier: verifier4, flags: u32) -> EXCHAN
 
 /// The channel attributes that the client requests in CREATE_SESSION.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wishes {
+pub struct SessionWants {
     /// The requested attributes of the fore channel.
     pub fore: channel_attrs4,
     /// The requested attributes of the backchannel; `None` requests a session without callbacks.
@@ -79,7 +79,7 @@ pub struct Wishes {
     pub program: u32,
 }
 
-impl Wishes {
+impl SessionWants {
     /// Requests `slots` slots on the fore channel, the largest message sizes, and a backchannel.
     pub fn new(slots: u32) -> Self {
         let fore = channel_attrs4 {
@@ -99,7 +99,7 @@ impl Wishes {
             ca_maxrequests: 16,
             ..fore.clone()
         };
-        Wishes { fore, back: Some(back), program: 0x4000_0000 }
+        SessionWants { fore, back: Some(back), program: 0x4000_0000 }
     }
 
     /// Returns the arguments of CREATE_SESSION for the client id of `identity`.
@@ -184,7 +184,7 @@ impl Session {
     /// The server violated the protocol, or granted less than the client needs.
     pub fn new(
         identity: &Identity,
-        wishes: &Wishes,
+        wants: &SessionWants,
         reply: &CREATE_SESSION4resok,
         sent: Timestamp,
         lease: Duration,
@@ -192,9 +192,9 @@ impl Session {
         if reply.csr_sequence != identity.sequence {
             return Err(Unusable::WrongSequence);
         }
-        not_grown(&wishes.fore, &reply.csr_fore_chan_attrs)?;
+        not_grown(&wants.fore, &reply.csr_fore_chan_attrs)?;
         let fore = &reply.csr_fore_chan_attrs;
-        if fore.ca_maxoperations < OPERATIONS_MIN.min(wishes.fore.ca_maxoperations) {
+        if fore.ca_maxoperations < OPERATIONS_MIN.min(wants.fore.ca_maxoperations) {
             return Err(Unusable::TooSmall("ca_maxoperations"));
         }
         if fore.ca_maxrequests == 0 {
@@ -207,7 +207,7 @@ impl Session {
             return Err(Unusable::TooSmall("ca_maxresponsesize"));
         }
         let granted = reply.csr_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN != 0;
-        let back = match wishes.back.as_ref().filter(|_| granted) {
+        let back = match wants.back.as_ref().filter(|_| granted) {
             Some(asked) => {
                 not_grown(asked, &reply.csr_back_chan_attrs)?;
                 Some(reply.csr_back_chan_attrs.clone())
@@ -218,7 +218,7 @@ impl Session {
             id: reply.csr_sessionid,
             clientid: identity.clientid,
             slots: Slots::new(fore.ca_maxrequests),
-            limit: wishes.fore.ca_maxrequests,
+            limit: wants.fore.ca_maxrequests,
             back,
             renewed: sent,
             lease,

@@ -81,7 +81,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 
     /// Recalls delegations of a file without waiting for their return.
     pub(super) async fn recall_late(&self, ctx: &Ctx, file: FileId, except: Option<ClientId>) {
-        let recall = |state: &mut State| state.recall_delegations(file, Use::Describe, except, ctx.now);
+        let recall = |state: &mut State| state.recall_delegations(file, Use::Metadata, except, ctx.now);
         let (recalls, effects) = self.change(recall);
         self.notify(recalls.into_iter().map(Notice::Recall));
         if let Err(error) = self.settle(ctx, effects).await {
@@ -124,7 +124,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         if self.state(|state| state.may_rely_on_names(now)) {
             return Err(NFS4ERR_GRACE.into());
         }
-        self.make_way(dir, Use::Change).await
+        self.make_way(dir, Use::Write).await
     }
 
     /// Recalls the delegations of the file with this name like [`Compound::make_way`], before an operation removes or
@@ -136,7 +136,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
             return Ok(None);
         }
         let Ok(found) = self.fs().lookup(&self.ctx, dir, name).await else { return Ok(None) };
-        self.make_way(found.id, Use::Describe).await?;
+        self.make_way(found.id, Use::Metadata).await?;
         Ok(Some(found.id))
     }
 
@@ -184,7 +184,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         let told = if writer.data { None } else { self.server.ask_writer(file, writer).await };
         let Some((change, size)) = told else {
             // A holder that does not answer CB_GETATTR may have changed the file, so the server recalls the delegation.
-            self.server.make_way(&self.ctx, file, Use::Look, Some(self.client())).await?;
+            self.server.make_way(&self.ctx, file, Use::Read, Some(self.client())).await?;
             return Ok(self.fs().getattr(&self.ctx, file).await?);
         };
         if change == writer.change {

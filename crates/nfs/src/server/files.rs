@@ -68,7 +68,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         }
         self.check_grace()?;
         self.regular(file).await?;
-        let what = if access == Access::Read { Use::Look } else { Use::Change };
+        let what = if access == Access::Read { Use::Read } else { Use::Write };
         self.make_way(file, what).await?;
         let bits = match access {
             Access::Read => access::READ,

@@ -96,7 +96,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Returns whether any client except `except` holds a layout that overlaps `filter`. A removed layout whose holder
     /// is not fenced yet counts as held.
     fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
-        state.conflicting_layouts(file, filter, except) || lock(&self.leaving).contains_key(&file)
+        state.conflicting_layouts(file, filter, except) || lock(&self.ending_layouts).contains_key(&file)
     }
 
     /// Waits until the file system has fenced all clients that lost a layout of the file. The data servers then refuse

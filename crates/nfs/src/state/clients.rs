@@ -74,7 +74,7 @@ struct Owner {
 
 /// The client records of one machine.
 #[derive(Clone, Debug, Default)]
-struct Same {
+struct MachineClients {
     all: BTreeSet<ClientId>,
     unconfirmed: BTreeSet<ClientId>,
 }
@@ -86,7 +86,7 @@ pub struct Clients {
     next: u32,
     by_id: HashMap<ClientId, Client>,
     by_owner: HashMap<Bytes, Owner>,
-    by_origin: HashMap<Machine, Same>,
+    by_origin: HashMap<Machine, MachineClients>,
     /// Records that no CREATE_SESSION has confirmed.
     unconfirmed: BTreeSet<ClientId>,
 }

@@ -32,7 +32,7 @@ const LEASES_MAX: u32 = 8;
 
 /// The kind of a delegation: read, write, or directory (`open_delegation_type4`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Power {
+pub enum DelegationKind {
     /// Read delegation: no other client writes or changes the file (OPEN_DELEGATE_READ).
     Read,
     /// Write delegation: no other client has the file open (OPEN_DELEGATE_WRITE).
@@ -45,11 +45,11 @@ pub enum Power {
 
 /// The want of a client for a delegation in OPEN (`OPEN4_SHARE_ACCESS_WANT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum Want {
     /// No want (WANT_NO_PREFERENCE).
     None,
     /// The client wants a delegation of exactly this kind.
-    Exactly(Power),
+    Exactly(DelegationKind),
     /// The client wants any delegation that fits the open.
     Any,
     /// The client wants a data delegation ([`WANT_DATA`]) that fits the open.
@@ -66,7 +66,7 @@ pub const WANT_DATA: u32 = 0x8000;
 
 /// Why the server grants no delegation with an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NotGiven {
+pub enum WhyNoDelegation {
     /// Other clients use the file, or a recall cooldown is in effect.
     Contention,
     /// A limit on the number of delegations is reached, or the server cannot call the client back.
@@ -79,25 +79,25 @@ pub enum NotGiven {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// Opens the file for reading without a deny mode, or reads the file. Conflicts with write delegations.
-    Look,
+    Read,
     /// Writes the file, denies access to it, or changes its size or modification time. Conflicts with every delegation.
-    Change,
+    Write,
     /// Changes names of the file, or attributes such as mode and owner. Conflicts with every delegation except data
     /// delegations.
-    Describe,
+    Metadata,
 }
 
 impl Use {
     /// Returns the use that an open with these share bits makes of the file.
     pub fn of_open(access: u32, deny: u32) -> Self {
-        if access & OPEN4_SHARE_ACCESS_WRITE == 0 && deny == 0 { Use::Look } else { Use::Change }
+        if access & OPEN4_SHARE_ACCESS_WRITE == 0 && deny == 0 { Use::Read } else { Use::Write }
     }
 
     fn conflicts(self, held: &Delegation) -> bool {
         match self {
-            Use::Look => held.power == Power::Write,
-            Use::Change => true,
-            Use::Describe => !held.data,
+            Use::Read => held.kind == DelegationKind::Write,
+            Use::Write => true,
+            Use::Metadata => !held.data,
         }
     }
 }
@@ -107,7 +107,7 @@ impl Use {
 struct Delegation {
     client: ClientId,
     file: FileId,
-    power: Power,
+    kind: DelegationKind,
     /// Whether this is a data delegation ([`WANT_DATA`]).
     data: bool,
     /// Whether the holder may read under the delegation; false if it came with an open for writing only.
@@ -124,8 +124,8 @@ struct Delegation {
 
 impl Delegation {
     /// Returns a delegation of data, names and attributes.
-    fn new(client: ClientId, file: FileId, power: Power, change: u64) -> Self {
-        Delegation { client, file, power, data: false, reads: true, change, deadline: None, revoked: false }
+    fn new(client: ClientId, file: FileId, kind: DelegationKind, change: u64) -> Self {
+        Delegation { client, file, kind, data: false, reads: true, change, deadline: None, revoked: false }
     }
 }
 
@@ -215,7 +215,7 @@ impl Delegations {
     /// Returns whether a client holds a read or write delegation. Under such a delegation, programs on the client may
     /// have the file open without an OPEN, so the server must not free the file.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
-        self.on(file).any(|(_, held)| held.power != Power::Names)
+        self.on(file).any(|(_, held)| held.kind != DelegationKind::Names)
     }
 
     /// Returns a client's valid delegation of a file.
@@ -230,8 +230,8 @@ impl Delegations {
     }
 
     /// Returns the kind of a client's valid delegation of the file.
-    pub(crate) fn power(&self, client: ClientId, file: FileId) -> Option<Power> {
-        self.of(client, file).map(|(_, held)| held.power)
+    pub(crate) fn kind(&self, client: ClientId, file: FileId) -> Option<DelegationKind> {
+        self.of(client, file).map(|(_, held)| held.kind)
     }
 
     pub(crate) fn client_has(&self, client: ClientId, file: FileId) -> bool {
@@ -367,18 +367,18 @@ impl Delegations {
 }
 
 /// Returns the kind of delegation that fits the access bits of an open and the client's want; `None` if no kind fits.
-fn fitting(access: u32, wish: Wish) -> Option<Power> {
+fn fitting(access: u32, want: Want) -> Option<DelegationKind> {
     let both = access & OPEN4_SHARE_ACCESS_BOTH == OPEN4_SHARE_ACCESS_BOTH;
     let reads = access & OPEN4_SHARE_ACCESS_READ != 0;
     let writes = access & OPEN4_SHARE_ACCESS_WRITE != 0;
-    match wish {
-        Wish::Data if writes => Some(Power::Write),
+    match want {
+        Want::Data if writes => Some(DelegationKind::Write),
         // The holder of a write delegation may also read, which an open for writing only does not permit.
-        Wish::Exactly(Power::Write) => both.then_some(Power::Write),
-        Wish::Exactly(Power::Names) => None,
-        Wish::Exactly(Power::Read) => reads.then_some(Power::Read),
-        Wish::None | Wish::Any if both => Some(Power::Write),
-        Wish::None | Wish::Any | Wish::Data => reads.then_some(Power::Read),
+        Want::Exactly(DelegationKind::Write) => both.then_some(DelegationKind::Write),
+        Want::Exactly(DelegationKind::Names) => None,
+        Want::Exactly(DelegationKind::Read) => reads.then_some(DelegationKind::Read),
+        Want::None | Want::Any if both => Some(DelegationKind::Write),
+        Want::None | Want::Any | Want::Data => reads.then_some(DelegationKind::Read),
     }
 }
 
@@ -393,30 +393,30 @@ impl State {
         &mut self,
         client: ClientId,
         file: FileId,
-        (access, wish): (u32, Wish),
+        (access, want): (u32, Want),
         change: u64,
         now: Timestamp,
-    ) -> std::result::Result<(stateid4, Power), NotGiven> {
-        let power = fitting(access, wish).ok_or(NotGiven::Unfit)?;
+    ) -> std::result::Result<(stateid4, DelegationKind), WhyNoDelegation> {
+        let kind = fitting(access, want).ok_or(WhyNoDelegation::Unfit)?;
         if !self.is_callable(client) {
-            return Err(NotGiven::Resource);
+            return Err(WhyNoDelegation::Resource);
         }
-        let cools = wish == Wish::None && self.delegations.cooling.get(&file).is_some_and(|until| *until > now);
-        if cools || self.delegations.frozen.contains_key(&file) || self.is_used_by_others(client, file, power) {
-            return Err(NotGiven::Contention);
+        let cools = want == Want::None && self.delegations.cooling.get(&file).is_some_and(|until| *until > now);
+        if cools || self.delegations.frozen.contains_key(&file) || self.is_used_by_others(client, file, kind) {
+            return Err(WhyNoDelegation::Contention);
         }
         let reads = access & OPEN4_SHARE_ACCESS_READ != 0;
-        if wish == Wish::Data
-            && let Some(held) = self.delegate_again(client, file, power, reads)
+        if want == Want::Data
+            && let Some(held) = self.delegate_again(client, file, kind, reads)
         {
             return held;
         }
         // A second delegation of the same file has no use for the client, so the server refuses it.
         if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
-            return Err(NotGiven::Resource);
+            return Err(WhyNoDelegation::Resource);
         }
-        let given = Delegation { reads, data: wish == Wish::Data, ..Delegation::new(client, file, power, change) };
-        Ok((self.add_delegation(given), power))
+        let given = Delegation { reads, data: want == Want::Data, ..Delegation::new(client, file, kind, change) };
+        Ok((self.add_delegation(given), kind))
     }
 
     /// Handles the OPEN of a client that wants a data delegation and already holds a delegation of the file. The client
@@ -427,20 +427,20 @@ impl State {
         &mut self,
         client: ClientId,
         file: FileId,
-        power: Power,
+        kind: DelegationKind,
         reads: bool,
-    ) -> Option<std::result::Result<(stateid4, Power), NotGiven>> {
+    ) -> Option<std::result::Result<(stateid4, DelegationKind), WhyNoDelegation>> {
         let (other, _) = self.delegations.of(client, file)?;
         let held = self.delegations.by_other.get_mut(&other)?;
         if !held.data || held.deadline.is_some() {
-            return Some(Err(NotGiven::Contention));
+            return Some(Err(WhyNoDelegation::Contention));
         }
-        if power == Power::Write && held.power == Power::Read {
+        if kind == DelegationKind::Write && held.kind == DelegationKind::Read {
             self.delegations.remove(&other);
             return None;
         }
         held.reads |= reads;
-        Some(Ok((stateid4 { seqid: 1, other }, held.power)))
+        Some(Ok((stateid4 { seqid: 1, other }, held.kind)))
     }
 
     fn is_full_of_delegations(&self, client: ClientId) -> bool {
@@ -457,13 +457,13 @@ impl State {
 
     /// Returns whether opens or delegations of other clients exclude this kind of delegation. A delegation of another
     /// client counts as an open, because the holder may have opened the file without an OPEN.
-    fn is_used_by_others(&self, client: ClientId, file: FileId, power: Power) -> bool {
-        let open = match power {
-            Power::Names => false,
-            Power::Read => self.opens.others_write_or_deny(client, file),
-            Power::Write => self.opens.others_have(client, file),
+    fn is_used_by_others(&self, client: ClientId, file: FileId, kind: DelegationKind) -> bool {
+        let open = match kind {
+            DelegationKind::Names => false,
+            DelegationKind::Read => self.opens.others_write_or_deny(client, file),
+            DelegationKind::Write => self.opens.others_have(client, file),
         };
-        let needs = if power == Power::Read { Use::Look } else { Use::Change };
+        let needs = if kind == DelegationKind::Read { Use::Read } else { Use::Write };
         open || !self.delegations.in_the_way(file, needs, Some(client)).is_empty()
     }
 
@@ -477,24 +477,24 @@ impl State {
         client: ClientId,
         dir: FileId,
         now: Timestamp,
-    ) -> std::result::Result<stateid4, NotGiven> {
+    ) -> std::result::Result<stateid4, WhyNoDelegation> {
         let held = &self.delegations;
         let full = self.is_full_of_delegations(client) || held.client_has(client, dir);
         if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
-            return Err(NotGiven::Resource);
+            return Err(WhyNoDelegation::Resource);
         }
         // No grant during a recall or its cooldown: otherwise clients that create names in one directory wait for each
         // other's recalls all the time.
         let recalled = held.on(dir).any(|(_, other)| other.deadline.is_some());
         if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
-            return Err(NotGiven::Contention);
+            return Err(WhyNoDelegation::Contention);
         }
-        Ok(self.add_delegation(Delegation::new(client, dir, Power::Names, 0)))
+        Ok(self.add_delegation(Delegation::new(client, dir, DelegationKind::Names, 0)))
     }
 
     /// Removes all delegations of a directory that no longer exists.
     pub fn forget_names(&mut self, dir: FileId) {
-        let all = self.delegations.on(dir).filter(|(_, held)| held.power == Power::Names);
+        let all = self.delegations.on(dir).filter(|(_, held)| held.kind == DelegationKind::Names);
         let all: Vec<Other> = all.map(|(other, _)| other).collect();
         all.iter().for_each(|other| self.drop_delegation(other));
     }
@@ -509,16 +509,16 @@ impl State {
         &mut self,
         client: ClientId,
         file: FileId,
-        (power, access, wish): (Power, u32, Wish),
+        (kind, access, want): (DelegationKind, u32, Want),
         change: u64,
         now: Timestamp,
     ) -> Result<(stateid4, bool)> {
-        self.check_delegation_reclaim(client, file, power)?;
+        self.check_delegation_reclaim(client, file, kind)?;
         if let Some((other, _)) = self.delegations.of(client, file) {
             return Ok((stateid4 { seqid: 1, other }, false));
         }
-        let (data, reads) = (wish == Wish::Data, wish != Wish::Data || access & OPEN4_SHARE_ACCESS_READ != 0);
-        let stateid = self.add_delegation(Delegation { data, reads, ..Delegation::new(client, file, power, change) });
+        let (data, reads) = (want == Want::Data, want != Want::Data || access & OPEN4_SHARE_ACCESS_READ != 0);
+        let stateid = self.add_delegation(Delegation { data, reads, ..Delegation::new(client, file, kind, change) });
         let recall = !self.is_callable(client);
         if recall {
             self.delegations.begin_recall(stateid.other, now, self.config.lease, true);
@@ -531,11 +531,11 @@ impl State {
     ///
     /// # Errors
     /// RECLAIM_CONFLICT. STALE_CLIENTID: the client record no longer exists, so no client can return the delegation.
-    pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, power: Power) -> Result<()> {
+    pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, kind: DelegationKind) -> Result<()> {
         self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
-        let conflict = match self.delegations.power(client, file) {
-            Some(held) => held != power,
-            None => self.is_used_by_others(client, file, power),
+        let conflict = match self.delegations.kind(client, file) {
+            Some(held) => held != kind,
+            None => self.is_used_by_others(client, file, kind),
         };
         if conflict { Err(NFS4ERR_RECLAIM_CONFLICT) } else { Ok(()) }
     }
@@ -545,24 +545,24 @@ impl State {
     /// # Errors
     /// BAD_STATEID (special, unknown, of another client or another file, or not of a delegation), OLD_STATEID,
     /// DELEG_REVOKED.
-    pub fn find_delegation(&self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<Power> {
+    pub fn find_delegation(&self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<DelegationKind> {
         match stateids::form(stateid, self.config.boot_epoch)? {
             Form::Ordinary(Kind::Delegation) => {}
             _ => return Err(NFS4ERR_BAD_STATEID),
         }
         let found = self.delegations.get(client, stateid)?;
-        if found.file == file { Ok(found.power) } else { Err(NFS4ERR_BAD_STATEID) }
+        if found.file == file { Ok(found.kind) } else { Err(NFS4ERR_BAD_STATEID) }
     }
 
     /// DELEGRETURN (§18.6). The client has already sent all changes that it made under the delegation.
     ///
     /// # Errors
     /// The errors of [`State::find_delegation`].
-    pub fn return_delegation(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<Power> {
-        let power = self.find_delegation(client, file, stateid)?;
+    pub fn return_delegation(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<DelegationKind> {
+        let kind = self.find_delegation(client, file, stateid)?;
         self.drop_delegation(&stateid.other);
         self.note_record(client);
-        Ok(power)
+        Ok(kind)
     }
 
     /// Returns whether any client has a delegation other than a data delegation.
@@ -578,7 +578,8 @@ impl State {
     /// Returns the holder of a write delegation of the file, unless it is `except`. Only the holder knows the current
     /// attributes (§10.4.3).
     pub fn delegated_writer(&self, file: FileId, except: ClientId) -> Option<Writer> {
-        let mut found = self.delegations.on(file).filter(|(_, d)| d.power == Power::Write && d.client != except);
+        let mut found =
+            self.delegations.on(file).filter(|(_, d)| d.kind == DelegationKind::Write && d.client != except);
         found.next().map(|(_, d)| Writer { client: d.client, change: d.change, data: d.data })
     }
 
@@ -597,15 +598,15 @@ impl State {
         let mut recalls = Vec::new();
         for (other, client) in self.delegations.in_the_way(file, what, except) {
             let held = self.delegations.by_other.get(&other);
-            let power = held.map(|held| held.power);
+            let kind = held.map(|held| held.kind);
             if self.is_lapsed(client) {
                 // A holder of a full write delegation may have granted byte-range locks to its programs without the
                 // server. So the server must remove all state of a lapsed holder.
-                match held.is_some_and(|held| held.power == Power::Write && !held.data) {
+                match held.is_some_and(|held| held.kind == DelegationKind::Write && !held.data) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),
                 }
-            } else if power == Some(Power::Names) && !self.is_heard_of(client, RELIED_ON, now) {
+            } else if kind == Some(DelegationKind::Names) && !self.is_heard_of(client, RELIED_ON, now) {
                 self.revoke_delegation(&other, now);
             } else if self.delegations.begin_recall(other, now, self.config.lease, self.has_backchannel(client)) {
                 recalls.push(DelegationRecall { client, file, stateid: stateid4 { seqid: 1, other } });
@@ -646,7 +647,7 @@ impl State {
     /// that the client can learn of the revocation (TEST_STATEID).
     fn revoke_delegation(&mut self, other: &Other, now: Timestamp) {
         let Some(held) = self.delegations.by_other.get(other).filter(|d| !d.revoked) else { return };
-        let (client, file, power) = (held.client, held.file, held.power);
+        let (client, file, kind) = (held.client, held.file, held.kind);
         self.delegations.unlist(other);
         if let Some(held) = self.delegations.by_other.get_mut(other) {
             (held.revoked, held.deadline) = (true, None);
@@ -656,23 +657,23 @@ impl State {
             true => self.fence_lapsed(client, file),
             false => self.revoke_layouts(client, file, now),
         }
-        self.delegation_gone(client, file, power);
+        self.delegation_gone(client, file, kind);
     }
 
     fn drop_delegation(&mut self, other: &Other) {
         if let Some(gone) = self.delegations.remove(other).filter(|d| !d.revoked) {
-            self.delegation_gone(gone.client, gone.file, gone.power);
+            self.delegation_gone(gone.client, gone.file, gone.kind);
         }
     }
 
     /// Records the effects of the end of a delegation. A file delegation counted as an open of the file.
-    fn delegation_gone(&mut self, client: ClientId, file: FileId, power: Power) {
+    fn delegation_gone(&mut self, client: ClientId, file: FileId, kind: DelegationKind) {
         if !self.opens.client_has(client, file) {
             self.drop_return_on_close(client, file);
         }
         self.effects.push(Effect::DelegationGone(file));
         // A directory delegation does not count as an open, so its end is never the last close.
-        if power != Power::Names && !self.is_open(file) {
+        if kind != DelegationKind::Names && !self.is_open(file) {
             self.effects.push(Effect::LastClose(file));
         }
     }
@@ -702,7 +703,7 @@ impl State {
     pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
         self.delegations.cooling.retain(|_, until| *until > now);
         // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record.
-        let names = self.delegations.overdue(now).filter(|(_, held)| held.power == Power::Names);
+        let names = self.delegations.overdue(now).filter(|(_, held)| held.kind == DelegationKind::Names);
         let names: Vec<Other> = names.map(|(other, _)| other).collect();
         names.iter().for_each(|other| self.revoke_delegation(other, now));
         for client in self.delegations.to_return_data() {

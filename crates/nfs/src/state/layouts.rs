@@ -4,7 +4,7 @@
 mod segments;
 
 use crate::fs::Iomode;
-use crate::state::delegations::Power;
+use crate::state::delegations::DelegationKind;
 use crate::state::stateids::{self, Form, Kind};
 use crate::state::{ClientId, Effect, Gone, Result, State};
 use segments::Segments;
@@ -254,8 +254,8 @@ impl State {
                 self.live_layout(client, file, kind)
             }
             Form::Ordinary(Kind::Delegation) => {
-                let power = self.find_delegation(client, file, stateid)?;
-                if filter.iomode == Some(Iomode::ReadWrite) && power == Power::Read {
+                let held = self.find_delegation(client, file, stateid)?;
+                if filter.iomode == Some(Iomode::ReadWrite) && held == DelegationKind::Read {
                     return Err(NFS4ERR_OPENMODE);
                 }
                 self.live_layout(client, file, kind)

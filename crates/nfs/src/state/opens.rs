@@ -1,7 +1,7 @@
 //! Opens of the server: share reservations, upgrade, downgrade and close (RFC 8881 §9.7 to §9.9, §18.2, §18.16,
 //! §18.18).
 
-use crate::state::delegations::Power;
+use crate::state::delegations::DelegationKind;
 use crate::state::stateids::{self, Form, Kind};
 use crate::state::{ClientId, Effect, Result, State};
 use bytes::Bytes;
@@ -381,7 +381,7 @@ impl State {
                 if open.access & bit != 0 { Ok(Permit::Open) } else { Err(NFS4ERR_OPENMODE) }
             }
             Form::Ordinary(Kind::Delegation) => match (self.find_delegation(client, file, stateid)?, access) {
-                (Power::Read, Access::Write) => Err(NFS4ERR_OPENMODE),
+                (DelegationKind::Read, Access::Write) => Err(NFS4ERR_OPENMODE),
                 (_, Access::Read) if !self.delegations.reads(client, file) => Err(NFS4ERR_OPENMODE),
                 _ => Ok(Permit::Open),
             },
@@ -401,7 +401,7 @@ impl State {
 
     /// Returns whether a client may write the file, under an open or a delegation.
     pub fn may_write(&self, client: ClientId, file: FileId) -> bool {
-        let delegated = self.delegations.power(client, file) == Some(Power::Write);
+        let delegated = self.delegations.kind(client, file) == Some(DelegationKind::Write);
         delegated || self.has_open(client, file, OPEN4_SHARE_ACCESS_WRITE)
     }
 

@@ -44,7 +44,7 @@ struct Inode {
 
 /// Calls that the server made to the file system; tests check them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Told {
+pub struct RecordedCalls {
     /// Files that the server freed, in order.
     pub reaped: Vec<FileId>,
     /// Layouts that ended: client id, file, and reason.
@@ -60,7 +60,7 @@ struct Inner {
     next_cookie: u64,
     change: u64,
     clients: BTreeMap<Bytes, u64>,
-    told: Told,
+    calls: RecordedCalls,
     return_on_close: bool,
     /// Whether the data servers are unresponsive, so that the file system cannot fence a client. `fencing` holds the
     /// wakers of the tasks that wait for a fence.
@@ -89,7 +89,7 @@ impl Memory {
             next_cookie: 3,
             change: 1,
             clients: BTreeMap::new(),
-            told: Told::default(),
+            calls: RecordedCalls::default(),
             return_on_close: false,
             silent: false,
             fencing: Vec::new(),
@@ -105,8 +105,8 @@ impl Memory {
     }
 
     /// Returns the calls that the server has made since the creation of the file system.
-    pub fn told(&self) -> Told {
-        self.lock().told.clone()
+    pub fn calls(&self) -> RecordedCalls {
+        self.lock().calls.clone()
     }
 
     /// Returns whether a file exists, with or without a name.
@@ -411,12 +411,12 @@ impl FileSystem for Memory {
 
     async fn reap(&self, _: &Ctx, file: FileId) -> Result<()> {
         let mut inner = self.lock();
-        inner.told.reaped.push(file);
+        inner.calls.reaped.push(file);
         inner.inodes.remove(&file).map(|_| ()).ok_or(Status::Stale)
     }
 
     async fn closed(&self, _: &Ctx, file: FileId, wrote: bool) -> Result<()> {
-        self.lock().told.closed.push((file, wrote));
+        self.lock().calls.closed.push((file, wrote));
         Ok(())
     }
 
@@ -538,7 +538,7 @@ impl FileSystem for Memory {
             })
             .await;
         }
-        self.lock().told.gone.push((client, file, why));
+        self.lock().calls.gone.push((client, file, why));
         Ok(())
     }
 

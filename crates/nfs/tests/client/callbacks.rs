@@ -1,9 +1,9 @@
 //! Tests of the backchannel: the client decodes the server's callbacks, and executes each callback once.
 
-use crate::world::*;
+use crate::helpers::*;
 use bytes::Bytes;
 use nfs::client::callback::{Callbacks, DeviceChange, DeviceChangeKind, Event, Incoming};
-use nfs::client::session::Wishes;
+use nfs::client::session::SessionWants;
 use nfs::state::ClientId;
 use nfs::state::sessions::CallbackEnd;
 use wire::nfs4::compound::OpsWriter;
@@ -13,7 +13,7 @@ use xdr::Xdr;
 const SESSION: sessionid4 = [5; 16];
 
 fn callbacks() -> Callbacks {
-    Callbacks::new(SESSION, &Wishes::new(1).back.unwrap())
+    Callbacks::new(SESSION, &SessionWants::new(1).back.unwrap())
 }
 
 fn sequence(number: u32) -> CB_SEQUENCE4args {
@@ -134,7 +134,7 @@ fn cb_notify_is_a_resize_event_and_refused_with_changes() {
     let Incoming::Pending(pending) = callbacks.receive(args(1, &set)).unwrap() else { panic!("decided alone") };
     assert_eq!(pending.events, [Event::Resized(set.cna_fh.clone())]);
     assert!(callbacks.has_received(&pending));
-    let other = Callbacks::new([8; 16], &Wishes::new(1).back.unwrap());
+    let other = Callbacks::new([8; 16], &SessionWants::new(1).back.unwrap());
     assert!(!other.has_received(&pending), "of another session");
     callbacks.answer(pending, &[NFS4_OK]);
     let changes = CB_NOTIFY4args { cna_changes: vec![notify4::default()], ..set };

@@ -1,7 +1,7 @@
 //! Test that damaged callbacks and replies never make the client code panic. The test passes them to the fuzz target.
 
 use super::callbacks::recall_call;
-use super::world::reply;
+use super::helpers::reply;
 use wire::nfs4::*;
 
 #[path = "../../../../fuzz/fuzz_targets/client_half.rs"]

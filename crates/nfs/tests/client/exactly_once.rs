@@ -4,7 +4,7 @@
 //! The server must execute each request exactly once, and the client must receive the reply to this request. The test
 //! runs with one slot and with two slots.
 
-use crate::world::*;
+use crate::helpers::*;
 use bytes::Bytes;
 use nfs::client::compound::Results;
 use nfs::client::session::{Outcome, Session};

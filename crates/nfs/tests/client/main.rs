@@ -3,5 +3,5 @@
 mod callbacks;
 mod damage;
 mod exactly_once;
+mod helpers;
 mod sessions;
-mod world;

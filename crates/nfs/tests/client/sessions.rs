@@ -1,10 +1,10 @@
 //! Tests of the client's session: replies to CREATE_SESSION, errors of SEQUENCE, and status flags.
 
-use crate::world::*;
+use crate::helpers::*;
 use bytes::Bytes;
 use nfs::client::compound::{Compound, Failed, Results};
 use nfs::client::recovery::{self, Continuity, Next, Redo, Task, tasks};
-use nfs::client::session::{Outcome, Session, Unusable, Wishes};
+use nfs::client::session::{Outcome, Session, SessionWants, Unusable};
 use nfs::client::slots::{Slots, Ticket};
 use nfs::state::sessions::Sequence;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use xdr::{Reader, Segments, Xdr};
 fn create_session_replies_are_checked() {
     let mut state = new_state();
     let identity = identify(&mut state, 1);
-    let wishes = Wishes::new(8);
-    let good = state.create_session(&wishes.args(&identity), USER, CONNECTION, 1, at(0)).unwrap();
-    let new = |reply: &CREATE_SESSION4resok| Session::new(&identity, &wishes, reply, at(0), LEASE).map(|s| s.id());
+    let wants = SessionWants::new(8);
+    let good = state.create_session(&wants.args(&identity), USER, CONNECTION, 1, at(0)).unwrap();
+    let new = |reply: &CREATE_SESSION4resok| Session::new(&identity, &wants, reply, at(0), LEASE).map(|s| s.id());
     assert_eq!(new(&good), Ok(good.csr_sessionid));
     type Break = fn(&mut CREATE_SESSION4resok);
     let cases: [(Break, Unusable); 7] = [
@@ -37,7 +37,7 @@ fn create_session_replies_are_checked() {
     }
     let mut without = good.clone();
     without.csr_flags = 0;
-    let session = Session::new(&identity, &wishes, &without, at(0), LEASE).unwrap();
+    let session = Session::new(&identity, &wants, &without, at(0), LEASE).unwrap();
     assert_eq!(session.back(), None);
 }
 
@@ -240,8 +240,8 @@ fn status_flags_map_to_ordered_tasks() {
 fn exchange_id_shows_whether_the_client_state_survived() {
     let mut state = new_state();
     let first = identify(&mut state, 1);
-    let wishes = Wishes::new(1);
-    state.create_session(&wishes.args(&first), USER, CONNECTION, 1, at(0)).unwrap();
+    let wants = SessionWants::new(1);
+    state.create_session(&wants.args(&first), USER, CONNECTION, 1, at(0)).unwrap();
     let again = identify(&mut state, 1);
     assert!(again.confirmed);
     assert_eq!(recovery::continuity(&first, &again), Continuity::Kept);

@@ -4,7 +4,7 @@
 use crate::helpers::*;
 use bytes::Bytes;
 use nfs::fs::Iomode;
-use nfs::state::delegations::{DelegationRecall, NotGiven, Power, Use, Wish};
+use nfs::state::delegations::{DelegationKind, DelegationRecall, Use, Want, WhyNoDelegation};
 use nfs::state::layouts::{Filter, Segment};
 use nfs::state::opens::{Access, Permit};
 use nfs::state::{ClientId, Effect, Gone, State};
@@ -28,32 +28,32 @@ fn open_and_ask(
     state: &mut State,
     client: ClientId,
     access: u32,
-    wish: Wish,
-) -> (stateid4, Result<(stateid4, Power), NotGiven>) {
+    want: Want,
+) -> (stateid4, Result<(stateid4, DelegationKind), WhyNoDelegation>) {
     let open = state.open(client, &owner(), FILE, access, 0).unwrap().stateid;
-    (open, state.delegate(client, FILE, (access, wish), 1, at(0)))
+    (open, state.delegate(client, FILE, (access, want), 1, at(0)))
 }
 
 #[test]
 fn the_wanted_delegation_is_granted_if_it_fits_the_open() {
     let cases = [
-        (READ, Wish::None, Ok(Power::Read)),
-        (BOTH, Wish::None, Ok(Power::Write)),
-        (WRITE, Wish::None, Err(NotGiven::Unfit)),
-        (READ, Wish::Any, Ok(Power::Read)),
-        (BOTH, Wish::Any, Ok(Power::Write)),
-        (BOTH, Wish::Exactly(Power::Read), Ok(Power::Read)),
-        (READ, Wish::Exactly(Power::Write), Err(NotGiven::Unfit)),
-        (WRITE, Wish::Exactly(Power::Write), Err(NotGiven::Unfit)),
-        (WRITE, Wish::Exactly(Power::Read), Err(NotGiven::Unfit)),
-        (READ, Wish::Data, Ok(Power::Read)),
-        (WRITE, Wish::Data, Ok(Power::Write)),
-        (BOTH, Wish::Data, Ok(Power::Write)),
+        (READ, Want::None, Ok(DelegationKind::Read)),
+        (BOTH, Want::None, Ok(DelegationKind::Write)),
+        (WRITE, Want::None, Err(WhyNoDelegation::Unfit)),
+        (READ, Want::Any, Ok(DelegationKind::Read)),
+        (BOTH, Want::Any, Ok(DelegationKind::Write)),
+        (BOTH, Want::Exactly(DelegationKind::Read), Ok(DelegationKind::Read)),
+        (READ, Want::Exactly(DelegationKind::Write), Err(WhyNoDelegation::Unfit)),
+        (WRITE, Want::Exactly(DelegationKind::Write), Err(WhyNoDelegation::Unfit)),
+        (WRITE, Want::Exactly(DelegationKind::Read), Err(WhyNoDelegation::Unfit)),
+        (READ, Want::Data, Ok(DelegationKind::Read)),
+        (WRITE, Want::Data, Ok(DelegationKind::Write)),
+        (BOTH, Want::Data, Ok(DelegationKind::Write)),
     ];
-    for (access, wish, expected) in cases {
+    for (access, want, expected) in cases {
         let (mut state, [(a, _)]) = clients();
-        let (_, given) = open_and_ask(&mut state, a, access, wish);
-        assert_eq!(given.map(|(_, power)| power), expected, "{access} {wish:?}");
+        let (_, given) = open_and_ask(&mut state, a, access, want);
+        assert_eq!(given.map(|(_, kind)| kind), expected, "{access} {want:?}");
         assert_eq!(state.counts().delegations, usize::from(expected.is_ok()));
     }
 }
@@ -62,33 +62,33 @@ fn the_wanted_delegation_is_granted_if_it_fits_the_open() {
 fn no_delegation_is_granted_that_cannot_be_recalled() {
     let (mut state, [(a, session), (b, _)]) = clients();
     state.connection_lost(CONNECTION);
-    assert_eq!(open_and_ask(&mut state, a, READ, Wish::Any).1, Err(NotGiven::Resource));
+    assert_eq!(open_and_ask(&mut state, a, READ, Want::Any).1, Err(WhyNoDelegation::Resource));
     renew_lease(&mut state, session, 1, at(1));
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Resource), "no backchannel");
+    assert_eq!(state.delegate(a, FILE, (READ, Want::Any), 1, at(1)), Err(WhyNoDelegation::Resource), "no backchannel");
     let bind = BIND_CONN_TO_SESSION4args {
         bctsa_sessid: session,
         bctsa_dir: CDFC4_FORE_OR_BOTH,
         bctsa_use_conn_in_rdma_mode: false,
     };
     state.bind_conn_to_session(&bind, CONNECTION).unwrap();
-    let (stateid, _) = state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)).unwrap();
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Resource), "it has one");
+    let (stateid, _) = state.delegate(a, FILE, (READ, Want::Any), 1, at(1)).unwrap();
+    assert_eq!(state.delegate(a, FILE, (READ, Want::Any), 1, at(1)), Err(WhyNoDelegation::Resource), "it has one");
     state.return_delegation(a, FILE, &stateid).unwrap();
     state.freeze_delegations(FILE);
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Contention));
+    assert_eq!(state.delegate(a, FILE, (READ, Want::Any), 1, at(1)), Err(WhyNoDelegation::Contention));
     state.thaw_delegations(FILE);
     // During the recall cooldown of 60 seconds, a client without a want gets no delegation.
-    state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)).unwrap();
-    let recall = state.recall_delegations(FILE, Use::Change, Some(b), at(2)).remove(0);
+    state.delegate(a, FILE, (READ, Want::Any), 1, at(1)).unwrap();
+    let recall = state.recall_delegations(FILE, Use::Write, Some(b), at(2)).remove(0);
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::None), 1, at(3)), Err(NotGiven::Contention));
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::None), 1, at(63)).map(|(_, power)| power), Ok(Power::Read));
+    assert_eq!(state.delegate(a, FILE, (READ, Want::None), 1, at(3)), Err(WhyNoDelegation::Contention));
+    assert_eq!(state.delegate(a, FILE, (READ, Want::None), 1, at(63)).map(|(_, kind)| kind), Ok(DelegationKind::Read));
 }
 
 #[test]
 fn a_delegation_keeps_the_file_open_and_permits_io() {
     let (mut state, [(a, _), (b, _)]) = clients();
-    let (open, given) = open_and_ask(&mut state, a, BOTH, Wish::None);
+    let (open, given) = open_and_ask(&mut state, a, BOTH, Want::None);
     let (stateid, _) = given.unwrap();
     let closed = state.close(a, FILE, &open).unwrap();
     assert!(!closed.last && !closed.last_of_client && state.take_effects().is_empty(), "it keeps the file open");
@@ -104,7 +104,7 @@ fn a_delegation_keeps_the_file_open_and_permits_io() {
     state.grant_layout(a, FILE, KIND, &stateid, goes).unwrap();
     assert_eq!(state.destroy_clientid(a, ALICE), Err(NFS4ERR_CLIENTID_BUSY));
     assert_eq!(state.return_delegation(b, FILE, &stateid), Err(NFS4ERR_BAD_STATEID));
-    assert_eq!(state.return_delegation(a, FILE, &stateid), Ok(Power::Write));
+    assert_eq!(state.return_delegation(a, FILE, &stateid), Ok(DelegationKind::Write));
     let gone = Effect::LayoutGone {
         client: a,
         file: FILE,
@@ -114,7 +114,7 @@ fn a_delegation_keeps_the_file_open_and_permits_io() {
     };
     assert_eq!(state.take_effects(), [gone, Effect::DelegationGone(FILE), Effect::LastClose(FILE)]);
     assert_eq!(state.return_delegation(a, FILE, &stateid), Err(NFS4ERR_BAD_STATEID));
-    let (_, given) = open_and_ask(&mut state, a, READ, Wish::None);
+    let (_, given) = open_and_ask(&mut state, a, READ, Want::None);
     let (reading, _) = given.unwrap();
     assert_eq!(state.check_io(a, FILE, &reading, Access::Write), Err(NFS4ERR_OPENMODE));
     let writing = Filter { iomode: Some(Iomode::ReadWrite), range: ByteRange::ALL };
@@ -124,24 +124,24 @@ fn a_delegation_keeps_the_file_open_and_permits_io() {
 #[test]
 fn an_unreturned_delegation_is_revoked_after_its_client_record_is_gone() {
     let (mut state, [(a, session), (b, other)]) = clients();
-    let (open, given) = open_and_ask(&mut state, a, BOTH, Wish::None);
+    let (open, given) = open_and_ask(&mut state, a, BOTH, Want::None);
     let (stateid, _) = given.unwrap();
     let whole = Segment { iomode: Iomode::ReadWrite, range: ByteRange::ALL, return_on_close: false };
     state.grant_layout(a, FILE, KIND, &stateid, whole).unwrap();
-    let recalls = state.recall_delegations(FILE, Use::Look, Some(b), at(10));
+    let recalls = state.recall_delegations(FILE, Use::Read, Some(b), at(10));
     assert_eq!(recalls, [DelegationRecall { client: a, file: FILE, stateid }]);
-    assert!(state.recall_delegations(FILE, Use::Look, Some(b), at(11)).is_empty(), "asked already");
+    assert!(state.recall_delegations(FILE, Use::Read, Some(b), at(11)).is_empty(), "asked already");
     assert_eq!(renew_lease(&mut state, session, 1, at(60)), 0);
     assert_eq!(renew_lease(&mut state, other, 1, at(60)), 0);
     state.expire(at(99));
     assert!(state.take_effects().is_empty() && state.is_recalled(&recalls[0]));
     state.expire(at(100));
     assert_eq!(state.take_effects(), [Effect::Distrust { client: a, owner: Bytes::from_static(b"a") }]);
-    assert!(state.is_delegated(FILE, Use::Look, Some(b)), "not before its record is gone");
+    assert!(state.is_delegated(FILE, Use::Read, Some(b)), "not before its record is gone");
     state.expire(at(101));
     assert_eq!(state.take_effects().len(), 1, "asked for again");
     state.distrusted(a, at(101));
-    assert!(!state.is_delegated(FILE, Use::Change, None) && !state.is_recalled(&recalls[0]));
+    assert!(!state.is_delegated(FILE, Use::Write, None) && !state.is_recalled(&recalls[0]));
     let fenced = Effect::LayoutGone {
         client: a,
         file: FILE,
@@ -165,9 +165,9 @@ fn an_unreturned_delegation_is_revoked_after_its_client_record_is_gone() {
 #[test]
 fn a_holder_that_flushes_data_gets_up_to_eight_leases_to_return() {
     let (mut state, [(a, session), (b, other)]) = clients();
-    let (stateid, _) = open_and_ask(&mut state, a, BOTH, Wish::None).1.unwrap();
+    let (stateid, _) = open_and_ask(&mut state, a, BOTH, Want::None).1.unwrap();
     state.flushes(a, FILE, at(5));
-    let recalls = state.recall_delegations(FILE, Use::Change, Some(b), at(10));
+    let recalls = state.recall_delegations(FILE, Use::Write, Some(b), at(10));
     let heard = |state: &mut State, number: u32| {
         let now = at(10 + 80 * i64::from(number));
         renew_lease(state, session, number, now);
@@ -194,8 +194,8 @@ fn a_holder_that_flushes_data_gets_up_to_eight_leases_to_return() {
 #[test]
 fn writes_by_other_clients_or_to_other_files_extend_no_recall() {
     let (mut state, [(a, session), (b, other)]) = clients();
-    open_and_ask(&mut state, a, BOTH, Wish::None).1.unwrap();
-    state.recall_delegations(FILE, Use::Change, Some(b), at(10));
+    open_and_ask(&mut state, a, BOTH, Want::None).1.unwrap();
+    state.recall_delegations(FILE, Use::Write, Some(b), at(10));
     state.flushes(b, FILE, at(50));
     state.flushes(a, FileId(FILE.0 + 1), at(50));
     renew_lease(&mut state, session, 1, at(60));
@@ -207,10 +207,10 @@ fn writes_by_other_clients_or_to_other_files_extend_no_recall() {
 #[test]
 fn a_return_during_record_deletion_stores_the_record_again() {
     let (mut state, [(a, session), (b, other)]) = clients();
-    let (open, given) = open_and_ask(&mut state, a, READ, Wish::None);
+    let (open, given) = open_and_ask(&mut state, a, READ, Want::None);
     let (stateid, _) = given.unwrap();
     renew_lease(&mut state, other, 1, at(80));
-    state.recall_delegations(FILE, Use::Change, Some(b), at(0));
+    state.recall_delegations(FILE, Use::Write, Some(b), at(0));
     renew_lease(&mut state, session, 1, at(80));
     state.expire(at(90));
     assert!(matches!(&state.take_effects()[..], [Effect::Distrust { .. }]));
@@ -225,22 +225,22 @@ fn a_return_during_record_deletion_stores_the_record_again() {
 fn a_conflicting_use_revokes_a_lapsed_delegation_at_once() {
     // A full write delegation may cover byte-range locks that the server does not know. If such a delegation is
     // revoked, the server removes the lapsed client with all its state.
-    for (access, wish, tested) in [
-        (READ, Wish::None, NFS4ERR_DELEG_REVOKED),
-        (BOTH, Wish::None, NFS4ERR_BAD_STATEID),
-        (READ, Wish::Data, NFS4ERR_DELEG_REVOKED),
-        (BOTH, Wish::Data, NFS4ERR_DELEG_REVOKED),
+    for (access, want, tested) in [
+        (READ, Want::None, NFS4ERR_DELEG_REVOKED),
+        (BOTH, Want::None, NFS4ERR_BAD_STATEID),
+        (READ, Want::Data, NFS4ERR_DELEG_REVOKED),
+        (BOTH, Want::Data, NFS4ERR_DELEG_REVOKED),
     ] {
         let (mut state, [(a, _), (b, session)]) = clients();
-        let (_, given) = open_and_ask(&mut state, a, access, wish);
+        let (_, given) = open_and_ask(&mut state, a, access, want);
         let (stateid, _) = given.unwrap();
         renew_lease(&mut state, session, 1, at(91));
         state.expire(at(91));
         assert_eq!(state.take_effects(), [Effect::Lapse { client: a, owner: Bytes::from_static(b"a") }]);
         state.lapsed(a);
-        assert!(state.is_delegated(FILE, Use::Change, Some(b)), "nobody wants it");
-        assert!(state.recall_delegations(FILE, Use::Change, Some(b), at(92)).is_empty());
-        assert!(!state.is_delegated(FILE, Use::Change, Some(b)));
+        assert!(state.is_delegated(FILE, Use::Write, Some(b)), "nobody wants it");
+        assert!(state.recall_delegations(FILE, Use::Write, Some(b), at(92)).is_empty());
+        assert!(!state.is_delegated(FILE, Use::Write, Some(b)));
         assert_eq!(state.test_stateid(a, &stateid), tested);
         assert_eq!(state.counts().clients, if tested == NFS4ERR_BAD_STATEID { 1 } else { 2 });
     }
@@ -249,10 +249,10 @@ fn a_conflicting_use_revokes_a_lapsed_delegation_at_once() {
 #[test]
 fn a_data_delegation_covers_only_the_data() {
     let (mut state, [(a, _), (b, _)]) = clients();
-    let (_, given) = open_and_ask(&mut state, a, WRITE, Wish::Data);
+    let (_, given) = open_and_ask(&mut state, a, WRITE, Want::Data);
     let (stateid, _) = given.unwrap();
-    assert!(!state.is_delegated(FILE, Use::Describe, Some(b)), "names and modes may change");
-    assert!(state.is_delegated(FILE, Use::Look, Some(b)) && state.is_delegated(FILE, Use::Change, Some(b)));
+    assert!(!state.is_delegated(FILE, Use::Metadata, Some(b)), "names and modes may change");
+    assert!(state.is_delegated(FILE, Use::Read, Some(b)) && state.is_delegated(FILE, Use::Write, Some(b)));
     assert_eq!(state.check_io(a, FILE, &stateid, Access::Write), Ok(Permit::Open));
     assert_eq!(
         state.check_io(a, FILE, &stateid, Access::Read),
@@ -260,34 +260,42 @@ fn a_data_delegation_covers_only_the_data() {
         "it was opened for writing alone"
     );
     assert!(!state.may_read(a, FILE) && state.may_write(a, FILE));
-    assert_eq!(state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(1)), Ok((stateid, Power::Write)), "the same again");
-    assert_eq!(state.check_io(a, FILE, &stateid, Access::Read), Ok(Permit::Open));
-    assert_eq!(state.delegate(a, FILE, (READ, Wish::Data), 1, at(1)), Ok((stateid, Power::Write)), "more than enough");
-    assert_eq!(state.delegate(a, FILE, (BOTH, Wish::Any), 1, at(1)), Err(NotGiven::Resource));
-    let recall = state.recall_delegations(FILE, Use::Look, Some(b), at(2)).remove(0);
     assert_eq!(
-        state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(3)),
-        Err(NotGiven::Contention),
+        state.delegate(a, FILE, (BOTH, Want::Data), 1, at(1)),
+        Ok((stateid, DelegationKind::Write)),
+        "the same again"
+    );
+    assert_eq!(state.check_io(a, FILE, &stateid, Access::Read), Ok(Permit::Open));
+    assert_eq!(
+        state.delegate(a, FILE, (READ, Want::Data), 1, at(1)),
+        Ok((stateid, DelegationKind::Write)),
+        "more than enough"
+    );
+    assert_eq!(state.delegate(a, FILE, (BOTH, Want::Any), 1, at(1)), Err(WhyNoDelegation::Resource));
+    let recall = state.recall_delegations(FILE, Use::Read, Some(b), at(2)).remove(0);
+    assert_eq!(
+        state.delegate(a, FILE, (BOTH, Want::Data), 1, at(3)),
+        Err(WhyNoDelegation::Contention),
         "it is on its way back"
     );
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
     // The recall cooldown does not apply to a client that wants a delegation.
-    let (after, _) = state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(4)).unwrap();
+    let (after, _) = state.delegate(a, FILE, (BOTH, Want::Data), 1, at(4)).unwrap();
     assert_ne!(after, stateid);
     state.return_delegation(a, FILE, &after).unwrap();
-    let (_, given) = open_and_ask(&mut state, a, BOTH, Wish::Any);
+    let (_, given) = open_and_ask(&mut state, a, BOTH, Want::Any);
     given.unwrap();
-    assert!(state.is_delegated(FILE, Use::Describe, Some(b)), "others rely on everything");
+    assert!(state.is_delegated(FILE, Use::Metadata, Some(b)), "others rely on everything");
 }
 
 #[test]
 fn a_data_delegation_without_backchannel_is_revoked_in_five_seconds() {
     for comes_back in [false, true] {
         let (mut state, [(a, session), (b, _)]) = clients();
-        let (_, given) = open_and_ask(&mut state, a, BOTH, Wish::Data);
+        let (_, given) = open_and_ask(&mut state, a, BOTH, Want::Data);
         given.unwrap();
         state.connection_lost(CONNECTION);
-        let recall = state.recall_delegations(FILE, Use::Look, Some(b), at(10)).remove(0);
+        let recall = state.recall_delegations(FILE, Use::Read, Some(b), at(10)).remove(0);
         state.expire(at(14));
         assert!(state.take_effects().is_empty());
         if comes_back {
@@ -308,39 +316,49 @@ fn a_data_delegation_without_backchannel_is_revoked_in_five_seconds() {
         }
         assert!(state.take_effects().contains(&Effect::Distrust { client: a, owner: Bytes::from_static(b"a") }));
         state.distrusted(a, at(106));
-        assert!(!state.is_delegated(FILE, Use::Look, Some(b)));
+        assert!(!state.is_delegated(FILE, Use::Read, Some(b)));
     }
 }
 
 /// Returns the arguments of a reclaim of a delegation without a want.
-fn held(power: Power) -> (Power, u32, Wish) {
-    (power, BOTH, Wish::None)
+fn held(kind: DelegationKind) -> (DelegationKind, u32, Want) {
+    (kind, BOTH, Want::None)
 }
 
 #[test]
 fn a_delegation_can_be_reclaimed_with_each_open() {
     let (mut state, [(a, _), (b, _)]) = clients();
-    let (stateid, recall) = state.reclaim_delegation(a, FILE, held(Power::Read), 1, at(0)).unwrap();
+    let (stateid, recall) = state.reclaim_delegation(a, FILE, held(DelegationKind::Read), 1, at(0)).unwrap();
     assert!(!recall);
-    assert_eq!(state.reclaim_delegation(a, FILE, held(Power::Read), 1, at(0)), Ok((stateid, false)), "once more");
-    assert_eq!(state.reclaim_delegation(a, FILE, held(Power::Write), 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
-    assert_eq!(state.reclaim_delegation(b, FILE, held(Power::Write), 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
-    assert!(state.reclaim_delegation(b, FILE, held(Power::Read), 1, at(0)).is_ok());
+    assert_eq!(
+        state.reclaim_delegation(a, FILE, held(DelegationKind::Read), 1, at(0)),
+        Ok((stateid, false)),
+        "once more"
+    );
+    assert_eq!(state.reclaim_delegation(a, FILE, held(DelegationKind::Write), 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
+    assert_eq!(state.reclaim_delegation(b, FILE, held(DelegationKind::Write), 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
+    assert!(state.reclaim_delegation(b, FILE, held(DelegationKind::Read), 1, at(0)).is_ok());
     state.open(b, &owner(), FileId(11), WRITE, 0).unwrap();
-    assert_eq!(state.reclaim_delegation(a, FileId(11), held(Power::Read), 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
+    assert_eq!(
+        state.reclaim_delegation(a, FileId(11), held(DelegationKind::Read), 1, at(0)),
+        Err(NFS4ERR_RECLAIM_CONFLICT)
+    );
     state.connection_lost(CONNECTION);
-    let (_, recall) = state.reclaim_delegation(a, FileId(12), held(Power::Write), 1, at(0)).unwrap();
+    let (_, recall) = state.reclaim_delegation(a, FileId(12), held(DelegationKind::Write), 1, at(0)).unwrap();
     assert!(recall, "it cannot be called back, and knows it with the answer");
     assert_eq!(state.counts().recalls, 1);
     let gone = ClientId(a.0 + 100);
-    assert_eq!(state.reclaim_delegation(gone, FileId(13), held(Power::Write), 1, at(0)), Err(NFS4ERR_STALE_CLIENTID));
+    assert_eq!(
+        state.reclaim_delegation(gone, FileId(13), held(DelegationKind::Write), 1, at(0)),
+        Err(NFS4ERR_STALE_CLIENTID)
+    );
 }
 
 /// A client of the model: its open with access bits, and its delegation.
 #[derive(Clone, Default)]
 struct Peer {
     open: Option<(u32, stateid4)>,
-    held: Option<(Power, stateid4)>,
+    held: Option<(DelegationKind, stateid4)>,
     recalled: bool,
     revoked: Option<stateid4>,
 }
@@ -361,7 +379,7 @@ enum Call {
 
 #[derive(Clone)]
 struct World {
-    wish: Wish,
+    want: Want,
     state: State,
     clients: [ClientId; 3],
     peers: [Peer; 3],
@@ -375,8 +393,8 @@ impl World {
         let mut expected = Vec::new();
         let mut free = true;
         for (i, peer) in self.peers.iter_mut().enumerate().filter(|(i, _)| *i != who) {
-            let Some((power, stateid)) = peer.held else { continue };
-            if what == Use::Look && power == Power::Read {
+            let Some((kind, stateid)) = peer.held else { continue };
+            if what == Use::Read && kind == DelegationKind::Read {
                 continue;
             }
             free = false;
@@ -399,27 +417,28 @@ impl World {
         let stateid = self.state.open(self.clients[who], &owner(), FILE, access, 0).unwrap().stateid;
         let access = access | self.peers[who].open.map_or(0, |(access, _)| access);
         self.peers[who].open = Some((access, stateid));
-        let got = self.state.delegate(self.clients[who], FILE, (access, self.wish), 1, self.now);
+        let got = self.state.delegate(self.clients[who], FILE, (access, self.want), 1, self.now);
         let others = || self.peers.iter().enumerate().filter(|(i, _)| *i != who).map(|(_, peer)| peer);
-        let data = self.wish == Wish::Data;
+        let data = self.want == Want::Data;
         let writes = access == BOTH || data && access == WRITE;
-        let power = if writes { Power::Write } else { Power::Read };
+        let kind = if writes { DelegationKind::Write } else { DelegationKind::Read };
         let fits = match access {
             _ if writes => others().all(|p| p.open.is_none() && p.held.is_none()),
             READ => others().all(|p| {
-                p.open.is_none_or(|(a, _)| a & WRITE == 0) && p.held.is_none_or(|(power, _)| power == Power::Read)
+                p.open.is_none_or(|(a, _)| a & WRITE == 0)
+                    && p.held.is_none_or(|(kind, _)| kind == DelegationKind::Read)
             }),
             _ => false,
         };
         let recalled = self.peers[who].recalled;
         match self.peers[who].held {
-            None if fits => self.peers[who].held = Some((power, got.unwrap().0)),
+            None if fits => self.peers[who].held = Some((kind, got.unwrap().0)),
             // A write delegation replaces a held read delegation. Otherwise the client receives the delegation that it
             // already holds.
-            Some((Power::Read, before)) if data && fits && !recalled && power == Power::Write => {
+            Some((DelegationKind::Read, before)) if data && fits && !recalled && kind == DelegationKind::Write => {
                 let after = got.unwrap().0;
                 assert_ne!(after, before);
-                self.peers[who].held = Some((power, after));
+                self.peers[who].held = Some((kind, after));
             }
             Some(held) if data && fits && !recalled => assert_eq!(got, Ok((held.1, held.0))),
             _ => assert!(got.is_err()),
@@ -435,12 +454,12 @@ impl World {
                 self.state.close(self.clients[who], FILE, &stateid).unwrap();
             }
             Call::Return(who) => {
-                let Some((power, stateid)) = self.peers[who].held.take() else { return };
+                let Some((kind, stateid)) = self.peers[who].held.take() else { return };
                 self.peers[who].recalled = false;
-                assert_eq!(self.state.return_delegation(self.clients[who], FILE, &stateid), Ok(power));
+                assert_eq!(self.state.return_delegation(self.clients[who], FILE, &stateid), Ok(kind));
             }
             Call::Change(who) => {
-                self.make_way(who, Use::Change);
+                self.make_way(who, Use::Write);
             }
             Call::TimeOut => {
                 self.now = self.now.after(LEASE);
@@ -473,15 +492,17 @@ impl World {
         for (i, peer) in self.peers.iter().enumerate() {
             let others: Vec<_> = (0..3).filter(|j| *j != i).map(|j| &self.peers[j]).collect();
             match peer.held {
-                Some((Power::Write, _)) => assert!(others.iter().all(|p| p.open.is_none() && p.held.is_none())),
-                Some((Power::Read, _)) => {
+                Some((DelegationKind::Write, _)) => {
+                    assert!(others.iter().all(|p| p.open.is_none() && p.held.is_none()))
+                }
+                Some((DelegationKind::Read, _)) => {
                     assert!(others.iter().all(|p| p.open.is_none_or(|(access, _)| access & WRITE == 0)));
                 }
-                Some((Power::Names, _)) => unreachable!("none is asked for with an open"),
+                Some((DelegationKind::Names, _)) => unreachable!("none is asked for with an open"),
                 None => {}
             }
-            if let Some((power, stateid)) = peer.held {
-                assert_eq!(self.state.find_delegation(self.clients[i], FILE, &stateid), Ok(power));
+            if let Some((kind, stateid)) = peer.held {
+                assert_eq!(self.state.find_delegation(self.clients[i], FILE, &stateid), Ok(kind));
             }
             if let Some(stateid) = peer.revoked {
                 assert_eq!(self.state.test_stateid(self.clients[i], &stateid), NFS4ERR_DELEG_REVOKED);
@@ -490,9 +511,9 @@ impl World {
     }
 }
 
-fn world(wish: Wish) -> World {
+fn world(want: Want) -> World {
     let (state, clients) = clients();
-    World { wish, state, clients: clients.map(|(client, _)| client), peers: Default::default(), now: at(0) }
+    World { want, state, clients: clients.map(|(client, _)| client), peers: Default::default(), now: at(0) }
 }
 
 #[test]
@@ -502,8 +523,8 @@ fn two_clients_match_the_model_in_every_short_history() {
         calls.extend([READ, WRITE, BOTH].map(|access| Call::Open(who, access)));
         calls.extend([Call::Close(who), Call::Return(who), Call::Change(who), Call::Free(who)]);
     }
-    for wish in [Wish::Any, Wish::Data] {
-        walk(&world(wish), &calls, 4, World::apply);
+    for want in [Want::Any, Want::Data] {
+        walk(&world(want), &calls, 4, World::apply);
     }
 }
 
@@ -514,7 +535,7 @@ fn three_clients_match_the_model_in_every_short_history() {
         calls.extend([READ, BOTH].map(|access| Call::Open(who, access)));
         calls.extend([Call::Close(who), Call::Return(who)]);
     }
-    for wish in [Wish::Any, Wish::Data] {
-        walk(&world(wish), &calls, 4, World::apply);
+    for want in [Want::Any, Want::Data] {
+        walk(&world(want), &calls, 4, World::apply);
     }
 }

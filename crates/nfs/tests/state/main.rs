@@ -3,11 +3,11 @@
 //! Most files compare the state tables with a simple model of the RFC, in every short history (a sequence of calls).
 
 mod clients;
-mod crowds;
 mod delegations;
 mod grace_period;
 mod helpers;
 mod layouts;
+mod limits;
 mod locks;
 mod names;
 mod opens;

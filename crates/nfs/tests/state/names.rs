@@ -5,7 +5,7 @@ use crate::helpers::*;
 use bytes::Bytes;
 use nfs::fs::ClientRecord;
 use nfs::name_delegations::RELIED_ON;
-use nfs::state::delegations::{DelegationRecall, NotGiven, Power, Use, Wish};
+use nfs::state::delegations::{DelegationKind, DelegationRecall, Use, Want, WhyNoDelegation};
 use nfs::state::{ClientId, Config, Effect, State};
 use std::time::Duration;
 use types::{FileId, Timestamp, limits};
@@ -24,16 +24,16 @@ const COOLING: Duration = Duration::from_secs(60);
 fn none_is_granted_without_a_backchannel_or_to_a_holder() {
     let (mut state, [(a, session), (b, _)]) = clients();
     state.connection_lost(CONNECTION);
-    assert_eq!(state.delegate_names(a, DIR, at(1)), Err(NotGiven::Resource), "no backchannel");
+    assert_eq!(state.delegate_names(a, DIR, at(1)), Err(WhyNoDelegation::Resource), "no backchannel");
     let bind = BIND_CONN_TO_SESSION4args {
         bctsa_sessid: session,
         bctsa_dir: CDFC4_FORE_OR_BOTH,
         bctsa_use_conn_in_rdma_mode: false,
     };
     state.bind_conn_to_session(&bind, CONNECTION).unwrap();
-    assert_eq!(state.delegate_names(b, DIR, at(1)), Err(NotGiven::Resource), "that of another is not its own");
+    assert_eq!(state.delegate_names(b, DIR, at(1)), Err(WhyNoDelegation::Resource), "that of another is not its own");
     let stateid = state.delegate_names(a, DIR, at(1)).unwrap();
-    assert_eq!(state.delegate_names(a, DIR, at(1)), Err(NotGiven::Resource), "it has one");
+    assert_eq!(state.delegate_names(a, DIR, at(1)), Err(WhyNoDelegation::Resource), "it has one");
     state.delegate_names(a, OTHER, at(1)).unwrap();
     state.return_delegation(a, DIR, &stateid).unwrap();
     state.delegate_names(a, DIR, at(1)).unwrap();
@@ -46,7 +46,7 @@ fn none_is_granted_in_grace_or_before_reclaim_complete() {
     let mut state = State::new(Config::new(8, ROLES, LEASE), records, at(0));
     let (a, session) = connect(&mut state, "a", at(0));
     state.reclaim_complete(a, false).unwrap();
-    assert_eq!(state.delegate_names(a, DIR, at(1)), Err(NotGiven::Resource), "names may be reclaimed by others");
+    assert_eq!(state.delegate_names(a, DIR, at(1)), Err(WhyNoDelegation::Resource), "names may be reclaimed by others");
     // The grace period ends by timeout, without the client `late`.
     renew_lease(&mut state, session, 1, at(100));
     state.expire(at(100));
@@ -56,11 +56,15 @@ fn none_is_granted_in_grace_or_before_reclaim_complete() {
     });
     let late = late.unwrap();
     assert_eq!(late, [Bytes::from_static(b"late")]);
-    assert_eq!(state.delegate_names(a, DIR, at(100)), Err(NotGiven::Resource), "its record is still on the disk");
+    assert_eq!(
+        state.delegate_names(a, DIR, at(100)),
+        Err(WhyNoDelegation::Resource),
+        "its record is still on the disk"
+    );
     state.grace_over(&late);
     state.delegate_names(a, DIR, at(100)).unwrap();
     let (new, _) = connect(&mut state, "new", at(100));
-    assert_eq!(state.delegate_names(new, DIR, at(100)), Err(NotGiven::Resource), "it may be about to reclaim");
+    assert_eq!(state.delegate_names(new, DIR, at(100)), Err(WhyNoDelegation::Resource), "it may be about to reclaim");
     state.reclaim_complete(new, false).unwrap();
     state.delegate_names(new, DIR, at(100)).unwrap();
 }
@@ -72,7 +76,7 @@ fn none_is_granted_during_a_change() {
     state.freeze_delegations(DIR);
     state.delegate_names(a, OTHER, at(1)).unwrap();
     for _ in 0..2 {
-        assert_eq!(state.delegate_names(a, DIR, at(1)), Err(NotGiven::Contention));
+        assert_eq!(state.delegate_names(a, DIR, at(1)), Err(WhyNoDelegation::Contention));
         state.thaw_delegations(DIR);
     }
     state.delegate_names(a, DIR, at(1)).unwrap();
@@ -82,10 +86,10 @@ fn none_is_granted_during_a_change() {
 fn none_is_granted_for_a_minute_after_a_recall() {
     let (mut state, [(a, _), (b, _), (c, _)]) = clients();
     state.delegate_names(a, DIR, at(1)).unwrap();
-    let recall = state.recall_delegations(DIR, Use::Change, Some(b), at(2)).remove(0);
+    let recall = state.recall_delegations(DIR, Use::Write, Some(b), at(2)).remove(0);
     state.return_delegation(a, DIR, &recall.stateid).unwrap();
     for client in [a, b, c] {
-        assert_eq!(state.delegate_names(client, DIR, at(61)), Err(NotGiven::Contention));
+        assert_eq!(state.delegate_names(client, DIR, at(61)), Err(WhyNoDelegation::Contention));
         state.delegate_names(client, OTHER, at(61)).unwrap();
     }
     for client in [a, b, c] {
@@ -101,7 +105,7 @@ fn the_number_of_delegations_of_a_client_is_limited() {
     for dir in 1..share {
         state.delegate_names(a, FileId(100 + dir), at(1)).unwrap();
     }
-    assert_eq!(state.delegate_names(a, DIR, at(1)), Err(NotGiven::Resource));
+    assert_eq!(state.delegate_names(a, DIR, at(1)), Err(WhyNoDelegation::Resource));
     state.delegate_names(b, DIR, at(1)).unwrap();
     state.return_delegation(a, FileId(100), &first).unwrap();
     state.delegate_names(a, DIR, at(1)).unwrap();
@@ -112,19 +116,19 @@ fn several_clients_may_hold_one_directory_without_opening_it() {
     let (mut state, [(a, _), (b, _)]) = clients();
     let (of_a, of_b) = (state.delegate_names(a, DIR, at(1)).unwrap(), state.delegate_names(b, DIR, at(1)).unwrap());
     assert!(!state.is_open(DIR) && !state.may_write(a, DIR));
-    assert!(!state.is_delegated(DIR, Use::Look, None), "who only looks is in nobody's way");
-    assert!(state.is_delegated(DIR, Use::Change, Some(a)) && state.is_delegated(DIR, Use::Change, Some(b)));
+    assert!(!state.is_delegated(DIR, Use::Read, None), "who only looks is in nobody's way");
+    assert!(state.is_delegated(DIR, Use::Write, Some(a)) && state.is_delegated(DIR, Use::Write, Some(b)));
     assert!(state.delegated_writer(DIR, a).is_none(), "its attributes are known here");
-    assert_eq!(state.find_delegation(a, DIR, &of_a), Ok(Power::Names));
+    assert_eq!(state.find_delegation(a, DIR, &of_a), Ok(DelegationKind::Names));
     assert_eq!(state.test_stateid(a, &of_a), NFS4_OK);
     assert_eq!(state.free_stateid(a, &of_a), Err(NFS4ERR_LOCKS_HELD));
     assert_eq!(state.return_delegation(b, DIR, &of_a), Err(NFS4ERR_BAD_STATEID));
     assert_eq!(state.return_delegation(a, OTHER, &of_a), Err(NFS4ERR_BAD_STATEID));
     assert_eq!(state.destroy_clientid(a, ALICE), Err(NFS4ERR_CLIENTID_BUSY));
     assert!(state.take_effects().is_empty());
-    assert_eq!(state.return_delegation(a, DIR, &of_a), Ok(Power::Names));
+    assert_eq!(state.return_delegation(a, DIR, &of_a), Ok(DelegationKind::Names));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
-    assert!(!state.is_delegated(DIR, Use::Change, Some(b)), "its own stands in nobody's way but others'");
+    assert!(!state.is_delegated(DIR, Use::Write, Some(b)), "its own stands in nobody's way but others'");
     state.return_delegation(b, DIR, &of_b).unwrap();
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)], "it was never open");
     assert_eq!(state.counts().delegations, 0);
@@ -138,9 +142,9 @@ fn a_change_revokes_the_delegation_of_a_lapsed_client_at_once() {
     state.expire(at(91));
     assert_eq!(state.take_effects(), [Effect::Lapse { client: a, owner: Bytes::from_static(b"a") }]);
     state.lapsed(a);
-    assert!(state.is_delegated(DIR, Use::Change, Some(b)), "nobody wants to change it");
-    assert!(state.recall_delegations(DIR, Use::Change, Some(b), at(92)).is_empty());
-    assert!(!state.is_delegated(DIR, Use::Change, Some(b)));
+    assert!(state.is_delegated(DIR, Use::Write, Some(b)), "nobody wants to change it");
+    assert!(state.recall_delegations(DIR, Use::Write, Some(b), at(92)).is_empty());
+    assert!(!state.is_delegated(DIR, Use::Write, Some(b)));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!((state.counts().clients, state.counts().delegations), (2, 0), "it keeps all else");
     // The lapsed client renews its lease, and the status flags report the revocation.
@@ -160,11 +164,11 @@ fn a_delegation_that_is_not_returned_is_revoked_after_a_lease() {
     for session in [one, two, three] {
         renew_lease(&mut state, session, 1, at(9));
     }
-    let recalls = state.recall_delegations(DIR, Use::Change, Some(b), at(10));
+    let recalls = state.recall_delegations(DIR, Use::Write, Some(b), at(10));
     let recalled = |client, stateid| DelegationRecall { client, file: DIR, stateid };
     assert_eq!(recalls.len(), 2);
     assert!(recalls.contains(&recalled(a, stateid)) && recalls.contains(&recalled(c, back)));
-    assert!(state.recall_delegations(DIR, Use::Change, Some(b), at(11)).is_empty(), "asked already");
+    assert!(state.recall_delegations(DIR, Use::Write, Some(b), at(11)).is_empty(), "asked already");
     state.return_delegation(c, DIR, &back).unwrap();
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     for session in [one, two, three] {
@@ -172,9 +176,9 @@ fn a_delegation_that_is_not_returned_is_revoked_after_a_lease() {
     }
     state.expire(at(99));
     assert!(state.take_effects().is_empty() && state.is_recalled(&recalled(a, stateid)));
-    assert!(state.is_delegated(DIR, Use::Change, Some(b)));
+    assert!(state.is_delegated(DIR, Use::Write, Some(b)));
     state.expire(at(100));
-    assert!(!state.is_delegated(DIR, Use::Change, Some(b)) && !state.is_recalled(&recalled(a, stateid)));
+    assert!(!state.is_delegated(DIR, Use::Write, Some(b)) && !state.is_recalled(&recalled(a, stateid)));
     // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record. The
     // delegation does not count as an open, so there is no last close.
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
@@ -191,11 +195,11 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     renew_lease(&mut state, one, 1, at(10));
     let late = at(10).after(RELIED_ON);
     let in_time = Timestamp { secs: late.secs - 1, nanos: 999_999_999 };
-    let recalls = state.recall_delegations(DIR, Use::Change, Some(b), in_time);
+    let recalls = state.recall_delegations(DIR, Use::Write, Some(b), in_time);
     assert_eq!(recalls, [DelegationRecall { client: a, file: DIR, stateid }]);
-    assert!(state.is_delegated(DIR, Use::Change, Some(b)), "it may rely on it");
-    assert!(state.recall_delegations(DIR, Use::Change, Some(b), late).is_empty());
-    assert!(!state.is_delegated(DIR, Use::Change, Some(b)) && !state.is_recalled(&recalls[0]));
+    assert!(state.is_delegated(DIR, Use::Write, Some(b)), "it may rely on it");
+    assert!(state.recall_delegations(DIR, Use::Write, Some(b), late).is_empty());
+    assert!(!state.is_delegated(DIR, Use::Write, Some(b)) && !state.is_recalled(&recalls[0]));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     // With the reply to its first request, the silent client learns of the revocation. Only then may it rely on a
     // directory delegation again.
@@ -206,36 +210,36 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     // client returns it.
     let file = FileId(22);
     state.open(a, &Bytes::from_static(b"owner"), file, OPEN4_SHARE_ACCESS_READ, 0).unwrap();
-    state.delegate(a, file, (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, late).unwrap();
-    assert_eq!(state.recall_delegations(file, Use::Change, Some(b), at(80)).len(), 1);
-    assert!(state.is_delegated(file, Use::Change, Some(b)));
+    state.delegate(a, file, (OPEN4_SHARE_ACCESS_READ, Want::Any), 1, late).unwrap();
+    assert_eq!(state.recall_delegations(file, Use::Write, Some(b), at(80)).len(), 1);
+    assert!(state.is_delegated(file, Use::Write, Some(b)));
 }
 
 #[test]
 fn a_removed_directory_drops_all_but_revoked_delegations() {
     let (mut state, [(a, one), (b, two), (c, three)]) = clients();
     let lost = state.delegate_names(a, DIR, at(1)).unwrap();
-    state.recall_delegations(DIR, Use::Change, Some(b), at(1));
+    state.recall_delegations(DIR, Use::Write, Some(b), at(1));
     for session in [one, two, three] {
         renew_lease(&mut state, session, 1, at(91));
     }
     state.expire(at(91));
     let held = [b, c].map(|client| (client, state.delegate_names(client, DIR, at(91)).unwrap()));
     let kept = state.delegate_names(b, OTHER, at(91)).unwrap();
-    let recall = state.recall_delegations(DIR, Use::Change, Some(b), at(92)).remove(0);
+    let recall = state.recall_delegations(DIR, Use::Write, Some(b), at(92)).remove(0);
     state.take_effects();
     state.forget_names(DIR);
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR), Effect::DelegationGone(DIR)]);
-    assert!(!state.is_recalled(&recall) && !state.is_delegated(DIR, Use::Change, None));
+    assert!(!state.is_recalled(&recall) && !state.is_delegated(DIR, Use::Write, None));
     for (client, stateid) in held {
         assert_eq!(state.return_delegation(client, DIR, &stateid), Err(NFS4ERR_BAD_STATEID));
     }
     assert_eq!(state.test_stateid(a, &lost), NFS4ERR_DELEG_REVOKED);
-    assert_eq!(state.find_delegation(b, OTHER, &kept), Ok(Power::Names));
+    assert_eq!(state.find_delegation(b, OTHER, &kept), Ok(DelegationKind::Names));
     assert_eq!((state.counts().delegations, state.counts().recalls), (1, 0));
     // `forget_names` drops directory delegations only, not delegations of files.
     state.open(b, &Bytes::from_static(b"owner"), FileId(22), OPEN4_SHARE_ACCESS_READ, 0).unwrap();
-    state.delegate(b, FileId(22), (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, at(92)).unwrap();
+    state.delegate(b, FileId(22), (OPEN4_SHARE_ACCESS_READ, Want::Any), 1, at(92)).unwrap();
     state.forget_names(FileId(22));
     assert_eq!(state.counts().delegations, 2);
 }
@@ -317,8 +321,8 @@ impl World {
         let contended = self.peers.iter().any(|p| p.changing || p.recalled) || self.now < self.cools;
         let peer = &mut self.peers[who];
         match (peer.held.is_some(), contended) {
-            (true, _) => assert_eq!(got, Err(NotGiven::Resource)),
-            (false, true) => assert_eq!(got, Err(NotGiven::Contention)),
+            (true, _) => assert_eq!(got, Err(WhyNoDelegation::Resource)),
+            (false, true) => assert_eq!(got, Err(WhyNoDelegation::Contention)),
             (false, false) => peer.held = Some(got.unwrap()),
         }
     }
@@ -330,7 +334,7 @@ impl World {
         let client = self.peers[who].client;
         self.state.freeze_delegations(DIR);
         let others: Vec<_> = (0..3).filter(|i| *i != who && self.peers[*i].held.is_some()).collect();
-        assert_eq!(self.state.is_delegated(DIR, Use::Change, Some(client)), !others.is_empty());
+        assert_eq!(self.state.is_delegated(DIR, Use::Write, Some(client)), !others.is_empty());
         let mut expected = Vec::new();
         let mut waits = false;
         for other in others {
@@ -344,13 +348,13 @@ impl World {
                 expected.push(DelegationRecall { client: peer.client, file: DIR, stateid: peer.held.unwrap() });
             }
         }
-        let recalls = self.state.recall_delegations(DIR, Use::Change, Some(client), self.now);
+        let recalls = self.state.recall_delegations(DIR, Use::Write, Some(client), self.now);
         assert_eq!(recalls.len(), expected.len());
         assert!(expected.iter().all(|recall| recalls.contains(recall) && self.state.is_recalled(recall)));
         if !recalls.is_empty() {
             self.cools = self.now.after(COOLING);
         }
-        assert_eq!(self.state.is_delegated(DIR, Use::Change, Some(client)), waits);
+        assert_eq!(self.state.is_delegated(DIR, Use::Write, Some(client)), waits);
         if waits {
             self.state.thaw_delegations(DIR);
         }
@@ -381,7 +385,7 @@ impl World {
             Call::Return(who) => {
                 let peer = &mut self.peers[who];
                 if let Some(stateid) = peer.held.take() {
-                    assert_eq!(self.state.return_delegation(peer.client, DIR, &stateid), Ok(Power::Names));
+                    assert_eq!(self.state.return_delegation(peer.client, DIR, &stateid), Ok(DelegationKind::Names));
                     peer.recalled = false;
                     self.gone = 1;
                 }
@@ -414,14 +418,14 @@ impl World {
         for (who, peer) in self.peers.iter().enumerate() {
             let client = peer.client;
             if let Some(stateid) = peer.held {
-                assert_eq!(self.state.find_delegation(client, DIR, &stateid), Ok(Power::Names));
+                assert_eq!(self.state.find_delegation(client, DIR, &stateid), Ok(DelegationKind::Names));
             }
             for stateid in &peer.revoked {
                 assert_eq!(self.state.test_stateid(client, stateid), NFS4ERR_DELEG_REVOKED);
             }
             // The invariant: while a client changes the directory, no other client holds a delegation of it.
             if peer.changing {
-                assert!(!self.state.is_delegated(DIR, Use::Change, Some(client)));
+                assert!(!self.state.is_delegated(DIR, Use::Write, Some(client)));
                 assert!(self.peers.iter().enumerate().all(|(i, other)| i == who || other.held.is_none()));
             }
         }

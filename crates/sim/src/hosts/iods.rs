@@ -19,7 +19,7 @@ use wire::rpc::record::{Mark, Progress};
 
 /// Errors and delays of an iod's disk, which the simulator injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DiskTrouble {
+pub struct DiskFaults {
     /// Percentage of disk operations that fail.
     pub failing_percent: u64,
     /// Maximum delay of a request in milliseconds.
@@ -42,7 +42,7 @@ pub struct IodHost {
 #[derive(Debug)]
 struct Shared {
     rng: Mutex<Rng>,
-    trouble: Mutex<DiskTrouble>,
+    faults: Mutex<DiskFaults>,
     dying: Mutex<bool>,
     /// Whether the simulator let disk operations fail at any time after the start of the iod process.
     erred: Mutex<bool>,
@@ -53,8 +53,8 @@ impl Shared {
         act(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn trouble(&self) -> DiskTrouble {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    fn faults(&self) -> DiskFaults {
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,7 +65,7 @@ impl IodHost {
         disk.power_cut(&mut |_| 1);
         let shared = Arc::new(Shared {
             rng: Mutex::new(rng),
-            trouble: Mutex::default(),
+            faults: Mutex::default(),
             dying: Mutex::default(),
             erred: Mutex::default(),
         });
@@ -119,23 +119,23 @@ impl IodHost {
 
     /// Sets the errors and delays of the disk from now on. Returns whether the simulator let disk operations fail at
     /// any time after the start of the iod process.
-    pub fn trouble(&self, trouble: DiskTrouble) -> bool {
+    pub fn set_faults(&self, faults: DiskFaults) -> bool {
         let before = {
-            let mut now = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *now, trouble)
+            let mut now = self.shared.faults.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *now, faults)
         };
         let had_errors = {
             let mut erred = self.shared.erred.lock().unwrap_or_else(PoisonError::into_inner);
             *erred |= before.failing_percent > 0;
             *erred
         };
-        if trouble.failing_percent == 0 {
+        if faults.failing_percent == 0 {
             self.disk.heal();
             return had_errors;
         }
         let shared = self.shared.clone();
         self.disk.inject(move |operation, _| {
-            let fails = shared.rng(|rng| rng.percent(trouble.failing_percent));
+            let fails = shared.rng(|rng| rng.percent(faults.failing_percent));
             let io = rustix::io::Errno::IO.raw_os_error();
             (fails && operation != Operation::Open).then(|| std::io::Error::from_raw_os_error(io))
         });
@@ -147,7 +147,7 @@ impl IodHost {
         if self.is_up() {
             return Ok(());
         }
-        *self.shared.erred.lock().unwrap_or_else(PoisonError::into_inner) = self.shared.trouble().failing_percent > 0;
+        *self.shared.erred.lock().unwrap_or_else(PoisonError::into_inner) = self.shared.faults().failing_percent > 0;
         let group = Group::new(self.host);
         let store = Store::open_on(Arc::new(self.disk.clone())).map_err(|e| e.to_string())?;
         if store.fsid() != self.fsid {
@@ -167,7 +167,7 @@ impl IodHost {
             trace::say(format!("{} dies: {death:?}", name(self.host)));
             match death {
                 Death::Killed => self.net.process_died(self.host),
-                Death::PowerCut => self.net.lights_out(self.host),
+                Death::PowerCut => self.net.power_off(self.host),
             }
             group.kill();
         }
@@ -188,7 +188,7 @@ async fn accept(port: Arc<dyn Port>, daemon: Arc<Daemon>, shared: Arc<Shared>, g
 async fn serve(pipe: Arc<dyn Pipe>, mut peer: Peer, shared: Arc<Shared>) {
     let mut inbox = BytesMut::new();
     while let Some(record) = receive(&*pipe, &mut inbox).await {
-        let slow = shared.trouble().slow_ms;
+        let slow = shared.faults().slow_ms;
         let pause = shared.rng(|rng| rng.between(0, slow));
         if pause > 0 {
             tokio::time::sleep(Duration::from_millis(pause)).await;

@@ -132,7 +132,7 @@ impl MgrHost {
     pub fn die(&mut self, death: Death) {
         let Some((group, slot)) = self.process.take() else {
             if death == Death::PowerCut {
-                self.disk.lights_out();
+                self.disk.power_off();
             }
             return;
         };
@@ -143,8 +143,8 @@ impl MgrHost {
                 self.disk.process_died();
             }
             Death::PowerCut => {
-                self.net.lights_out(MGR);
-                self.disk.lights_out();
+                self.net.power_off(MGR);
+                self.disk.power_off();
             }
         }
         group.kill();
@@ -236,8 +236,8 @@ pub(crate) async fn step(
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         let step = stepper.step(trace::elapsed());
-        trace::event(&[21, matches!(step, Step::Window(_)).into()], || format!("mgr store: {step:?}"));
-        if namespace.standing().broken.is_some() {
+        trace::event(&[21, matches!(step, Step::CommitGroup(_)).into()], || format!("mgr store: {step:?}"));
+        if namespace.status().broken.is_some() {
             return;
         }
     }

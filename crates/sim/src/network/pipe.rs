@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep};
 
 /// How a connection ends when one of its hosts or processes has died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
+pub(super) enum ConnectionEnd {
     /// The other end receives all bytes that were sent earlier, and then the end of the stream.
     Closed,
     /// The other end receives a reset immediately.
@@ -98,18 +98,18 @@ impl Connection {
         self.wake();
     }
 
-    /// Ends the connection at the end on `host`. `fate` determines what the other end receives.
-    pub(super) fn end_of(&self, host: Host, fate: Fate) {
+    /// Ends the connection at the end on `host`. `how` determines what the other end receives.
+    pub(super) fn end_of(&self, host: Host, how: ConnectionEnd) {
         let end = usize::from(self.hosts[1] == host);
-        match fate {
-            Fate::Reset => return self.reset(),
-            Fate::Closed => {
+        match how {
+            ConnectionEnd::Reset => return self.reset(),
+            ConnectionEnd::Closed => {
                 let mut state = self.state();
                 let last = state.ways[end].latest.unwrap_or_else(Instant::now);
                 state.ways[end].ended.get_or_insert(last.max(Instant::now()));
                 state.ways[1 - end].refused = true;
             }
-            Fate::Forgotten => {
+            ConnectionEnd::Forgotten => {
                 let mut state = self.state();
                 state.forgotten[end] = true;
                 if state.repeats[1 - end] {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 /// The accept queue of a port: connections that the server has not accepted yet.
 #[derive(Debug, Default)]
-pub(super) struct Gate(Mutex<Inner>);
+pub(super) struct AcceptQueue(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -17,7 +17,7 @@ struct Inner {
     waker: Option<Waker>,
 }
 
-impl Gate {
+impl AcceptQueue {
     pub(super) fn arrive(&self, peer: Arc<dyn Pipe>) {
         let waker = {
             let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,12 +35,12 @@ impl Gate {
 pub(super) struct Listening {
     pub(super) net: Net,
     pub(super) at: (Host, u16),
-    pub(super) gate: Arc<Gate>,
+    pub(super) queue: Arc<AcceptQueue>,
 }
 
 impl Port for Listening {
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Arc<dyn Pipe>>> {
-        let mut inner = self.gate.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.queue.0.lock().unwrap_or_else(PoisonError::into_inner);
         match inner.arrived.pop_front() {
             Some(peer) => Poll::Ready(Ok(peer)),
             None => {
@@ -54,8 +54,8 @@ impl Port for Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         let mut state = self.net.state();
-        if state.gates.get(&self.at).is_some_and(|gate| Arc::ptr_eq(gate, &self.gate)) {
-            state.gates.remove(&self.at);
+        if state.ports.get(&self.at).is_some_and(|queue| Arc::ptr_eq(queue, &self.queue)) {
+            state.ports.remove(&self.at);
         }
     }
 }

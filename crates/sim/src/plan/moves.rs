@@ -38,9 +38,9 @@ impl Plan {
         for round in 0..5 {
             let at = 100 + round * 200 + rng.between(0, 50);
             self.add_move(at, rng);
-            let dark = at + rng.between(10, 100);
+            let power_cut = at + rng.between(10, 100);
             let down_ms = rng.between(10, 60);
-            self.faults.extend((0..self.iods).map(|iod| (dark, Fault::Iod { iod, power: true, down_ms })));
+            self.faults.extend((0..self.iods).map(|iod| (power_cut, Fault::Iod { iod, power: true, down_ms })));
         }
         self.quiet_ms = 2500;
     }

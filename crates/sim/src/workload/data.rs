@@ -13,14 +13,14 @@ const LONGEST: u64 = 48 << 10;
 
 impl Process {
     pub(super) fn new_handle(&self) -> HandleId {
-        let mut book = self.world.book();
-        book.next_handle += 1;
-        book.next_handle
+        let mut history = self.world.history();
+        history.next_handle += 1;
+        history.next_handle
     }
 
     /// Adds an open file to the process. If the process has too many open files, closes the oldest.
     pub(super) async fn keep(&mut self, handle: Handle) {
-        self.world.book().done += 1;
+        self.world.history().done += 1;
         self.open.push(handle);
         if self.open.len() > OPEN_MAX {
             let oldest = self.open.remove(0);
@@ -59,12 +59,12 @@ impl Process {
         let Some(at) = self.some_open().filter(|at| self.open[*at].writable) else { return };
         let (offset, len) = (self.offset(), self.length());
         let Handle { file, id, handle, .. } = &self.open[at];
-        let change = self.world.book().model.write(*id, self.client, *handle, offset, len);
+        let change = self.world.history().model.write(*id, self.client, *handle, offset, len);
         trace::say(format!("{} writes {change}: file {}, {len} at {offset}", crate::hosts::name(self.client), id.0));
         let written = file.write_at(offset, payload(change, offset, len)).await;
-        self.world.note(|book| {
-            book.model.returned(*id, change, written.is_ok());
-            book.done += 1;
+        self.world.note(|history| {
+            history.model.returned(*id, change, written.is_ok());
+            history.done += 1;
         });
         if let Err(error) = written {
             self.failed(at, "write", &error).await;
@@ -74,7 +74,7 @@ impl Process {
     pub(super) async fn read(&mut self) {
         let Some(at) = self.some_open() else { return };
         let (offset, len) = (self.offset(), self.length());
-        let reader = self.open[at].reader(self.client, self.world.book().model.tick());
+        let reader = self.open[at].reader(self.client, self.world.history().model.tick());
         let Handle { file, id, .. } = &self.open[at];
         let got = file.read_at(offset, len as usize).await;
         match got {
@@ -87,9 +87,9 @@ impl Process {
                     bytes.len(),
                     trace::digest(&bytes)
                 ));
-                let mut book = self.world.book();
-                book.done += 1;
-                book.model.check_read(*id, reader, offset, len, &bytes);
+                let mut history = self.world.history();
+                history.done += 1;
+                history.model.check_read(*id, reader, offset, len, &bytes);
             }
             Err(error) => self.failed(at, "read", &error).await,
         }
@@ -97,10 +97,10 @@ impl Process {
 
     pub(super) async fn measure(&mut self) {
         let Some(at) = self.some_open() else { return };
-        let reader = self.open[at].reader(self.client, self.world.book().model.tick());
+        let reader = self.open[at].reader(self.client, self.world.history().model.tick());
         let Handle { file, id, .. } = &self.open[at];
         match file.refresh().await {
-            Ok(attrs) => self.world.book().model.check_size(*id, reader, attrs.size),
+            Ok(attrs) => self.world.history().model.check_size(*id, reader, attrs.size),
             Err(error) => self.failed(at, "asking for the size", &error).await,
         }
     }
@@ -108,13 +108,13 @@ impl Process {
     pub(super) async fn fsync(&mut self) {
         let Some(at) = self.some_open() else { return };
         let Handle { file, id, handle, made, .. } = &self.open[at];
-        let began = self.world.book().model.tick();
+        let began = self.world.history().model.tick();
         let synced = file.fsync().await;
         trace::say(format!("{} syncs file {}: {}", crate::hosts::name(self.client), id.0, synced.is_ok()));
-        self.world.note(|book| {
-            book.model.synced(*id, self.client, *handle, began, synced.is_ok());
-            book.kept(made.filter(|_| synced.is_ok()));
-            book.done += 1;
+        self.world.note(|history| {
+            history.model.synced(*id, self.client, *handle, began, synced.is_ok());
+            history.kept(made.filter(|_| synced.is_ok()));
+            history.done += 1;
         });
         if let Err(error) = synced {
             self.failed(at, "fsync", &error).await;
@@ -125,13 +125,13 @@ impl Process {
         let Some(at) = self.some_open().filter(|at| self.open[*at].writable) else { return };
         let size = if self.rng.percent(30) { 0 } else { self.offset() };
         let Handle { file, id, handle, .. } = &self.open[at];
-        let change = self.world.book().model.cut(*id, self.client, *handle, size);
+        let change = self.world.history().model.cut(*id, self.client, *handle, size);
         trace::say(format!("{} cuts {change}: file {} to {size}", crate::hosts::name(self.client), id.0));
         let cut = file.set_len(size).await;
         trace::say(format!("{} has cut {change}: {}", crate::hosts::name(self.client), cut.is_ok()));
-        self.world.note(|book| {
-            book.model.returned(*id, change, cut.is_ok());
-            book.done += 1;
+        self.world.note(|history| {
+            history.model.returned(*id, change, cut.is_ok());
+            history.done += 1;
         });
         if let Err(error) = cut {
             self.failed(at, "set_len", &error).await;
@@ -142,14 +142,14 @@ impl Process {
         let Some(at) = self.some_open().filter(|at| self.open[*at].writable) else { return };
         let range = ByteRange { offset: self.offset(), len: self.length() };
         let Handle { file, id, handle, .. } = &self.open[at];
-        let change = self.world.book().model.grow(*id, self.client, *handle, range.end());
+        let change = self.world.history().model.grow(*id, self.client, *handle, range.end());
         let (client, offset, len) = (crate::hosts::name(self.client), range.offset, range.len);
         trace::say(format!("{client} allocates {change}: file {}, {len} at {offset}", id.0));
         let allocated = file.allocate(range).await;
         trace::say(format!("{client} has allocated {change}: {}", allocated.is_ok()));
-        self.world.note(|book| {
-            book.model.returned(*id, change, allocated.is_ok());
-            book.done += 1;
+        self.world.note(|history| {
+            history.model.returned(*id, change, allocated.is_ok());
+            history.done += 1;
         });
         if let Err(error) = allocated {
             self.failed(at, "allocate", &error).await;
@@ -173,26 +173,26 @@ impl Process {
                 Ok(granted) => {
                     trace::say(format!("{} locks file {}: {granted}", crate::hosts::name(client), id.0));
                     let plan = self.world.plan.clone();
-                    self.open[at].locked = self.world.note(|book| {
-                        book.done += 1;
+                    self.open[at].locked = self.world.note(|history| {
+                        history.done += 1;
                         granted
-                            .then(|| book.lock(&plan, id, Holder { client, owner, handle }))
-                            .map(|()| book.model.tick())
+                            .then(|| history.lock(&plan, id, Holder { client, owner, handle }))
+                            .map(|()| history.model.tick())
                     });
                 }
                 Err(error) => self.failed(at, "lock", &error).await,
             }
             return;
         }
-        let began = self.world.note(|book| {
-            book.unlock(id, client, owner);
-            book.model.tick()
+        let began = self.world.note(|history| {
+            history.unlock(id, client, owner);
+            history.model.tick()
         });
         let unlocked = file.unlock(owner, ByteRange::ALL).await;
         trace::say(format!("{} unlocks file {}: {}", crate::hosts::name(client), id.0, unlocked.is_ok()));
-        self.world.note(|book| {
-            book.done += 1;
-            book.model.synced(id, client, handle, began, unlocked.is_ok());
+        self.world.note(|history| {
+            history.done += 1;
+            history.model.synced(id, client, handle, began, unlocked.is_ok());
         });
         self.open.iter_mut().filter(|open| open.id == id).for_each(|open| open.locked = None);
         if let Err(error) = unlocked {
@@ -202,16 +202,16 @@ impl Process {
 
     pub(super) async fn close(&mut self, handle: Handle) {
         let Handle { file, id, handle, made, .. } = handle;
-        let began = self.world.note(|book| {
-            book.close(id, handle);
-            book.model.tick()
+        let began = self.world.note(|history| {
+            history.close(id, handle);
+            history.model.tick()
         });
         let closed = if handle % 2 == 0 { file.close().await } else { file.leave().await };
         trace::say(format!("{} closes file {}: {}", crate::hosts::name(self.client), id.0, closed.is_ok()));
-        self.world.note(|book| {
-            book.model.synced(id, self.client, handle, began, closed.is_ok());
-            book.kept(made.filter(|_| closed.is_ok()));
-            book.done += 1;
+        self.world.note(|history| {
+            history.model.synced(id, self.client, handle, began, closed.is_ok());
+            history.kept(made.filter(|_| closed.is_ok()));
+            history.done += 1;
         });
         if let Err(error) = closed {
             self.tolerate("close", &error);
@@ -223,9 +223,9 @@ impl Process {
     async fn failed(&mut self, at: usize, what: &str, error: &client::Error) {
         self.tolerate(what, error);
         let handle = self.open.remove(at);
-        self.world.note(|book| {
-            let now = book.model.tick();
-            book.model.synced(handle.id, self.client, handle.handle, now, false);
+        self.world.note(|history| {
+            let now = history.model.tick();
+            history.model.synced(handle.id, self.client, handle.handle, now, false);
         });
         self.close(handle).await;
     }

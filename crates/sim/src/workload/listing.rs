@@ -1,7 +1,7 @@
 //! Workload operations on names in directories.
 
 use super::{Handle, Process};
-use crate::names::{Ask, Said};
+use crate::names::{NameReply, NameRequest};
 use client::{CreateOptions, OpenFlags};
 use types::{Renaming, Status};
 
@@ -25,10 +25,10 @@ impl Process {
 
     pub(super) async fn create(&mut self, dir: usize) {
         let (name, exclusive) = (self.file_name(), self.rng.percent(70));
-        let Some(index) = self.ask(dir, Ask::Create { name, exclusive }) else { return };
-        let opened = self.world.book().model.tick();
+        let Some(index) = self.ask(dir, NameRequest::Create { name, exclusive }) else { return };
+        let opened = self.world.history().model.tick();
         let unsynced = self.policies.percent(self.world.plan.unsynced_percent);
-        self.world.book().names[dir][index].unsynced = unsynced;
+        self.world.history().names[dir][index].unsynced = unsynced;
         let options = CreateOptions { exclusive, unsynced, ..CreateOptions::default() };
         let made = self.mount.create(&self.world.dirs[dir], &text(name), options).await;
         match made {
@@ -36,27 +36,27 @@ impl Process {
                 let id = file.node().id;
                 // `is_unsynced` is false if the file already existed: the operation has not created the file, so a
                 // power loss cannot lose it.
-                self.world.book().names[dir][index].unsynced = file.is_unsynced();
-                self.said(dir, index, "create", Ok(Said::Ok(Some(id.0))));
+                self.world.history().names[dir][index].unsynced = file.is_unsynced();
+                self.reply(dir, index, "create", Ok(NameReply::Ok(Some(id.0))));
                 let (handle, made) = (self.new_handle(), Some((dir, index)));
                 self.keep(Handle { file, id, handle, opened, writable: true, locked: None, made }).await;
             }
-            Err(error) => self.said(dir, index, "create", Err(error)),
+            Err(error) => self.reply(dir, index, "create", Err(error)),
         }
     }
 
     pub(super) async fn mkdir(&mut self, dir: usize) {
         let name = self.directory_name();
-        let Some(index) = self.ask(dir, Ask::Mkdir { name }) else { return };
+        let Some(index) = self.ask(dir, NameRequest::Mkdir { name }) else { return };
         let made = self.mount.mkdir(&self.world.dirs[dir], &text(name), 0o755).await;
-        self.said(dir, index, "mkdir", made.map(|(node, _)| Said::Ok(Some(node.id.0))));
+        self.reply(dir, index, "mkdir", made.map(|(node, _)| NameReply::Ok(Some(node.id.0))));
     }
 
     pub(super) async fn remove(&mut self, dir: usize) {
         let name = if self.rng.percent(70) { self.file_name() } else { self.directory_name() };
-        let Some(index) = self.ask(dir, Ask::Remove { name }) else { return };
+        let Some(index) = self.ask(dir, NameRequest::Remove { name }) else { return };
         let removed = self.mount.remove(&self.world.dirs[dir], &text(name)).await;
-        self.said(dir, index, "remove", removed.map(|()| Said::Ok(None)));
+        self.reply(dir, index, "remove", removed.map(|()| NameReply::Ok(None)));
     }
 
     pub(super) async fn rename(&mut self, dir: usize) {
@@ -64,30 +64,30 @@ impl Process {
         let mut name = || if directories { self.directory_name() } else { self.file_name() };
         let (from, to) = (name(), name());
         let how = *self.rng.pick(&[Renaming::Replace, Renaming::Replace, Renaming::NoReplace, Renaming::Exchange]);
-        let Some(index) = self.ask(dir, Ask::Rename { from, to, how }) else { return };
+        let Some(index) = self.ask(dir, NameRequest::Rename { from, to, how }) else { return };
         let node = &self.world.dirs[dir];
         let renamed = self.mount.rename_as((node, &text(from)), (node, &text(to)), how).await;
-        self.said(dir, index, "rename", renamed.map(|()| Said::Ok(None)));
+        self.reply(dir, index, "rename", renamed.map(|()| NameReply::Ok(None)));
     }
 
     pub(super) async fn link(&mut self, dir: usize) {
         let to = self.file_name();
         let Some(node) = self.open.first().map(|handle| handle.file.node()) else { return };
-        let Some(index) = self.ask(dir, Ask::Link { file: node.id.0, to }) else { return };
+        let Some(index) = self.ask(dir, NameRequest::Link { file: node.id.0, to }) else { return };
         let linked = self.mount.link(&node, &self.world.dirs[dir], &text(to)).await;
         let linked = match linked {
             // `Stale` means that the file no longer exists, because another client has removed its last name.
-            Err(error) if error.is(Status::Stale) && !error.is_in_doubt() => Ok(Said::Missing),
-            other => other.map(|_| Said::Ok(None)),
+            Err(error) if error.is(Status::Stale) && !error.is_in_doubt() => Ok(NameReply::Missing),
+            other => other.map(|_| NameReply::Ok(None)),
         };
-        self.said(dir, index, "link", linked);
+        self.reply(dir, index, "link", linked);
     }
 
     pub(super) async fn lookup(&mut self, dir: usize) {
         let name = if self.rng.percent(70) { self.file_name() } else { self.directory_name() };
-        let Some(index) = self.ask(dir, Ask::Lookup { name }) else { return };
+        let Some(index) = self.ask(dir, NameRequest::Lookup { name }) else { return };
         let found = self.mount.lookup(&self.world.dirs[dir], &text(name)).await;
-        self.said(dir, index, "lookup", found.map(|(node, _)| Said::Ok(Some(node.id.0))));
+        self.reply(dir, index, "lookup", found.map(|(node, _)| NameReply::Ok(Some(node.id.0))));
     }
 
     /// Opens one of the permanent files, or a file in the directory by its name.
@@ -96,10 +96,10 @@ impl Process {
             self.rng.pick(&self.world.files.clone()).clone()
         } else {
             let name = self.file_name();
-            let Some(index) = self.ask(dir, Ask::Lookup { name }) else { return };
+            let Some(index) = self.ask(dir, NameRequest::Lookup { name }) else { return };
             let found = self.mount.lookup(&self.world.dirs[dir], &text(name)).await;
             let node = found.as_ref().ok().map(|(node, _)| node.clone());
-            self.said(dir, index, "lookup", found.map(|(node, _)| Said::Ok(Some(node.id.0))));
+            self.reply(dir, index, "lookup", found.map(|(node, _)| NameReply::Ok(Some(node.id.0))));
             let Some(node) = node else { return };
             node
         };
@@ -109,14 +109,14 @@ impl Process {
             _ => OpenFlags::READ_WRITE,
         };
         let handle = self.new_handle();
-        let (opened, cut) = self.world.note(|book| {
-            let cut = flags.truncate.then(|| book.model.cut(node.id, self.client, handle, 0));
-            (book.model.tick(), cut)
+        let (opened, cut) = self.world.note(|history| {
+            let cut = flags.truncate.then(|| history.model.cut(node.id, self.client, handle, 0));
+            (history.model.tick(), cut)
         });
         crate::trace::say(format!("{} opens file {}: {flags:?}", crate::hosts::name(self.client), node.id.0));
         let file = self.mount.open(&node, flags).await;
         if let Some(cut) = cut {
-            self.world.book().model.returned(node.id, cut, file.is_ok());
+            self.world.history().model.returned(node.id, cut, file.is_ok());
         }
         match file {
             Ok(file) => {

@@ -1,13 +1,13 @@
 //! `weir cp`: copies files and trees into, out of and within Weir.
 
-use crate::copy::end::End;
-use crate::copy::entry::{Meta, Spot};
+use crate::copy::entry::{Location, Meta};
 use crate::copy::job::{DirJob, FileJob, Folder, Into};
 use crate::copy::remote::Weir;
-use crate::copy::report::{Report, Talk};
+use crate::copy::report::{OutputMode, Report};
+use crate::copy::side::Side;
 use crate::copy::{Copy, Plan, stat};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::locator::{Bare, Locator, parse};
+use crate::locator::{BareName, Locator, parse};
 use crate::session::{Connect, Mounts, runtime};
 use crate::stop::Stop;
 use client::Target;
@@ -67,28 +67,28 @@ pub struct Args {
 /// Runs `weir cp`.
 pub fn run(args: Args) -> Outcome {
     let base = args.connect.base()?;
-    let read = |name: &OsString| parse(name, Bare::Local, base.as_ref());
+    let read = |name: &OsString| parse(name, BareName::Local, base.as_ref());
     let sources = args.sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let destination = read(&args.destination)?;
     let runtime = runtime()?;
     let (stop, mut mounts) = (runtime.block_on(async { Stop::listen() })?, Mounts::new(&args.connect)?);
-    let mut side = |locator: &Locator| -> Result<End, Failure> {
+    let mut side = |locator: &Locator| -> Result<Side, Failure> {
         Ok(match locator {
-            Locator::Local(_) => End::Local,
+            Locator::Local(_) => Side::Local,
             Locator::Remote(target) => {
                 let mount = runtime.block_on(mounts.get(target))?;
-                End::Weir(Weir::new(mount, runtime.handle().clone(), stop.clone()))
+                Side::Weir(Weir::new(mount, runtime.handle().clone(), stop.clone()))
             }
         })
     };
     let same_system = one_side(&sources, &destination)?;
     let (from, to) = (side(&sources[0])?, side(&destination)?);
-    let talk = match (args.quiet, args.json) {
-        (true, _) => Talk::Quiet,
-        (_, true) => Talk::Json,
-        _ => Talk::Normal,
+    let output = match (args.quiet, args.json) {
+        (true, _) => OutputMode::Quiet,
+        (_, true) => OutputMode::Json,
+        _ => OutputMode::Normal,
     };
-    let report = Report::new("cp", talk);
+    let report = Report::new("cp", output);
     let (mut dirs, mut files) = (Vec::new(), Vec::new());
     let place = Destination::find(&to, &destination, args.no_target_directory)?;
     if args.sources.len() > 1 && !matches!(place, Destination::Inside(_)) {
@@ -144,10 +144,10 @@ enum Destination {
 }
 
 impl Destination {
-    fn find(to: &End, destination: &Locator, as_name: bool) -> Result<Self, Failure> {
-        let folder = |spot| Arc::new(Folder { spot, attrs: None, parent: None });
+    fn find(to: &Side, destination: &Locator, as_name: bool) -> Result<Self, Failure> {
+        let folder = |location| Arc::new(Folder { location, attrs: None, parent: None });
         let (found, parent, name) = match (to, destination) {
-            (End::Weir(weir), Locator::Remote(target)) => {
+            (Side::Weir(weir), Locator::Remote(target)) => {
                 let named = target.parent().zip(target.name());
                 let Some((parent, name)) = named else {
                     let top = folder(weir.resolve(&[], true)?.0);
@@ -156,15 +156,15 @@ impl Destination {
                 (weir.resolve(target.path(), true), weir.resolve(parent.path(), true), name.to_vec())
             }
             (_, Locator::Local(path)) => {
-                let spot = |path: &Path| target_spot(path.as_os_str().as_bytes().to_vec());
+                let location = |path: &Path| target_location(path.as_os_str().as_bytes().to_vec());
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 let Some(name) = path.file_name() else {
-                    let (top, _) = spot(path).map_err(|e| e.about(path.display()))?;
+                    let (top, _) = location(path).map_err(|e| e.about(path.display()))?;
                     return Ok(if as_name { Destination::Root(folder(top)) } else { Destination::Inside(folder(top)) });
                 };
-                (spot(path), spot(parent), name.as_bytes().to_vec())
+                (location(path), location(parent), name.as_bytes().to_vec())
             }
-            (End::Local, Locator::Remote(_)) => {
+            (Side::Local, Locator::Remote(_)) => {
                 return Err(Failure::new("the file belongs to the other side of the copy"));
             }
         };
@@ -174,12 +174,16 @@ impl Destination {
             return Err(failure.clone());
         }
         match found {
-            Ok((spot, meta)) if meta.attrs.kind == FileKind::Directory && !as_name => {
-                Ok(Destination::Inside(folder(spot)))
+            Ok((location, meta)) if meta.attrs.kind == FileKind::Directory && !as_name => {
+                Ok(Destination::Inside(folder(location)))
             }
             _ => match parent {
-                Ok((spot, meta)) if meta.attrs.kind == FileKind::Directory => Ok(Destination::As(folder(spot), name)),
-                Ok((spot, _)) => Err(Failure::new(format!("{}: not a directory", crate::show::path(&spot.path)))),
+                Ok((location, meta)) if meta.attrs.kind == FileKind::Directory => {
+                    Ok(Destination::As(folder(location), name))
+                }
+                Ok((location, _)) => {
+                    Err(Failure::new(format!("{}: not a directory", crate::show::path(&location.path))))
+                }
                 Err(failure) => {
                     Err(failure.about("the destination directory").next("make it with \"weir mkdir -p\" (or mkdir -p)"))
                 }
@@ -190,21 +194,21 @@ impl Destination {
 
 /// Returns the location of the destination that the user named on this machine, or of its parent directory. Follows
 /// symlinks. The location of a directory contains an open descriptor of the directory.
-fn target_spot(path: Vec<u8>) -> Result<(Spot, Meta), Failure> {
+fn target_location(path: Vec<u8>) -> Result<(Location, Meta), Failure> {
     let meta = stat(&path, true)?;
-    let spot = if meta.attrs.kind == FileKind::Directory { Spot::target(path)? } else { Spot::local(path) };
-    Ok((spot, meta))
+    let location = if meta.attrs.kind == FileKind::Directory { Location::target(path)? } else { Location::local(path) };
+    Ok((location, meta))
 }
 
-fn stat_spot(path: Vec<u8>, follow: bool) -> Result<(Spot, Meta), Failure> {
+fn stat_location(path: Vec<u8>, follow: bool) -> Result<(Location, Meta), Failure> {
     let meta = stat(&path, follow)?;
-    Ok((Spot::local(path), meta))
+    Ok((Location::local(path), meta))
 }
 
 /// Refuses to copy a directory into itself, because such a copy never ends. Compares every directory on the path of the
 /// destination with the source directory.
-fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Locator) -> Result<(), Failure> {
-    let (End::Weir(weir), Locator::Remote(source), Locator::Remote(destination)) = (from, source, destination) else {
+fn not_into_itself(args: &Args, from: &Side, source: &Locator, destination: &Locator) -> Result<(), Failure> {
+    let (Side::Weir(weir), Locator::Remote(source), Locator::Remote(destination)) = (from, source, destination) else {
         return Ok(());
     };
     if !args.recursive || !source.same_server(destination) {
@@ -229,17 +233,19 @@ fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Loca
 
 fn add(
     args: &Args,
-    from: &End,
+    from: &Side,
     name: &OsString,
     source: &Locator,
     place: &Destination,
     dirs: &mut Vec<DirJob>,
     files: &mut Vec<FileJob>,
 ) -> Result<(), Failure> {
-    let (spot, meta) = match (from, source) {
-        (End::Weir(weir), Locator::Remote(target)) => weir.resolve(target.path(), !args.recursive)?,
-        (_, Locator::Local(path)) => stat_spot(path.clone().into_os_string().into_vec(), !args.recursive)?,
-        (End::Local, Locator::Remote(_)) => return Err(Failure::new("the file belongs to the other side of the copy")),
+    let (location, meta) = match (from, source) {
+        (Side::Weir(weir), Locator::Remote(target)) => weir.resolve(target.path(), !args.recursive)?,
+        (_, Locator::Local(path)) => stat_location(path.clone().into_os_string().into_vec(), !args.recursive)?,
+        (Side::Local, Locator::Remote(_)) => {
+            return Err(Failure::new("the file belongs to the other side of the copy"));
+        }
     };
     let directory = meta.attrs.kind == FileKind::Directory;
     if directory && !args.recursive {
@@ -250,14 +256,14 @@ fn add(
         (Destination::As(folder, name), _) => (folder.clone(), name.clone()),
         (Destination::Inside(folder), Some(name)) => (folder.clone(), name),
         (Destination::Inside(folder), None) | (Destination::Root(folder), _) if directory => {
-            dirs.push(DirJob { spot, meta, into: Into::Existing(folder.clone()) });
+            dirs.push(DirJob { location, meta, into: Into::Existing(folder.clone()) });
             return Ok(());
         }
         _ => return Err(Failure::usage("a file cannot replace the root of the file system")),
     };
     match directory {
-        true => dirs.push(DirJob { spot, meta, into: Into::Name(folder, name) }),
-        false => files.push(FileJob { spot, meta, folder, name }),
+        true => dirs.push(DirJob { location, meta, into: Into::Name(folder, name) }),
+        false => files.push(FileJob { location, meta, folder, name }),
     }
     Ok(())
 }

@@ -110,7 +110,7 @@ async fn receive(address: Address, args: &Args, file: &mut File) -> Result<(), F
     loop {
         let page: DumpReply = admin.ask(DUMP, &ask).await?;
         if let Some(why) = page.refused {
-            return Err(Failure::told(why).about(name));
+            return Err(Failure::from_message(why).about(name));
         }
         file.write_all(&page.bytes).map_err(|e| Failure::from(e).about(args.file.display()))?;
         bar.set_length(page.total);

@@ -154,7 +154,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 /// A file or directory that the walk through the tree has reached.
-struct Met {
+struct Visited {
     path: Vec<u8>,
     name: Vec<u8>,
     node: Node,
@@ -165,12 +165,12 @@ struct Met {
 async fn walk(mount: &Mount, target: &Target, args: &Args, now: Timestamp) -> Result<(), Failure> {
     let (node, attrs) = mount.resolve(target.path(), false).await?;
     let name = target.name().unwrap_or(b"/").to_vec();
-    let mut waiting = vec![Met { path: show::absolute(target.path()), name, node, attrs, depth: 0 }];
-    while let Some(met) = waiting.pop() {
+    let mut waiting = vec![Visited { path: show::absolute(target.path()), name, node, attrs, depth: 0 }];
+    while let Some(visited) = waiting.pop() {
         let mut below = Vec::new();
-        let deeper = args.maxdepth.is_none_or(|max| met.depth < max);
-        if met.attrs.kind == FileKind::Directory && (deeper || args.empty) {
-            let mut pages = mount.readdir(&met.node);
+        let deeper = args.maxdepth.is_none_or(|max| visited.depth < max);
+        if visited.attrs.kind == FileKind::Directory && (deeper || args.empty) {
+            let mut pages = mount.readdir(&visited.node);
             while let Some(page) = pages.next_page().await? {
                 for mut entry in page {
                     entry.attrs = mount.entry_attrs(&entry).await?;
@@ -181,50 +181,50 @@ async fn walk(mount: &Mount, target: &Target, args: &Args, now: Timestamp) -> Re
                 }
             }
         }
-        if met.depth >= args.mindepth && matches(args, &met, below.is_empty(), now) {
-            print(args, &met)?;
+        if visited.depth >= args.mindepth && matches(args, &visited, below.is_empty(), now) {
+            print(args, &visited)?;
         }
         if deeper {
             below.sort_unstable_by(|a, b| b.name.cmp(&a.name));
-            waiting.extend(below.into_iter().map(|entry| Met {
-                path: crate::locator::join(&met.path, &entry.name),
+            waiting.extend(below.into_iter().map(|entry| Visited {
+                path: crate::locator::join(&visited.path, &entry.name),
                 name: entry.name.to_vec(),
                 node: entry.node,
                 attrs: entry.attrs,
-                depth: met.depth + 1,
+                depth: visited.depth + 1,
             }));
         }
     }
     Ok(())
 }
 
-fn matches(args: &Args, met: &Met, no_entries: bool, now: Timestamp) -> bool {
+fn matches(args: &Args, visited: &Visited, no_entries: bool, now: Timestamp) -> bool {
     let pattern = |pattern: &Option<OsString>, text: &[u8]| {
         pattern.as_ref().is_none_or(|pattern| glob::matches(pattern.as_bytes(), text))
     };
-    let empty = match met.attrs.kind {
+    let empty = match visited.attrs.kind {
         FileKind::Directory => no_entries,
-        FileKind::Regular => met.attrs.size == 0,
+        FileKind::Regular => visited.attrs.size == 0,
         _ => false,
     };
-    let age_days = now.since(met.attrs.mtime).as_secs() / 86_400;
-    pattern(&args.name, &met.name)
-        && pattern(&args.path, &met.path)
-        && args.kinds.as_ref().is_none_or(|kinds| kinds.has(met.attrs.kind))
-        && args.size.is_none_or(|bound| bound.holds(met.attrs.size))
+    let age_days = now.since(visited.attrs.mtime).as_secs() / 86_400;
+    pattern(&args.name, &visited.name)
+        && pattern(&args.path, &visited.path)
+        && args.kinds.as_ref().is_none_or(|kinds| kinds.has(visited.attrs.kind))
+        && args.size.is_none_or(|bound| bound.holds(visited.attrs.size))
         && args.mtime.is_none_or(|bound| bound.holds(age_days))
         && (!args.empty || empty)
 }
 
-fn print(args: &Args, met: &Met) -> Result<(), Failure> {
+fn print(args: &Args, visited: &Visited) -> Result<(), Failure> {
     if args.json {
-        return show::json(&JsonFound { path: met.path.as_slice().into(), attrs: (&met.attrs).into() });
+        return show::json(&JsonFound { path: visited.path.as_slice().into(), attrs: (&visited.attrs).into() });
     }
     if args.print0 {
-        show::raw(&met.path)?;
+        show::raw(&visited.path)?;
         return show::raw(b"\0");
     }
-    show::line(&show::path(&met.path))
+    show::line(&show::path(&visited.path))
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ pub fn run(args: Args) -> Outcome {
         let (listeners, addresses) = nfs.bind(advertised).await?;
         config.data_server = addresses;
         let running = Iod::start(config)?;
-        let data_server = ds::start(running.daemon(), listeners).await.map_err(Failure::told)?;
+        let data_server = ds::start(running.daemon(), listeners).await.map_err(Failure::from_message)?;
         args.ready.tell(&daemon::ReadyLine {
             daemon: "iod",
             url: None,

@@ -4,8 +4,8 @@ use crate::daemon;
 use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
-use crate::logging::{self, LIFE};
-use crate::mounted::{Durable, How, Mounting, Transport, must_be_free, seconds};
+use crate::logging::{self, DAEMON_EVENTS};
+use crate::mounted::{Durable, MountOptions, Mounting, Transport, must_be_free, seconds};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(short, long)]
     foreground: bool,
     #[command(flatten)]
-    how: How,
+    how: MountOptions,
     /// Options of mount(8), separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts
     /// of the policy (access=page, write_threshold=SIZE), attr_timeout=S, entry_timeout=S, known_files=N,
     /// absent_timeout=S, allow_other, over, hard (wait for servers for ever), soft, retry_timeout=S, connect_timeout=S,
@@ -207,7 +207,7 @@ fn serve(args: &Args) -> Outcome {
         let mounting = Mounting::start(mount, root, &args.dir, args.how.config(&target.to_string()), identity)?;
         if args.background {
             detach(args.log.as_deref())?;
-            tracing::info!(target: LIFE, daemon = "mount", %target, dir = %mounting.dir().display(), "started");
+            tracing::info!(target: DAEMON_EVENTS, daemon = "mount", %target, dir = %mounting.dir().display(), "started");
         } else {
             let (dir, by) = (mounting.dir().display(), mounting.carried());
             show::line(&format!("{target} is mounted at {dir} (requests over {by}); Ctrl-C unmounts it"))?;

@@ -4,7 +4,7 @@ use crate::cluster::{self, Cluster};
 use crate::daemon::{self, Ready, ReadyLine};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
-use crate::mounted::{How, Mounting, must_be_free};
+use crate::mounted::{MountOptions, Mounting, must_be_free};
 use crate::session::{environment, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
     #[command(flatten)]
-    how: How,
+    how: MountOptions,
     /// Accept an older copy of the metadata store, for example a restored backup, for this one start
     #[arg(long)]
     recover_old_store: bool,
@@ -143,7 +143,7 @@ fn whole(path: &Path) -> PathBuf {
 }
 
 /// Mounts the file system in this process. The mount calls the mgr directly, without a socket.
-async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &How) -> Result<Mounting, Failure> {
+async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &MountOptions) -> Result<Mounting, Failure> {
     fuse::detach_dead(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
     std::fs::create_dir_all(dir).map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => Failure::usage(format_args!("--mount {}: not a directory", dir.display())),

@@ -1,12 +1,12 @@
 //! The transfer of one file's bytes, by several threads at the same time if the file is large.
 
 use super::buffers::{PIECE, Pool};
-use super::end::{End, Open};
-use super::entry::Spot;
+use super::entry::Location;
 use super::job::FileJob;
 use super::local;
 use super::remote::Weir;
 use super::report::Report;
+use super::side::{Open, Side};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use client::Segment;
@@ -35,7 +35,7 @@ pub struct Body {
     /// The new file, open for writing.
     pub sink: Open,
     /// The location of the new file, under its temporary name.
-    pub spot: Spot,
+    pub location: Location,
     /// The temporary name of the new file.
     pub temporary: Vec<u8>,
     cursor: Mutex<u64>,
@@ -46,11 +46,11 @@ pub struct Body {
 }
 
 /// The parts of a copy that every transfer of a file uses.
-pub struct Means<'a> {
+pub struct TransferContext<'a> {
     /// The source of the copy.
-    pub from: &'a End,
+    pub from: &'a Side,
     /// The destination of the copy.
-    pub to: &'a End,
+    pub to: &'a Side,
     /// Buffers for reads of local files.
     pub pool: &'a Pool,
     /// The report that receives the progress.
@@ -61,13 +61,13 @@ pub struct Means<'a> {
 
 impl Body {
     /// Returns a transfer that has not copied any byte of the file yet.
-    pub fn new(job: FileJob, source: Open, sink: Open, spot: Spot, temporary: Vec<u8>) -> Self {
+    pub fn new(job: FileJob, source: Open, sink: Open, location: Location, temporary: Vec<u8>) -> Self {
         let (cursor, failure, by_iods) = (Mutex::new(0), Mutex::new(None), AtomicBool::new(true));
-        Body { job, source, sink, spot, temporary, cursor, by_iods, written: AtomicU64::new(0), failure }
+        Body { job, source, sink, location, temporary, cursor, by_iods, written: AtomicU64::new(0), failure }
     }
 
     /// Copies chunks of the file until no chunk is left or a chunk has failed.
-    pub fn work(&self, means: &Means) {
+    pub fn work(&self, means: &TransferContext) {
         if let Err(failure) = self.move_chunks(means) {
             let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(failure);
@@ -89,22 +89,22 @@ impl Body {
 
     /// Names the final path of the destination file in a write failure.
     fn at_target(&self, failure: Failure) -> Failure {
-        failure.of(super::named(&self.job.folder.spot, &self.job.name))
+        failure.of(super::named(&self.job.folder.location, &self.job.name))
     }
 
     fn size(&self) -> u64 {
         self.job.meta.attrs.size
     }
 
-    fn move_chunks(&self, means: &Means) -> Result<(), Failure> {
+    fn move_chunks(&self, means: &TransferContext) -> Result<(), Failure> {
         while let Some(chunk) = self.next_chunk(means)? {
             match (&self.source, &self.sink, means.from, means.to) {
-                (Open::Local(source), Open::Weir(sink), _, End::Weir(weir)) => {
+                (Open::Local(source), Open::Weir(sink), _, Side::Weir(weir)) => {
                     self.local_to_weir(means, source, sink, weir, chunk)?;
                 }
-                (Open::Weir(source), Open::Weir(sink), End::Weir(weir), End::Weir(to))
+                (Open::Weir(source), Open::Weir(sink), Side::Weir(weir), Side::Weir(to))
                     if weir.is_same(to) && self.copy_by_iods(means, source, weir, sink, chunk)? => {}
-                (Open::Weir(source), sink, End::Weir(weir), to) => {
+                (Open::Weir(source), sink, Side::Weir(weir), to) => {
                     self.weir_to_any(means, source, weir, sink, to, chunk)?
                 }
                 _ => return Err(Failure::new("both sides are local")),
@@ -113,7 +113,7 @@ impl Body {
         Ok(())
     }
 
-    fn next_chunk(&self, means: &Means) -> Result<Option<ByteRange>, Failure> {
+    fn next_chunk(&self, means: &TransferContext) -> Result<Option<ByteRange>, Failure> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let probe = matches!(self.source, Open::Local(_)) || self.size() >= PROBE_HOLES_FROM;
         let data = match probe {
@@ -124,7 +124,7 @@ impl Body {
         means.report.moved(0, start - *cursor);
         *cursor = start;
         let Some(data) = data else { return Ok(None) };
-        // End each chunk at a multiple of the chunk size, so that no two threads write to the same stripe unit.
+        // Side each chunk at a multiple of the chunk size, so that no two threads write to the same stripe unit.
         let end = data.end().min((start / CHUNK + 1) * CHUNK);
         *cursor = end;
         Ok(ByteRange::new(start, end - start))
@@ -132,7 +132,7 @@ impl Body {
 
     fn local_to_weir(
         &self,
-        means: &Means,
+        means: &TransferContext,
         source: &std::fs::File,
         sink: &client::File,
         weir: &Weir,
@@ -160,7 +160,7 @@ impl Body {
     /// through this machine, and reports an error only if this fails, too.
     fn copy_by_iods(
         &self,
-        means: &Means,
+        means: &TransferContext,
         source: &client::File,
         weir: &Weir,
         sink: &client::File,
@@ -188,11 +188,11 @@ impl Body {
 
     fn weir_to_any(
         &self,
-        means: &Means,
+        means: &TransferContext,
         source: &client::File,
         weir: &Weir,
         sink: &Open,
-        to: &End,
+        to: &Side,
         chunk: ByteRange,
     ) -> Result<(), Failure> {
         let mut at = chunk.offset;
@@ -212,8 +212,8 @@ impl Body {
                 };
                 let written = match (sink, to) {
                     (Open::Local(file), _) => file.write_all_at(&data, here).map_err(Failure::from),
-                    (Open::Weir(file), End::Weir(weir)) => weir.wait(file.write_at(here, data)),
-                    (Open::Weir(_), End::Local) => Err(Failure::new("the file belongs to the other side of the copy")),
+                    (Open::Weir(file), Side::Weir(weir)) => weir.wait(file.write_at(here, data)),
+                    (Open::Weir(_), Side::Local) => Err(Failure::new("the file belongs to the other side of the copy")),
                 };
                 written.map_err(|e| self.at_target(e))?;
                 means.report.moved(at - here, 0);

@@ -8,7 +8,7 @@ use types::{Attrs, FileKind};
 
 /// The location of a file or directory on one side of a copy.
 #[derive(Clone)]
-pub struct Spot {
+pub struct Location {
     /// The path of the file, for messages and for reads of local files.
     pub path: Vec<u8>,
     /// The node of the file in a Weir file system; `None` for a local file.
@@ -32,7 +32,7 @@ pub struct Entry {
     /// The name of the entry.
     pub name: Vec<u8>,
     /// The location of the file or directory that has this name.
-    pub spot: Spot,
+    pub location: Location,
     /// The metadata of the file or directory that has this name.
     pub meta: Meta,
 }
@@ -52,32 +52,32 @@ impl Meta {
     }
 }
 
-impl Spot {
+impl Location {
     /// Returns the location of a local source file.
     pub fn local(path: Vec<u8>) -> Self {
-        Spot { path, node: None, place: None }
+        Location { path, node: None, place: None }
     }
 
     /// Opens the directory on this machine that the user named as the destination, and returns its location.
     pub fn target(path: Vec<u8>) -> Result<Self, Failure> {
         let place = Some(Place::top(&path)?);
-        Ok(Spot { path, node: None, place })
+        Ok(Location { path, node: None, place })
     }
 
     /// Returns the location of `name` in this directory of a destination tree on this machine.
     pub fn in_target(&self, name: &[u8], place: Place) -> Self {
-        Spot { path: join(&self.path, name), node: None, place: Some(place) }
+        Location { path: join(&self.path, name), node: None, place: Some(place) }
     }
 
     /// Returns the location of this file after it is renamed to another name in the directory `dir`.
-    pub fn renamed(self, dir: &Spot, name: &[u8]) -> Self {
+    pub fn renamed(self, dir: &Location, name: &[u8]) -> Self {
         let place = dir.place.as_ref().map(|place| place.child(name));
-        Spot { path: join(&dir.path, name), place, ..self }
+        Location { path: join(&dir.path, name), place, ..self }
     }
 
     /// Returns the location of `name` in this directory of a Weir file system.
     pub fn below(&self, name: &[u8], node: Node) -> Self {
-        Spot { path: join(&self.path, name), node: Some(node), place: None }
+        Location { path: join(&self.path, name), node: Some(node), place: None }
     }
 
     /// Returns the node of the file.

@@ -1,6 +1,6 @@
 //! Tasks of a copy, and the destination directories that the tasks share.
 
-use super::entry::{Meta, Spot};
+use super::entry::{Location, Meta};
 use std::sync::Arc;
 use types::Attrs;
 
@@ -10,7 +10,7 @@ use types::Attrs;
 /// reference sets the final attributes of the directory, because every new name changes the directory's times.
 pub struct Folder {
     /// The location of the destination directory.
-    pub spot: Spot,
+    pub location: Location,
     /// The attributes that the directory gets at the end of its copy; `None` for a directory that existed before the
     /// copy and keeps its attributes.
     pub attrs: Option<Attrs>,
@@ -21,7 +21,7 @@ pub struct Folder {
 /// The task to copy one directory.
 pub struct DirJob {
     /// The location of the source directory.
-    pub spot: Spot,
+    pub location: Location,
     /// The metadata of the source directory.
     pub meta: Meta,
     /// Where the task copies the directory to.
@@ -39,7 +39,7 @@ pub enum Into {
 /// The task to copy one file that is not a directory.
 pub struct FileJob {
     /// The location of the source file.
-    pub spot: Spot,
+    pub location: Location,
     /// The metadata of the source file.
     pub meta: Meta,
     /// The destination directory in which the copy of the file gets its name.

@@ -19,7 +19,7 @@ enum State<W, T> {
 
 /// What the caller does for one name of a file with several names.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Turn<W, T> {
+pub enum LinkAction<W, T> {
     /// Copy the bytes, because this is the first name of the file. Then call [`Links::done`] or [`Links::failed`].
     Copy(W),
     /// Make a hard link to the given file of the destination, which already has all its bytes.
@@ -37,18 +37,18 @@ impl<W, T> Default for Links<W, T> {
 
 impl<W, T: Clone> Links<W, T> {
     /// Returns what the caller does for the name `who` of the file `id`.
-    pub fn turn(&self, id: Identity, who: W) -> Turn<W, T> {
+    pub fn turn(&self, id: Identity, who: W) -> LinkAction<W, T> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match table.get_mut(&id) {
             None => {
                 table.insert(id, State::Copying(Vec::new()));
-                Turn::Copy(who)
+                LinkAction::Copy(who)
             }
             Some(State::Copying(waiting)) => {
                 waiting.push(who);
-                Turn::Wait
+                LinkAction::Wait
             }
-            Some(State::Done(path)) => Turn::Link(who, path.clone()),
+            Some(State::Done(path)) => LinkAction::Link(who, path.clone()),
         }
     }
 
@@ -86,19 +86,19 @@ mod tests {
     #[test]
     fn the_first_name_is_copied_and_others_wait_then_link() {
         let links = Links::default();
-        assert_eq!(links.turn((1, 2), "a"), Turn::Copy("a"));
-        assert_eq!(links.turn((1, 2), "b"), Turn::Wait);
-        assert_eq!(links.turn((1, 3), "c"), Turn::Copy("c"));
+        assert_eq!(links.turn((1, 2), "a"), LinkAction::Copy("a"));
+        assert_eq!(links.turn((1, 2), "b"), LinkAction::Wait);
+        assert_eq!(links.turn((1, 3), "c"), LinkAction::Copy("c"));
         assert_eq!(links.done((1, 2), "/a"), vec!["b"]);
-        assert_eq!(links.turn((1, 2), "b"), Turn::Link("b", "/a"));
+        assert_eq!(links.turn((1, 2), "b"), LinkAction::Link("b", "/a"));
     }
 
     #[test]
     fn a_waiting_name_is_copied_after_a_failure() {
         let links: Links<&str, &str> = Links::default();
-        assert_eq!(links.turn((1, 2), "a"), Turn::Copy("a"));
-        assert_eq!(links.turn((1, 2), "b"), Turn::Wait);
+        assert_eq!(links.turn((1, 2), "a"), LinkAction::Copy("a"));
+        assert_eq!(links.turn((1, 2), "b"), LinkAction::Wait);
         assert_eq!(links.failed((1, 2)), vec!["b"]);
-        assert_eq!(links.turn((1, 2), "b"), Turn::Copy("b"));
+        assert_eq!(links.turn((1, 2), "b"), LinkAction::Copy("b"));
     }
 }

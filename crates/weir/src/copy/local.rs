@@ -1,7 +1,7 @@
 //! The local side of a copy, for reads. [`super::target`] has the operations that change a local tree.
 
 use super::buffers::{Buffer, PIECE};
-use super::entry::{Entry, Meta, Spot, Xattr};
+use super::entry::{Entry, Location, Meta, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use rustix::fs::SeekFrom;
@@ -35,8 +35,8 @@ pub fn list(path: &[u8]) -> Result<Vec<Entry>, Failure> {
         match entry.metadata() {
             Ok(found) => {
                 let name = entry.file_name().into_vec();
-                let spot = Spot::local(join(path, &name));
-                entries.push(Entry { name, spot, meta: meta(&found) });
+                let location = Location::local(join(path, &name));
+                entries.push(Entry { name, location, meta: meta(&found) });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(e.into()),

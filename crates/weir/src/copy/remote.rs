@@ -3,7 +3,7 @@
 //! The threads of a copy are plain threads, not tasks. Each thread blocks until its own request completes. After the
 //! user asks to stop, requests in flight may continue for a few seconds, so that they leave no incomplete work.
 
-use super::entry::{Entry, Meta, Spot, Xattr};
+use super::entry::{Entry, Location, Meta, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use crate::stop::Stop;
@@ -46,21 +46,21 @@ impl Weir {
     }
 
     /// Looks up a path. If `follow` is set, follows a symlink in the last component.
-    pub fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Spot, Meta), Failure> {
+    pub fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Location, Meta), Failure> {
         let (node, attrs) = self.wait(self.mount.resolve(path, follow))?;
         let mut shown = vec![b'/'];
         shown.extend(path.join(&b'/'));
-        Ok((Spot { path: shown, node: Some(node), place: None }, Meta { dev: 0, attrs }))
+        Ok((Location { path: shown, node: Some(node), place: None }, Meta { dev: 0, attrs }))
     }
 
     /// Returns all entries of a directory.
-    pub fn list(&self, dir: &Spot) -> Result<Vec<Entry>, Failure> {
+    pub fn list(&self, dir: &Location) -> Result<Vec<Entry>, Failure> {
         let mut pages = self.mount.readdir(dir.node()?);
         let mut entries = Vec::new();
         while let Some(page) = self.wait(pages.next_page())? {
             self.stop.check()?;
             entries.extend(page.into_iter().map(|entry| Entry {
-                spot: dir.below(&entry.name, entry.node),
+                location: dir.below(&entry.name, entry.node),
                 name: entry.name.to_vec(),
                 meta: Meta { dev: 0, attrs: entry.attrs },
             }));
@@ -70,34 +70,34 @@ impl Weir {
 
     /// Makes a directory, or returns the existing directory of this name. The returned flag is `false` if the directory
     /// existed.
-    pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
+    pub fn mkdir(&self, dir: &Location, name: &[u8], mode: u32) -> Result<(Location, bool), Failure> {
         let dir_node = dir.node()?;
         let made = self.unless_taken(in_doubt::make(async || self.mount.mkdir(dir_node, name, mode).await))?;
         let path = join(&dir.path, name);
         if let Some((node, _)) = made {
-            return Ok((Spot { path, node: Some(node), place: None }, true));
+            return Ok((Location { path, node: Some(node), place: None }, true));
         }
         let (node, attrs) = self.wait(self.mount.lookup(dir.node()?, name))?;
         match attrs.kind {
-            FileKind::Directory => Ok((Spot { path, node: Some(node), place: None }, false)),
+            FileKind::Directory => Ok((Location { path, node: Some(node), place: None }, false)),
             _ => Err(Failure::new("a file that is not a directory has this name")),
         }
     }
 
     /// Returns the target of a symlink.
-    pub fn readlink(&self, link: &Spot) -> Result<Vec<u8>, Failure> {
+    pub fn readlink(&self, link: &Location) -> Result<Vec<u8>, Failure> {
         Ok(self.wait(self.mount.readlink(link.node()?))?.to_vec())
     }
 
     /// Makes a symlink; returns `None` if the name is taken.
-    pub fn symlink(&self, dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
+    pub fn symlink(&self, dir: &Location, name: &[u8], target: &[u8]) -> Result<Option<Location>, Failure> {
         let node = dir.node()?;
         let made = self.unless_taken(in_doubt::make(async || self.mount.symlink(node, name, target).await))?;
         Ok(made.map(|(node, _)| dir.below(name, node)))
     }
 
     /// Makes a fifo, socket or device node; returns `None` if the name is taken.
-    pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
+    pub fn mknod(&self, dir: &Location, name: &[u8], attrs: &Attrs) -> Result<Option<Location>, Failure> {
         let node = dir.node()?;
         let attempt = async || self.mount.mknod(node, name, attrs.kind, 0o600, attrs.rdev).await;
         let made = self.unless_taken(in_doubt::make(attempt))?;
@@ -105,7 +105,7 @@ impl Weir {
     }
 
     /// Makes a hard link; returns `None` if the name is taken.
-    pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
+    pub fn link(&self, file: &Location, dir: &Location, name: &[u8]) -> Result<Option<Location>, Failure> {
         let (file, node) = (file.node()?, dir.node()?);
         let made = self.unless_taken(in_doubt::link(&self.mount, file, node, name))?;
         Ok(made.map(|_| dir.below(name, file.clone())))
@@ -121,7 +121,7 @@ impl Weir {
     }
 
     /// Renames a file inside one directory. Replaces the file that has the new name.
-    pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
+    pub fn rename(&self, dir: &Location, from: &[u8], to: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
         self.wait(async {
             let (node, _) = self.mount.lookup(dir, from).await?;
@@ -130,20 +130,20 @@ impl Weir {
     }
 
     /// Removes a name. Succeeds if the name does not exist.
-    pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
+    pub fn unlink(&self, dir: &Location, name: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
         self.wait(remove_if_there(&self.mount, dir, name))
     }
 
     /// Sets the attributes of a directory, symlink or special file.
-    pub fn apply(&self, spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
+    pub fn apply(&self, location: &Location, attrs: &Attrs) -> Result<(), Failure> {
         let changes = kept(attrs);
-        self.wait(self.mount.setattr(spot.node()?, &changes)).map(drop)
+        self.wait(self.mount.setattr(location.node()?, &changes)).map(drop)
     }
 
     /// Returns all xattrs of a file or directory. Adds the prefix `user.` to the names, which the protocol omits.
-    pub fn xattrs(&self, spot: &Spot) -> Result<Vec<Xattr>, Failure> {
-        let node = spot.node()?;
+    pub fn xattrs(&self, location: &Location) -> Result<Vec<Xattr>, Failure> {
+        let node = location.node()?;
         self.wait(async {
             let mut found = Vec::new();
             for name in self.mount.listxattr(node).await? {
@@ -158,22 +158,22 @@ impl Weir {
     }
 
     /// Sets one xattr of a file or directory.
-    pub fn set_xattr(&self, spot: &Spot, xattr: &Xattr) -> Result<(), Failure> {
+    pub fn set_xattr(&self, location: &Location, xattr: &Xattr) -> Result<(), Failure> {
         let name = xattr.name.strip_prefix(b"user.").unwrap_or(&xattr.name);
-        self.wait(self.mount.setxattr(spot.node()?, name, &xattr.value, XattrMode::Either))
+        self.wait(self.mount.setxattr(location.node()?, name, &xattr.value, XattrMode::Either))
     }
 
     /// Opens a source file for reading.
-    pub fn open(&self, spot: &Spot) -> Result<File, Failure> {
-        self.wait(self.mount.open(spot.node()?, OpenFlags::READ))
+    pub fn open(&self, location: &Location) -> Result<File, Failure> {
+        self.wait(self.mount.open(location.node()?, OpenFlags::READ))
     }
 
     /// Creates a file that only its owner can open.
-    pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
+    pub fn create(&self, dir: &Location, name: &[u8]) -> Result<(File, Location), Failure> {
         let options = CreateOptions { mode: 0o600, exclusive: true, ..CreateOptions::default() };
         let file = self.wait(self.mount.create(dir.node()?, name, options))?;
-        let spot = dir.below(name, file.node());
-        Ok((file, spot))
+        let location = dir.below(name, file.node());
+        Ok((file, location))
     }
 
     /// Returns the next data range of the file at or after `from` and below `size`; `None` if only a hole is left.
@@ -200,7 +200,7 @@ impl Weir {
         file: File,
         written: u64,
         attrs: &Attrs,
-        dir: &Spot,
+        dir: &Location,
         [temporary, name]: [&[u8]; 2],
     ) -> Result<(), Failure> {
         // Set the size only if the file ends with a hole: every change of the size sends requests to all iods of the

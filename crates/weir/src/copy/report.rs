@@ -20,7 +20,7 @@ const TEXT_EVERY: u64 = 200;
 
 /// What a copy prints, as the options of the command determine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Talk {
+pub enum OutputMode {
     /// A progress bar on a terminal, and one summary line at the end.
     Normal,
     /// Only errors, on standard error.
@@ -32,7 +32,7 @@ pub enum Talk {
 /// The counters and the output of one copy.
 pub struct Report {
     command: &'static str,
-    talk: Talk,
+    output: OutputMode,
     start: Instant,
     bar: ProgressBar,
     counts: Counts,
@@ -87,8 +87,8 @@ struct Summary<'a> {
 
 impl Report {
     /// Returns the report of the command `command`.
-    pub fn new(command: &'static str, talk: Talk) -> Self {
-        let bar = match talk == Talk::Normal && std::io::stderr().is_terminal() {
+    pub fn new(command: &'static str, output: OutputMode) -> Self {
+        let bar = match output == OutputMode::Normal && std::io::stderr().is_terminal() {
             true => ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8)),
             false => ProgressBar::hidden(),
         };
@@ -99,7 +99,7 @@ impl Report {
         bar.enable_steady_tick(Duration::from_millis(250));
         Report {
             command,
-            talk,
+            output,
             start: Instant::now(),
             bar,
             counts: Counts::default(),
@@ -183,9 +183,9 @@ impl Report {
         let get = |n: &AtomicU64| n.load(Relaxed);
         let (counts, seconds) = (&self.counts, self.start.elapsed().as_secs_f64());
         let failed = get(&counts.failed);
-        match self.talk {
-            Talk::Quiet => {}
-            Talk::Json => show::json(&Summary {
+        match self.output {
+            OutputMode::Quiet => {}
+            OutputMode::Json => show::json(&Summary {
                 files: get(&counts.files),
                 directories: get(&counts.directories),
                 symlinks: get(&counts.symlinks),
@@ -197,7 +197,7 @@ impl Report {
                 interrupted,
                 errors: &self.errors.lock().unwrap_or_else(PoisonError::into_inner),
             })?,
-            Talk::Normal => {
+            OutputMode::Normal => {
                 let rate = get(&counts.bytes) as f64 / seconds.max(0.001);
                 let mut text = format!("copied {}", many(get(&counts.files), "file"));
                 for (n, what) in [
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_exit_code_reports_failures() {
-        let report = Report::new("cp", Talk::Quiet);
+        let report = Report::new("cp", OutputMode::Quiet);
         report.finished(&report.counts().files);
         report.moved(10, 5);
         assert_eq!(report.end(false), Ok(Exit::Done));

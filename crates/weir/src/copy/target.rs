@@ -7,7 +7,7 @@
 //! An operation opens the directory of its name and closes it again. So a copy needs one directory descriptor for each
 //! thread, whatever the size of the tree.
 
-use super::entry::{Spot, Xattr};
+use super::entry::{Location, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags};
@@ -97,26 +97,26 @@ fn replaced(error: Errno) -> Failure {
     }
 }
 
-/// Returns the path in the local destination tree from the location `spot`. Fails if the location is not in such a
+/// Returns the path in the local destination tree from `location`. Fails if the location is not in such a
 /// tree.
-fn place(spot: &Spot) -> Result<&Place, Failure> {
-    spot.place.as_ref().ok_or_else(|| Failure::new("the file is not in the target"))
+fn place(location: &Location) -> Result<&Place, Failure> {
+    location.place.as_ref().ok_or_else(|| Failure::new("the file is not in the target"))
 }
 
 /// Makes the directory `name` in `dir`. The returned flag is `false` if the directory existed. A symlink to a directory
 /// is an error.
-pub fn mkdir(dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
+pub fn mkdir(dir: &Location, name: &[u8], mode: u32) -> Result<(Location, bool), Failure> {
     let at = place(dir)?;
     let parent = at.directory(name)?;
-    let spot = dir.in_target(name, at.child(name));
+    let location = dir.in_target(name, at.child(name));
     match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode)) {
-        Ok(()) => return Ok((spot, true)),
+        Ok(()) => return Ok((location, true)),
         Err(Errno::EXIST) => {}
         Err(e) => return Err(e.into()),
     }
     let found = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     match FileType::from_raw_mode(found.st_mode) {
-        FileType::Directory => Ok((spot, false)),
+        FileType::Directory => Ok((location, false)),
         FileType::Symlink => {
             Err(Failure::new("the name is taken by a symlink, and symlinks in the target are not followed")
                 .next("remove the symlink, or copy into the directory that it leads to"))
@@ -127,10 +127,10 @@ pub fn mkdir(dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure
 
 /// Calls `make` to make the file `name` in `dir`. Returns the location of the new file, or `None` if the name is taken.
 fn unless_taken(
-    dir: &Spot,
+    dir: &Location,
     name: &[u8],
     make: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
-) -> Result<Option<Spot>, Failure> {
+) -> Result<Option<Location>, Failure> {
     let at = place(dir)?;
     match make(&at.directory(name)?) {
         Ok(()) => Ok(Some(dir.in_target(name, at.child(name)))),
@@ -140,19 +140,19 @@ fn unless_taken(
 }
 
 /// Makes a symlink; returns `None` if the name is taken.
-pub fn symlink(dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
+pub fn symlink(dir: &Location, name: &[u8], target: &[u8]) -> Result<Option<Location>, Failure> {
     unless_taken(dir, name, |dir| rustix::fs::symlinkat(target, dir, name))
 }
 
 /// Makes a hard link to a file of the destination tree; returns `None` if the name is taken.
-pub fn link(file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
+pub fn link(file: &Location, dir: &Location, name: &[u8]) -> Result<Option<Location>, Failure> {
     let (file_dir, file_name) = place(file)?.split()?;
     let from = file_dir.directory(file_name)?;
     unless_taken(dir, name, |dir| rustix::fs::linkat(&from, file_name, dir, name, AtFlags::empty()))
 }
 
 /// Makes a fifo, socket or device node; returns `None` if the name is taken.
-pub fn mknod(dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
+pub fn mknod(dir: &Location, name: &[u8], attrs: &Attrs) -> Result<Option<Location>, Failure> {
     if matches!(attrs.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
         return Err(Errno::INVAL.into());
     }
@@ -162,14 +162,14 @@ pub fn mknod(dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Fai
 }
 
 /// Renames a file inside one directory. Replaces the file that has the new name.
-pub fn rename(dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
+pub fn rename(dir: &Location, from: &[u8], to: &[u8]) -> Result<(), Failure> {
     types::name::check(from).map_err(|_| Failure::new("invalid file name"))?;
     let dir = place(dir)?.directory(to)?;
     Ok(rustix::fs::renameat(&dir, from, &dir, to)?)
 }
 
 /// Removes a name. Succeeds if the name does not exist.
-pub fn unlink(dir: &Spot, name: &[u8]) -> Result<(), Failure> {
+pub fn unlink(dir: &Location, name: &[u8]) -> Result<(), Failure> {
     match rustix::fs::unlinkat(place(dir)?.directory(name)?, name, AtFlags::empty()) {
         Err(e) if e != Errno::NOENT => Err(e.into()),
         _ => Ok(()),
@@ -177,7 +177,7 @@ pub fn unlink(dir: &Spot, name: &[u8]) -> Result<(), Failure> {
 }
 
 /// Creates a file that only its owner can open.
-pub fn create(dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
+pub fn create(dir: &Location, name: &[u8]) -> Result<(File, Location), Failure> {
     let at = place(dir)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(at.directory(name)?, name, flags, Mode::from_raw_mode(0o600))?;
@@ -186,7 +186,7 @@ pub fn create(dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
 
 /// Sets the length, the mode and the times of a new file; as root, also its owner. Then renames the file from its
 /// temporary to its final name.
-pub fn finish(file: &File, attrs: &Attrs, dir: &Spot, [temporary, name]: [&[u8]; 2]) -> Result<(), Failure> {
+pub fn finish(file: &File, attrs: &Attrs, dir: &Location, [temporary, name]: [&[u8]; 2]) -> Result<(), Failure> {
     file.set_len(attrs.size)?;
     if rustix::process::geteuid().is_root() {
         rustix::fs::fchown(file, owner(attrs).0, owner(attrs).1)?;
@@ -199,9 +199,9 @@ pub fn finish(file: &File, attrs: &Attrs, dir: &Spot, [temporary, name]: [&[u8];
 
 /// Sets the mode and the times of a directory, symlink or special file; as root, also its owner. Fails if the name now
 /// belongs to a file of another type.
-pub fn apply(spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
+pub fn apply(location: &Location, attrs: &Attrs) -> Result<(), Failure> {
     let only = if attrs.kind == FileKind::Directory { OFlags::DIRECTORY } else { OFlags::empty() };
-    let file = place(spot)?.open(only).map_err(replaced)?;
+    let file = place(location)?.open(only).map_err(replaced)?;
     // The open descriptor keeps the inode, whatever happens to its name. Check its type: another user may have replaced
     // the file by one of another type.
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != file_type(attrs.kind) {
@@ -225,12 +225,12 @@ fn itself(file: &impl AsRawFd) -> String {
 }
 
 /// Sets one xattr of a directory, or of a new file that the caller holds open. The name of the xattr includes `user.`.
-pub fn set_xattr(spot: &Spot, open: Option<&File>, xattr: &Xattr) -> Result<(), Failure> {
+pub fn set_xattr(location: &Location, open: Option<&File>, xattr: &Xattr) -> Result<(), Failure> {
     let name = CString::new(xattr.name.clone()).map_err(Failure::new)?;
     if let Some(file) = open {
         return Ok(rustix::fs::fsetxattr(file.as_fd(), &name, &xattr.value, XattrFlags::empty())?);
     }
-    let dir = place(spot)?.open(OFlags::DIRECTORY).map_err(replaced)?;
+    let dir = place(location)?.open(OFlags::DIRECTORY).map_err(replaced)?;
     Ok(rustix::fs::setxattr(itself(&dir), &name, &xattr.value, XattrFlags::empty())?)
 }
 
@@ -272,8 +272,8 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::path::Path;
 
-    fn top(path: &Path) -> Spot {
-        Spot::target(path.as_os_str().as_bytes().to_vec()).unwrap()
+    fn top(path: &Path) -> Location {
+        Location::target(path.as_os_str().as_bytes().to_vec()).unwrap()
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
 
     /// Calls every operation that changes names, in the directory `dir` of a destination tree. Returns the result of
     /// each operation.
-    fn change(dir: &Spot, attrs: &Attrs) -> Vec<(&'static str, Result<(), Failure>)> {
+    fn change(dir: &Location, attrs: &Attrs) -> Vec<(&'static str, Result<(), Failure>)> {
         let elsewhere = dir.in_target(b"file", place(dir).unwrap().child(b"file"));
         let xattr = Xattr { name: b"user.x".to_vec(), value: b"x".to_vec() };
         vec![

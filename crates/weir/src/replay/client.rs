@@ -1,6 +1,6 @@
 //! One client of a replay. It runs its operations of the trace one after another.
 
-use super::store::{Buffer, Door, Opened};
+use super::store::{Buffer, Connection, Opened};
 use super::{Latencies, Shared, Sums, aligned, verify};
 use crate::failure::Failure;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use trace::{Action, Op, content};
 /// A client of a replay, which runs in its own thread.
 pub(super) struct Client {
     shared: Arc<Shared>,
-    pub(super) door: Door,
+    pub(super) connection: Connection,
     copy: usize,
     number: usize,
     open: HashMap<u32, Opened>,
@@ -25,7 +25,7 @@ pub(super) struct Client {
 }
 
 /// What one client reports at its end.
-pub(super) struct Worked {
+pub(super) struct ClientResult {
     pub(super) copy: usize,
     pub(super) latencies: Latencies,
     pub(super) sums: Sums,
@@ -40,9 +40,9 @@ pub(super) fn name(copy: usize, file: u32) -> String {
 }
 
 impl Client {
-    pub(super) fn new(shared: Arc<Shared>, door: Door, copy: usize, number: usize) -> Client {
+    pub(super) fn new(shared: Arc<Shared>, connection: Connection, copy: usize, number: usize) -> Client {
         let (open, models) = (HashMap::new(), HashMap::new());
-        Client { shared, door, copy, number, open, models, writes: 0, buffer: Buffer::default() }
+        Client { shared, connection, copy, number, open, models, writes: 0, buffer: Buffer::default() }
     }
 
     /// Fills the files that the trace reads with zeros, for one copy of the trace. Writes each file up to the end of
@@ -51,20 +51,20 @@ impl Client {
         const PIECE: u64 = 1 << 20;
         let zeros = aligned(PIECE as usize, |_| {});
         for (file, end) in &self.shared.filled {
-            let opened = self.door.open(&name(copy, *file))?;
+            let opened = self.connection.open(&name(copy, *file))?;
             // Write whole pieces of 1 MiB, because O_DIRECT requires aligned lengths.
             for at in (0..end.div_ceil(PIECE)).map(|piece| piece * PIECE) {
                 self.shared.stop.check()?;
-                self.door.write(&opened, at, zeros.clone())?;
+                self.connection.write(&opened, at, zeros.clone())?;
             }
-            self.door.fsync(&opened)?;
-            self.door.close(opened)?;
+            self.connection.fsync(&opened)?;
+            self.connection.close(opened)?;
         }
         Ok(())
     }
 
     /// Runs all operations of the trace that belong to this client.
-    pub(super) fn work(mut self) -> Worked {
+    pub(super) fn work(mut self) -> ClientResult {
         let shared = self.shared.clone();
         let mut latencies = Latencies::default();
         let mut failure = None;
@@ -99,13 +99,13 @@ impl Client {
             shared.bar.inc(1);
         }
         for (_, file) in std::mem::take(&mut self.open) {
-            if let Err(error) = self.door.close(file) {
+            if let Err(error) = self.connection.close(file) {
                 failure = failure.or(Some(error));
             }
         }
-        let (sums, threshold) = (self.door.sums(), self.door.threshold());
-        self.door.leave();
-        Worked { copy: self.copy, latencies, sums, threshold, models: self.models, failure }
+        let (sums, threshold) = (self.connection.sums(), self.connection.threshold());
+        self.connection.leave();
+        ClientResult { copy: self.copy, latencies, sums, threshold, models: self.models, failure }
     }
 
     /// Returns the bytes that a write operation writes; empty for other operations.
@@ -128,17 +128,17 @@ impl Client {
         let name = || name(self.copy, op.file);
         match op.action {
             Action::Open => {
-                let opened = self.door.open(&name())?;
+                let opened = self.connection.open(&name())?;
                 self.open.insert(op.file, opened);
                 return Ok(());
             }
             Action::Remove => {
                 self.models.remove(&op.file);
-                return self.door.remove(&name());
+                return self.connection.remove(&name());
             }
             Action::Close => {
                 let file = self.open.remove(&op.file);
-                return file.map_or(Ok(()), |file| self.door.close(file));
+                return file.map_or(Ok(()), |file| self.connection.close(file));
             }
             Action::Read | Action::Write | Action::Fsync => {}
         }
@@ -146,13 +146,13 @@ impl Client {
         // an open file.
         let Some(file) = self.open.get(&op.file) else { return Err(Failure::new("the file is not open")) };
         match op.action {
-            Action::Write => self.door.write(file, op.offset, data),
-            Action::Fsync => self.door.fsync(file),
+            Action::Write => self.connection.write(file, op.offset, data),
+            Action::Fsync => self.connection.fsync(file),
             _ => {
                 let alone = self.shared.users.get(&op.file).is_some_and(Option::is_some);
                 let compare = self.shared.verify && alone;
                 let range = (op.offset, op.len as usize);
-                let len = self.door.read(file, range, &mut self.buffer, compare)?;
+                let len = self.connection.read(file, range, &mut self.buffer, compare)?;
                 let model = self.models.get(&op.file);
                 match compare {
                     true => {

@@ -36,13 +36,13 @@ pub enum Place {
 }
 
 /// A temporary directory of the replay, in the directory that the user named.
-pub(super) enum Room<'a> {
+pub(super) enum TempDir<'a> {
     Weir { target: &'a Target, options: &'a Options, each: bool, runtime: &'a Handle, name: Vec<u8> },
     Local { dir: PathBuf, odirect: bool },
 }
 
 /// The connection of one client to the temporary directory: a mount, or a descriptor of the directory.
-pub(super) enum Door {
+pub(super) enum Connection {
     Weir { mount: Mount, dir: Node, each: bool, runtime: Handle },
     Local { dir: OwnedFd, odirect: bool },
 }
@@ -53,40 +53,40 @@ pub(super) enum Opened {
     Local(std::fs::File),
 }
 
-impl<'a> Room<'a> {
-    pub(super) fn make(place: &'a Place) -> Result<Room<'a>, Failure> {
+impl<'a> TempDir<'a> {
+    pub(super) fn make(place: &'a Place) -> Result<TempDir<'a>, Failure> {
         let name = temporary_name()?;
         match place {
             Place::Weir { target, options, each, runtime } => {
-                let room = Room::Weir { target, options, each: *each, runtime, name: name.clone() };
+                let temporary = TempDir::Weir { target, options, each: *each, runtime, name: name.clone() };
                 let made = runtime.block_on(async {
                     let mount = Mount::connect(target, Options::clone(options)).await?;
                     let (parent, _) = mount.resolve(target.path(), true).await?;
                     mount.mkdir(&parent, &name, 0o700).await?;
                     mount.disconnect().await
                 });
-                made.map(|()| room).map_err(|e| Failure::from(e).about(target))
+                made.map(|()| temporary).map_err(|e| Failure::from(e).about(target))
             }
             Place::Local { dir, odirect } => {
                 let dir = dir.join(OsStr::from_bytes(&name));
                 std::fs::create_dir(&dir).map_err(|e| Failure::from(e).about(dir.display()))?;
-                Ok(Room::Local { dir, odirect: *odirect })
+                Ok(TempDir::Local { dir, odirect: *odirect })
             }
         }
     }
 
     /// Opens the temporary directory for one more client.
-    pub(super) fn enter(&self) -> Result<Door, Failure> {
+    pub(super) fn enter(&self) -> Result<Connection, Failure> {
         match self {
-            Room::Weir { target, options, each, runtime, name } => runtime.block_on(async {
+            TempDir::Weir { target, options, each, runtime, name } => runtime.block_on(async {
                 let mount = Mount::connect(target, (*options).clone()).await?;
                 let path = [target.path(), std::slice::from_ref(name)].concat();
                 let (dir, _) = mount.resolve(&path, false).await?;
-                Ok(Door::Weir { mount, dir, each: *each, runtime: (*runtime).clone() })
+                Ok(Connection::Weir { mount, dir, each: *each, runtime: (*runtime).clone() })
             }),
-            Room::Local { dir, odirect } => {
+            TempDir::Local { dir, odirect } => {
                 let dir = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-                Ok(Door::Local { dir, odirect: *odirect })
+                Ok(Connection::Local { dir, odirect: *odirect })
             }
         }
     }
@@ -94,12 +94,12 @@ impl<'a> Room<'a> {
     /// Removes the temporary directory of the replay and everything in it.
     pub(super) fn remove(&self) -> Result<(), Failure> {
         let (target, name) = match self {
-            Room::Weir { target, name, .. } => (target, name),
-            Room::Local { dir, .. } => {
+            TempDir::Weir { target, name, .. } => (target, name),
+            TempDir::Local { dir, .. } => {
                 return std::fs::remove_dir_all(dir).map_err(|e| Failure::from(e).about(dir.display()));
             }
         };
-        let Door::Weir { mount, dir, runtime, .. } = self.enter()? else { return Ok(()) };
+        let Connection::Weir { mount, dir, runtime, .. } = self.enter()? else { return Ok(()) };
         let removed = runtime.block_on(async {
             let mut pages = mount.readdir(&dir);
             let mut names = Vec::new();
@@ -117,31 +117,31 @@ impl<'a> Room<'a> {
     }
 }
 
-impl Door {
+impl Connection {
     /// Returns the counters of this client. For a directory of this machine, all counters are zero.
     pub(super) fn sums(&self) -> Sums {
         match self {
-            Door::Weir { mount, .. } => Sums::of(mount.counters()),
-            Door::Local { .. } => Sums::default(),
+            Connection::Weir { mount, .. } => Sums::of(mount.counters()),
+            Connection::Local { .. } => Sums::default(),
         }
     }
 
     /// Returns the write threshold that this client uses now; `None` for a directory of this machine.
     pub(super) fn threshold(&self) -> Option<u64> {
         match self {
-            Door::Weir { mount, .. } => Some(mount.write_threshold()),
-            Door::Local { .. } => None,
+            Connection::Weir { mount, .. } => Some(mount.write_threshold()),
+            Connection::Local { .. } => None,
         }
     }
 
     /// Opens a file for reading and writing, and creates the file if it does not exist.
     pub(super) fn open(&self, name: &str) -> Result<Opened, Failure> {
         match self {
-            Door::Weir { mount, dir, runtime, .. } => {
+            Connection::Weir { mount, dir, runtime, .. } => {
                 let file = runtime.block_on(mount.create(dir, name.as_bytes(), CreateOptions::default()))?;
                 Ok(Opened::Weir(Box::new(file)))
             }
-            Door::Local { dir, odirect } => {
+            Connection::Local { dir, odirect } => {
                 let around = if *odirect { OFlags::DIRECT } else { OFlags::empty() };
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | around;
                 let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
@@ -152,14 +152,14 @@ impl Door {
 
     pub(super) fn remove(&self, name: &str) -> Result<(), Failure> {
         match self {
-            Door::Weir { mount, dir, runtime, .. } => Ok(runtime.block_on(mount.remove(dir, name.as_bytes()))?),
-            Door::Local { dir, .. } => Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?),
+            Connection::Weir { mount, dir, runtime, .. } => Ok(runtime.block_on(mount.remove(dir, name.as_bytes()))?),
+            Connection::Local { dir, .. } => Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?),
         }
     }
 
     pub(super) fn write(&self, file: &Opened, offset: u64, data: Bytes) -> Result<(), Failure> {
         match (self, file) {
-            (Door::Weir { each, runtime, .. }, Opened::Weir(file)) => runtime.block_on(async {
+            (Connection::Weir { each, runtime, .. }, Opened::Weir(file)) => runtime.block_on(async {
                 file.write_at(offset, data).await?;
                 match each {
                     true => Ok(file.push().await?),
@@ -167,7 +167,7 @@ impl Door {
                 }
             }),
             (_, Opened::Local(file)) => Ok(std::os::unix::fs::FileExt::write_all_at(file, &data, offset)?),
-            (Door::Local { .. }, Opened::Weir(_)) => {
+            (Connection::Local { .. }, Opened::Weir(_)) => {
                 Err(Failure::new("the file belongs to another target of the replay"))
             }
         }
@@ -183,7 +183,7 @@ impl Door {
         keep: bool,
     ) -> Result<usize, Failure> {
         match (self, file) {
-            (Door::Weir { runtime, .. }, Opened::Weir(file)) => {
+            (Connection::Weir { runtime, .. }, Opened::Weir(file)) => {
                 let found = runtime.block_on(file.read_at(offset, len))?;
                 if keep {
                     let bytes = found.to_vec();
@@ -192,7 +192,7 @@ impl Door {
                 Ok(found.len() as usize)
             }
             (_, Opened::Local(file)) => Ok(read_full(file, offset, buffer.space(len))?),
-            (Door::Local { .. }, Opened::Weir(_)) => {
+            (Connection::Local { .. }, Opened::Weir(_)) => {
                 Err(Failure::new("the file belongs to another target of the replay"))
             }
         }
@@ -200,9 +200,9 @@ impl Door {
 
     pub(super) fn fsync(&self, file: &Opened) -> Result<(), Failure> {
         match (self, file) {
-            (Door::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.fsync())?),
+            (Connection::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.fsync())?),
             (_, Opened::Local(file)) => Ok(file.sync_all()?),
-            (Door::Local { .. }, Opened::Weir(_)) => {
+            (Connection::Local { .. }, Opened::Weir(_)) => {
                 Err(Failure::new("the file belongs to another target of the replay"))
             }
         }
@@ -211,7 +211,7 @@ impl Door {
     /// Closes a file. For a file in Weir, the close reports an error if an earlier write has failed.
     pub(super) fn close(&self, file: Opened) -> Result<(), Failure> {
         match (self, file) {
-            (Door::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.close())?),
+            (Connection::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.close())?),
             (_, file) => {
                 drop(file);
                 Ok(())
@@ -221,7 +221,7 @@ impl Door {
 
     /// Ends the session of this client. If the server does not answer, the session ends with its lease.
     pub(super) fn leave(self) {
-        if let Door::Weir { mount, runtime, .. } = self
+        if let Connection::Weir { mount, runtime, .. } = self
             && let Err(error) = runtime.block_on(mount.disconnect())
         {
             tracing::debug!(%error, "cannot end a session of the replay");

@@ -2,7 +2,7 @@
 
 use super::Models;
 use super::client::name;
-use super::store::{Buffer, Door};
+use super::store::{Buffer, Connection};
 use crate::failure::Failure;
 use std::collections::{BTreeSet, HashMap};
 use trace::written::Written;
@@ -29,23 +29,23 @@ pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) 
 }
 
 /// Reads all files back through a separate client and compares them with the models. Returns the number of bytes read.
-pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> Result<u64, Failure> {
+pub(super) fn all(connection: &Connection, models: &Models, filled: &HashMap<u32, u64>) -> Result<u64, Failure> {
     let (mut bytes, mut buffer) = (0, Buffer::default());
     for ((copy, file), models) in models {
         let models: Vec<&Written> = models.iter().collect();
         let end = models.iter().map(|model| model.end()).max().unwrap_or(0);
-        let opened = door.open(&name(*copy, *file))?;
+        let opened = connection.open(&name(*copy, *file))?;
         let about = |failure: Failure| failure.about(format_args!("reading back file {file} of copy {copy}"));
         let long = end.max(filled.get(file).copied().unwrap_or(0).next_multiple_of(PIECE));
         for at in (0..long.div_ceil(PIECE)).map(|piece| piece * PIECE) {
-            let len = door.read(&opened, (at, PIECE as usize), &mut buffer, true).map_err(about)?;
+            let len = connection.read(&opened, (at, PIECE as usize), &mut buffer, true).map_err(about)?;
             if len as u64 != PIECE.min(long - at) {
                 return Err(about(Failure::new(format!("the file ends at {} instead of {long}", at + len as u64))));
             }
             compare(*file, &models, at, buffer.space(len)).map_err(about)?;
             bytes += len as u64;
         }
-        door.close(opened)?;
+        connection.close(opened)?;
     }
     Ok(bytes)
 }

@@ -215,7 +215,7 @@ struct Attack {
 
 /// What has happened to the connections of an attack, as counters.
 #[derive(Debug, Default)]
-struct Fate {
+struct ConnectionCounts {
     made: u64,
     /// Number of connections that the attacker could not establish.
     failed: u64,
@@ -276,15 +276,15 @@ impl Attack {
 
     /// Keeps the connections open until `over` is set, and replaces connections that the daemon closes. Whenever all
     /// connections are open, sends a message to `stands`.
-    fn run(&self, over: &AtomicBool, stands: &Sender<()>) -> Fate {
-        let (mut live, mut fate) = (Vec::new(), Fate::default());
+    fn run(&self, over: &AtomicBool, stands: &Sender<()>) -> ConnectionCounts {
+        let (mut live, mut counts) = (Vec::new(), ConnectionCounts::default());
         while !over.load(Relaxed) {
             while live.len() < self.connections && !over.load(Relaxed) {
                 let Ok(stream) = self.connect() else {
-                    fate.failed += 1;
+                    counts.failed += 1;
                     break;
                 };
-                fate.made += 1;
+                counts.made += 1;
                 live.push((stream, 0));
             }
             if live.len() == self.connections {
@@ -293,10 +293,10 @@ impl Attack {
             }
             let before = live.len();
             live.retain_mut(|(stream, sent)| self.goes_on(stream, sent));
-            fate.ended += (before - live.len()) as u64;
+            counts.ended += (before - live.len()) as u64;
             std::thread::sleep(Duration::from_millis(20));
         }
-        fate
+        counts
     }
 
     /// Sends as many bytes of `beginning` as the socket accepts. Returns `false` if the daemon has closed the
@@ -432,8 +432,8 @@ impl Drill<'_> {
                 runtime.expect("a runtime").block_on(self.client(begin, stands))
             });
             let times = client.join().unwrap_or_else(|e| std::panic::resume_unwind(e));
-            let fate = attacker.join().expect("the attacker continues").expect("it began");
-            self.report(&times, &fate);
+            let counts = attacker.join().expect("the attacker continues").expect("it began");
+            self.report(&times, &counts);
         });
     }
 
@@ -461,9 +461,9 @@ impl Drill<'_> {
         self.servers.run(ON_CLIENT, &["stat", &name]);
     }
 
-    fn report(&self, [quiet, disturbed]: &[Times; 2], fate: &Fate) {
+    fn report(&self, [quiet, disturbed]: &[Times; 2], counts: &ConnectionCounts) {
         eprintln!(
-            "{} connections that stop inside a request of the {}: {fate:?}",
+            "{} connections that stop inside a request of the {}: {counts:?}",
             self.attack.connections, self.daemon
         );
         for (what, before, during) in [

@@ -265,23 +265,23 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    fn proof(&self, domain: u8, said: &Said, more: &[u8]) -> Proof {
+    fn proof(&self, domain: u8, transcript: &Transcript, more: &[u8]) -> Proof {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
-        hasher.update(&[domain]).update(&said.0).update(more);
+        hasher.update(&[domain]).update(&transcript.0).update(more);
         Proof(*hasher.finalize().as_bytes())
     }
 
-    fn client_proof(&self, said: &Said, origin: &Origin) -> Proof {
-        self.proof(DOMAIN_CLIENT_PROOF, said, &origin.to_bytes())
+    fn client_proof(&self, transcript: &Transcript, origin: &Origin) -> Proof {
+        self.proof(DOMAIN_CLIENT_PROOF, transcript, &origin.to_bytes())
     }
 
     /// Stores the iod's proof in its reply to HELLO. Returns the digest of the arguments and the reply of HELLO, which
     /// the client's proof must cover.
-    pub fn answer(&self, args: &HelloArgs, reply: &mut HelloReply) -> Said {
+    pub fn answer(&self, args: &HelloArgs, reply: &mut HelloReply) -> Transcript {
         reply.proof = Proof::default();
-        let said = Said::of(args, reply);
-        reply.proof = self.proof(DOMAIN_IOD_PROOF, &said, &[]);
-        said
+        let transcript = Transcript::of(args, reply);
+        reply.proof = self.proof(DOMAIN_IOD_PROOF, &transcript, &[]);
+        transcript
     }
 
     /// Checks that the iod for which the mgr made this ticket has sent the reply to HELLO. Returns the arguments of
@@ -291,48 +291,48 @@ impl Ticket {
     /// `CapRefused` if the sender of the reply does not know the secret of the ticket.
     pub fn check(&self, args: &HelloArgs, reply: &HelloReply, origin: Origin) -> Result<ProveArgs, Status> {
         let mut genuine = reply.clone();
-        let said = self.answer(args, &mut genuine);
+        let transcript = self.answer(args, &mut genuine);
         if !genuine.proof.is(&reply.proof) {
             return Err(Status::CapRefused);
         }
-        Ok(ProveArgs { origin, proof: self.client_proof(&said, &origin) })
+        Ok(ProveArgs { origin, proof: self.client_proof(&transcript, &origin) })
     }
 
     /// Stores the iod's proof in its reply to PROVE.
-    pub fn seal(&self, said: &Said, reply: &mut ProveReply) {
+    pub fn seal(&self, transcript: &Transcript, reply: &mut ProveReply) {
         reply.proof = Proof::default();
-        reply.proof = self.proof(DOMAIN_TOLD_PROOF, said, &reply.to_bytes());
+        reply.proof = self.proof(DOMAIN_TOLD_PROOF, transcript, &reply.to_bytes());
     }
 
     /// Checks that the reply to PROVE comes from the iod that has sent the reply `hello` to HELLO.
     ///
     /// # Errors
     /// `CapRefused` if the proof in the reply does not match.
-    pub fn check_told(&self, args: &HelloArgs, hello: &HelloReply, told: &ProveReply) -> Result<(), Status> {
-        let said = self.answer(args, &mut hello.clone());
+    pub fn check_prove_reply(&self, args: &HelloArgs, hello: &HelloReply, told: &ProveReply) -> Result<(), Status> {
+        let transcript = self.answer(args, &mut hello.clone());
         let mut genuine = told.clone();
-        self.seal(&said, &mut genuine);
+        self.seal(&transcript, &mut genuine);
         if genuine.proof.is(&told.proof) { Ok(()) } else { Err(Status::CapRefused) }
     }
 
-    /// Returns whether the client that sent the arguments `args` of PROVE knows the secret of this ticket. `said` is
-    /// the digest of the preceding HELLO.
-    pub fn is_proven(&self, said: &Said, args: &ProveArgs) -> bool {
-        self.client_proof(said, &args.origin).is(&args.proof)
+    /// Returns whether the client that sent the arguments `args` of PROVE knows the secret of this ticket. `transcript`
+    /// is the digest of the preceding HELLO.
+    pub fn is_proven(&self, transcript: &Transcript, args: &ProveArgs) -> bool {
+        self.client_proof(transcript, &args.origin).is(&args.proof)
     }
 }
 
 /// A digest over the arguments and the reply of a HELLO. The proof field of the reply counts as zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Said([u8; 32]);
+pub struct Transcript([u8; 32]);
 
-impl Said {
+impl Transcript {
     fn of(args: &HelloArgs, reply: &HelloReply) -> Self {
         let mut hasher = blake3::Hasher::new();
         for part in [args.to_bytes(), reply.to_bytes()] {
             hasher.update(&(part.len() as u64).to_be_bytes()).update(&part);
         }
-        Said(*hasher.finalize().as_bytes())
+        Transcript(*hasher.finalize().as_bytes())
     }
 }
 

@@ -50,8 +50,8 @@ pub struct SizeReply {
     pub size: u64,
     /// Disk space in bytes that the object occupies, including the head of its file.
     pub allocated: u64,
-    /// Whether clients of the files layout have written to the object after the last NEWS report of the object. The
-    /// iod returns true once for such writes, and only to the mgr.
+    /// Whether clients of the files layout have written to the object after the last WRITE_REPORTS report of the
+    /// object. The iod returns true once for such writes, and only to the mgr.
     pub changed: bool,
 }
 

@@ -108,7 +108,10 @@ fn messages_have_their_golden_bytes() {
 
 #[test]
 fn reports_of_writes_and_questions_for_lengths_have_their_golden_bytes() {
-    golden(&NewsReply { number: 3, written: vec![object(9)] }, "000000000000000300000001000000000000000900000055");
+    golden(
+        &WriteReportsReply { number: 3, written: vec![object(9)] },
+        "000000000000000300000001000000000000000900000055",
+    );
     let answers = vec![
         Length { number: 7, length: Some(FileLength { file: 300, least: 100 }) },
         Length { number: 8, length: None },
@@ -351,19 +354,22 @@ fn the_hello_of_revision_1_is_read() {
 fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
     let (args, mut reply) = hello();
     let ticket = key().ticket(fsid(), 42, 1000);
-    let said = ticket.answer(&args, &mut reply);
+    let transcript = ticket.answer(&args, &mut reply);
     let shown = ticket.check(&args, &reply, ORIGIN).unwrap();
-    assert!(ticket.is_proven(&said, &shown) && !shown.proof.is(&reply.proof));
+    assert!(ticket.is_proven(&transcript, &shown) && !shown.proof.is(&reply.proof));
     assert_eq!((hex(&reply.proof.0).as_str(), hex(&shown.proof.0).as_str()), (IOD_PROOF, CLIENT_PROOF));
     for bit in 0..shown.to_bytes().len() * 8 {
         let mut bytes = shown.to_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(!ticket.is_proven(&said, &ProveArgs::from_bytes(&bytes.into()).unwrap()), "bit {bit} of the proof");
+        assert!(
+            !ticket.is_proven(&transcript, &ProveArgs::from_bytes(&bytes.into()).unwrap()),
+            "bit {bit} of the proof"
+        );
     }
     let mut told = told();
-    ticket.seal(&said, &mut told);
+    ticket.seal(&transcript, &mut told);
     assert_eq!(hex(&told.proof.0), TOLD_PROOF);
-    assert_eq!(ticket.check_told(&args, &reply, &told), Ok(()));
+    assert_eq!(ticket.check_prove_reply(&args, &reply, &told), Ok(()));
     for bit in 0..told.to_bytes().len() * 8 {
         let mut bytes = told.to_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -371,7 +377,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
             && changed != told
         {
             assert_eq!(
-                ticket.check_told(&args, &reply, &changed),
+                ticket.check_prove_reply(&args, &reply, &changed),
                 Err(Status::CapRefused),
                 "bit {bit} of what is told"
             );
@@ -387,8 +393,8 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
     ];
     for other in others {
         assert_eq!(other.check(&args, &reply, ORIGIN), Err(Status::CapRefused), "{other:?}");
-        assert!(!other.is_proven(&said, &shown));
-        assert_eq!(other.check_told(&args, &reply, &told), Err(Status::CapRefused));
+        assert!(!other.is_proven(&transcript, &shown));
+        assert_eq!(other.check_prove_reply(&args, &reply, &told), Err(Status::CapRefused));
     }
     // The proof of the iod covers the request and the reply of HELLO, so the client detects each changed bit.
     for bit in 0..args.to_bytes().len() * 8 {

@@ -15,7 +15,7 @@ type Page = Arc<[u8; PAGE as usize]>;
 
 /// The versions of a page that the file keeps from before the current one, since the last sync; `None` is a hole.
 #[derive(Clone, Default)]
-struct Past {
+struct OldVersions {
     versions: Vec<Option<Page>>,
     /// A sync of the page failed, and no write has changed the page since then, so a later sync does not write the
     /// page.
@@ -31,7 +31,7 @@ pub(super) struct Node {
     reserved: BTreeMap<u64, bool>,
     len: u64,
     /// Earlier versions of each page that changed since the last sync.
-    past: BTreeMap<u64, Past>,
+    past: BTreeMap<u64, OldVersions>,
     /// Earlier lengths of the file since the last sync, without the current length. The durable length is the first.
     lens: Vec<u64>,
     /// A sync failed and lost the last bytes of the file, so a later sync does not make the current length durable.

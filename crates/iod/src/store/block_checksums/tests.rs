@@ -7,7 +7,7 @@ use crate::disks::{Disk, Memory};
 const NONCE: u64 = 9;
 
 /// An object file and its sum file on a simulated disk.
-struct Trial {
+struct TestObject {
     disk: Memory,
     data: Box<dyn DiskFile>,
     sums: BlockChecksums,
@@ -15,7 +15,7 @@ struct Trial {
     size: u64,
 }
 
-impl Trial {
+impl TestObject {
     fn new() -> Self {
         let disk = Memory::new("m", 1 << 30);
         for name in ["data", "sums"] {
@@ -30,7 +30,7 @@ impl Trial {
         let data = disk.open("data").unwrap();
         let sums = BlockChecksums::open(disk.open("sums").unwrap(), NONCE, true).unwrap();
         let size = data.measure().unwrap().len - HEAD_LEN;
-        Trial { disk, data, sums, counters: Counters::default(), size }
+        TestObject { disk, data, sums, counters: Counters::default(), size }
     }
 
     fn power_cut(self, keep: u64) -> Self {
@@ -72,7 +72,7 @@ fn status<T>(result: Result<T, Failure>) -> Option<Status> {
 
 #[test]
 fn a_change_during_the_sync_keeps_its_block_open() {
-    let mut trial = Trial::new();
+    let mut trial = TestObject::new();
     trial.write(0, &[1; 20_000]).unwrap();
     trial.begin();
     trial.write(4096, &[2; 4096]).unwrap();
@@ -88,7 +88,7 @@ fn a_change_during_the_sync_keeps_its_block_open() {
 #[test]
 fn a_truncate_during_a_sync_leaves_no_checksums_beyond_the_end() {
     for size in [0, 100, 4096, 5000, 19_999] {
-        let mut trial = Trial::new();
+        let mut trial = TestObject::new();
         trial.write(0, &[1; 300_000]).unwrap();
         trial.commit();
         trial.write(10_000, &[2; 10_000]).unwrap();
@@ -99,7 +99,7 @@ fn a_truncate_during_a_sync_leaves_no_checksums_beyond_the_end() {
         trial.size = size;
         trial.sums.finish_seal(&trial.counters).unwrap();
         trial.disk.power_cut(&mut |_| 0);
-        let trial = Trial::open(trial.disk);
+        let trial = TestObject::open(trial.disk);
         assert!(trial.sums.end().unwrap().unwrap() <= size, "cut to {size}");
         trial.read().unwrap();
     }
@@ -108,7 +108,7 @@ fn a_truncate_during_a_sync_leaves_no_checksums_beyond_the_end() {
 #[test]
 fn a_truncate_removes_checksums_durably_before_it_removes_bytes() {
     for size in [0, REGION, REGION + 1, 2 * REGION] {
-        let mut trial = Trial::new();
+        let mut trial = TestObject::new();
         trial.write(0, &vec![1; 3 * REGION as usize]).unwrap();
         trial.commit();
         trial.sums.cut(&*trial.data, size, &trial.counters).unwrap();
@@ -124,7 +124,7 @@ fn a_truncate_removes_checksums_durably_before_it_removes_bytes() {
 fn a_damaged_block_never_gets_a_matching_checksum() {
     // The write at offset 3000 appends to the damaged block, the write at offset 100 overwrites a part of the block.
     for (offset, len) in [(3000, 50), (100, 50)] {
-        let mut trial = Trial::new();
+        let mut trial = TestObject::new();
         trial.write(0, &[1; 3000]).unwrap();
         trial.commit();
         trial.spoil(700);
@@ -141,11 +141,11 @@ fn a_damaged_block_never_gets_a_matching_checksum() {
 
 #[test]
 fn a_hole_in_place_of_written_bytes_is_damage() {
-    let mut trial = Trial::new();
+    let mut trial = TestObject::new();
     trial.write(0, &[1; 8192]).unwrap();
     trial.write(3 * REGION, &[1]).unwrap();
     trial.commit();
-    let hole = |trial: &Trial, from, to| {
+    let hole = |trial: &TestObject, from, to| {
         let checked = trial.sums.check_hole(&*trial.data, from, to);
         checked.map_err(|e| e.failure(&trial.counters).status)
     };
@@ -157,7 +157,7 @@ fn a_hole_in_place_of_written_bytes_is_damage() {
 
 #[test]
 fn blocks_of_a_damaged_checksum_record_are_refused_and_can_be_written_after_a_truncate() {
-    let mut trial = Trial::new();
+    let mut trial = TestObject::new();
     trial.write(0, &[1; 10]).unwrap();
     trial.write(REGION, &[1; 10]).unwrap();
     trial.commit();
@@ -175,7 +175,7 @@ fn blocks_of_a_damaged_checksum_record_are_refused_and_can_be_written_after_a_tr
 
 #[test]
 fn a_full_disk_leaves_blocks_to_be_sealed_later() {
-    let mut trial = Trial::new();
+    let mut trial = TestObject::new();
     trial.write(0, &[1; 8192]).unwrap();
     trial.begin();
     let (total, free) = trial.disk.capacity().unwrap();
@@ -191,7 +191,7 @@ fn a_full_disk_leaves_blocks_to_be_sealed_later() {
 
 #[test]
 fn blocks_without_a_checksum_after_a_crash_can_get_one() {
-    let mut trial = Trial::new();
+    let mut trial = TestObject::new();
     trial.write(0, &[1; 20_000]).unwrap();
     trial.begin();
     let mut trial = trial.power_cut(0);
@@ -207,7 +207,7 @@ fn blocks_without_a_checksum_after_a_crash_can_get_one() {
 
 #[test]
 fn overwriting_uncommitted_bytes_needs_no_sync() {
-    let mut trial = Trial::new();
+    let mut trial = TestObject::new();
     for _ in 0..5 {
         trial.write(0, &[1; 8192]).unwrap();
     }

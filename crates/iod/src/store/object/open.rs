@@ -189,7 +189,7 @@ impl Open {
             let (kind, until) = if full { (PieceKind::Data, end) } else { (kind, until.min(end)) };
             if let Some(sums) = self.sums.as_ref().filter(|_| kind == PieceKind::Hole) {
                 let checked = sums.check_hole(&*self.file, at, until);
-                checked.map_err(|e| self.tell(e.failure(counters)))?;
+                checked.map_err(|e| self.log_damage(e.failure(counters)))?;
             }
             plan.push(kind, at, until - at);
             at = until;
@@ -217,7 +217,7 @@ impl Open {
         for (offset, len) in runs {
             let (now, rest) = buffer.split_at_mut(*len as usize);
             if let Some(sums) = &self.sums {
-                sums.read(&*self.file, *offset, now).map_err(|e| self.tell(e.failure(counters)))?;
+                sums.read(&*self.file, *offset, now).map_err(|e| self.log_damage(e.failure(counters)))?;
             } else {
                 let done =
                     read_full(&*self.file, now, HEAD_LEN + offset).map_err(|e| failure(&e, "read the object"))?;
@@ -229,7 +229,7 @@ impl Open {
     }
 
     /// Logs damaged data, and returns the failure for the reply to the client.
-    pub(super) fn tell(&self, failure: Failure) -> Failure {
+    pub(super) fn log_damage(&self, failure: Failure) -> Failure {
         if failure.status == Status::Corrupt {
             let detail = failure.detail.as_deref().unwrap_or_default();
             tracing::error!(object = %self.id, detail, "damaged data");
@@ -316,7 +316,9 @@ impl Open {
                 written
             };
             let written = match &self.sums {
-                Some(sums) => sums.write(&*self.file, extent.offset, [a, b], counters, put).map_err(|e| self.tell(e)),
+                Some(sums) => {
+                    sums.write(&*self.file, extent.offset, [a, b], counters, put).map_err(|e| self.log_damage(e))
+                }
                 None => put().map_err(|e| failure(&e, "write the object")),
             };
             self.changed();

@@ -14,7 +14,7 @@ use crate::counters::Counters;
 use crate::store::{Store, failure};
 
 /// An object file for a short-circuit reader, and the bytes by which the reader validates the file.
-pub(crate) struct Lent {
+pub(crate) struct ShortCircuitFile {
     /// The object file, opened read-only.
     pub(crate) file: File,
     /// The first bytes of the object file. These bytes change when a FENCE makes the capability of the reader invalid.
@@ -24,7 +24,7 @@ pub(crate) struct Lent {
 impl Object {
     /// Opens the object's file for a short-circuit reader; returns `None` if the object does not exist. Fails if the
     /// object has block checksums, because the reader cannot verify them.
-    pub(crate) fn lend(&self, store: &Store, generation: Generation) -> Result<Option<Lent>, Failure> {
+    pub(crate) fn lend(&self, store: &Store, generation: Generation) -> Result<Option<ShortCircuitFile>, Failure> {
         let state = self.shared(store)?;
         let Some(open) = state.checked(generation)? else { return Ok(None) };
         let no = |why: &str| Failure { status: Status::NotSupp, detail: Some(why.into()) };
@@ -37,6 +37,6 @@ impl Object {
         let opened = store.open_to_lend(self.id).map_err(|e| failure(&e, "open the object for short-circuit reads"))?;
         let file = opened.ok_or_else(|| no("the store keeps no files that a client could read itself"))?;
         Counters::add(&store.counters().objects_short_circuit, 1);
-        Ok(Some(Lent { file, mark: open.head().mark() }))
+        Ok(Some(ShortCircuitFile { file, mark: open.head().mark() }))
     }
 }

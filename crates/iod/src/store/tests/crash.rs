@@ -240,12 +240,12 @@ fn read(store: &Store, object: u64) -> Result<Vec<u8>, Failure> {
     Ok(out)
 }
 
-struct Trial {
+struct CrashTest {
     sums: bool,
     history: Vec<(u64, Op)>,
 }
 
-impl Trial {
+impl CrashTest {
     fn disk(&self) -> Memory {
         let disk = Memory::new("m", 1 << 30);
         Store::format_with(&disk, FSID, Features { block_checksums: self.sums }).unwrap();
@@ -372,13 +372,13 @@ fn full() -> bool {
     std::env::var_os("WEIR_TEST_SCALE").is_some_and(|scale| scale == "full")
 }
 
-fn trial(sums: bool) -> Trial {
-    Trial { sums, history: history(if full() { 2500 } else { 80 }) }
+fn trial(sums: bool) -> CrashTest {
+    CrashTest { sums, history: history(if full() { 2500 } else { 80 }) }
 }
 
 /// Makes a [`trial`] with a shorter history, for tests that take much longer for each operation.
-fn short(sums: bool) -> Trial {
-    Trial { sums, history: history(if full() { 2500 } else { 40 }) }
+fn short(sums: bool) -> CrashTest {
+    CrashTest { sums, history: history(if full() { 2500 } else { 40 }) }
 }
 
 #[test]

@@ -21,11 +21,11 @@ const QUICK: Duration = Duration::from_millis(1);
 
 /// Moving average of the time that the commit of a group of batches takes, in microseconds.
 #[derive(Debug, Default)]
-struct Pace(AtomicU32);
+struct CommitTime(AtomicU32);
 
-impl Pace {
-    fn took(&self, window: Duration) {
-        let micros = u32::try_from(window.as_micros()).unwrap_or(u32::MAX);
+impl CommitTime {
+    fn took(&self, commit: Duration) {
+        let micros = u32::try_from(commit.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
         // Only the thread that holds the writer updates the average. The weight of a sample is one eighth, so a single
         // flush of eight milliseconds hands the commits to the writer's thread. After some fast flushes, submitting
@@ -43,20 +43,20 @@ impl Pace {
 pub(super) struct GroupCommit {
     writer: Mutex<Writer>,
     queue: Arc<Queue>,
-    pace: Pace,
+    pace: CommitTime,
     start: Instant,
 }
 
 impl GroupCommit {
     pub(super) fn new(writer: Writer) -> Arc<Self> {
         let queue = writer.shared().queue.clone();
-        Arc::new(GroupCommit { writer: Mutex::new(writer), queue, pace: Pace::default(), start: Instant::now() })
+        Arc::new(GroupCommit { writer: Mutex::new(writer), queue, pace: CommitTime::default(), start: Instant::now() })
     }
 
     /// The main loop of the writer's thread. It works when another thread wakes it or a checkpoint is due, and ends
     /// when the queue is closed and empty.
     pub(super) fn run(&self) {
-        let _end = Abandon(&self.queue);
+        let _end = CloseOnDrop(&self.queue);
         loop {
             let Ok(writer) = self.writer.lock() else { return };
             let due = writer.due();
@@ -81,7 +81,7 @@ impl GroupCommit {
         if jobs.is_empty() || writer.is_due(begun) {
             writer.step(jobs, begun);
         } else {
-            writer.window(jobs, begun);
+            writer.commit_group(jobs, begun);
             self.pace.took(self.start.elapsed() - begun);
         }
     }
@@ -121,9 +121,9 @@ impl GroupCommit {
 }
 
 /// A guard that closes the queue and drops its jobs when the writer's thread ends, so that no sender waits forever.
-struct Abandon<'a>(&'a Queue);
+struct CloseOnDrop<'a>(&'a Queue);
 
-impl Drop for Abandon<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
         self.0.abandon();
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn slow_flushes_move_to_the_thread_until_flushes_are_fast() {
-        let pace = Pace::default();
+        let pace = CommitTime::default();
         (0..100).for_each(|_| pace.took(Duration::from_micros(400)));
         assert!(pace.is_quick());
         pace.took(Duration::from_millis(10));
@@ -144,7 +144,7 @@ mod tests {
             pace.took(Duration::from_micros(200));
             pace.is_quick()
         });
-        assert!(quick.is_some_and(|windows| windows < 10), "{quick:?}");
+        assert!(quick.is_some_and(|groups| groups < 10), "{quick:?}");
         // The simulated flush was slow, so from now on only the writer's thread may commit.
         (0..100).for_each(|_| pace.took(Duration::from_millis(2)));
         assert!(!pace.is_quick());

@@ -22,7 +22,7 @@ pub(super) struct Memtable(RwLock<Top>);
 
 struct Top {
     layer: Arc<Layer>,
-    window: u64,
+    group: u64,
 }
 
 /// A layer of the memtable: a snapshot of the database table, and the changes since this snapshot.
@@ -40,11 +40,11 @@ struct Record {
 }
 
 impl Record {
-    /// Returns the value of the record after the commit group with the number `window`. Returns `None` if neither this
+    /// Returns the value of the record after the commit group with the number `group`. Returns `None` if neither this
     /// commit group nor an earlier one changed the record.
-    fn at(&self, window: u64) -> Option<&Option<Value>> {
+    fn at(&self, group: u64) -> Option<&Option<Value>> {
         let all = std::iter::once(&self.last).chain(self.before.iter().rev());
-        all.into_iter().find(|(since, _)| *since <= window).map(|(_, value)| value)
+        all.into_iter().find(|(since, _)| *since <= group).map(|(_, value)| value)
     }
 }
 
@@ -60,20 +60,20 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 impl Memtable {
     /// Returns an empty memtable over the snapshot `table` of the database table.
     pub(super) fn new(table: Snapshot) -> Self {
-        Memtable(RwLock::new(Top { layer: Layer::new(table), window: 0 }))
+        Memtable(RwLock::new(Top { layer: Layer::new(table), group: 0 }))
     }
 
     /// Returns a view of the store after the last added commit group.
-    pub(super) fn picture<'s>(&self, corrupt: &'s AtomicU64) -> Picture<'s> {
+    pub(super) fn view<'s>(&self, corrupt: &'s AtomicU64) -> MemtableView<'s> {
         let top = read(&self.0);
-        Picture { layer: top.layer.clone(), window: top.window, corrupt }
+        MemtableView { layer: top.layer.clone(), group: top.group, corrupt }
     }
 
     /// Adds the changes of a commit group. Existing views do not see these changes; later views do.
     pub(super) fn add(&self, changes: Changes) {
         let mut top = write(&self.0);
-        top.window += 1;
-        let window = top.window;
+        top.group += 1;
+        let group = top.group;
         // The lock on `top` blocks new views. So one reference to the layer proves that no view reads older versions.
         let alone = Arc::strong_count(&top.layer) == 1;
         let mut records = write(&top.layer.records);
@@ -82,14 +82,14 @@ impl Memtable {
             bytes += RECORD + (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
             match records.get_mut(&key) {
                 Some(record) => {
-                    let last = std::mem::replace(&mut record.last, (window, value));
+                    let last = std::mem::replace(&mut record.last, (group, value));
                     if alone {
                         record.before.clear();
                     } else {
                         record.before.push(last);
                     }
                 }
-                None => drop(records.insert(key, Record { last: (window, value), before: Vec::new() })),
+                None => drop(records.insert(key, Record { last: (group, value), before: Vec::new() })),
             }
         }
         // The byte count still includes replaced versions. So the memtable moves into the database slightly earlier
@@ -125,21 +125,21 @@ impl Layer {
 }
 
 /// A view of the store as it was after a given commit group.
-pub(super) struct Picture<'s> {
+pub(super) struct MemtableView<'s> {
     layer: Arc<Layer>,
-    window: u64,
+    group: u64,
     corrupt: &'s AtomicU64,
 }
 
-impl Picture<'_> {
+impl MemtableView<'_> {
     fn below(&self) -> Reading<'_> {
         Reading(&self.layer.table, self.corrupt)
     }
 }
 
-impl View for Picture<'_> {
+impl View for MemtableView<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
-        if let Some(value) = read(&self.layer.records).get(key).and_then(|record| record.at(self.window)) {
+        if let Some(value) = read(&self.layer.records).get(key).and_then(|record| record.at(self.group)) {
             return Ok(value.clone());
         }
         self.below().get(key)
@@ -185,7 +185,7 @@ impl View for Picture<'_> {
 /// An iterator over the memtable's records in a key range. It copies a few records at a time, so the thread holds no
 /// lock while `visit` runs.
 struct Ahead<'p, 'r> {
-    picture: &'p Picture<'p>,
+    view: &'p MemtableView<'p>,
     /// The part of the key range that is not copied yet; `None` if all its records are copied.
     rest: Option<(Bound<Key>, &'r [u8])>,
     size: usize,
@@ -193,9 +193,9 @@ struct Ahead<'p, 'r> {
 }
 
 impl<'p, 'r> Ahead<'p, 'r> {
-    fn new(picture: &'p Picture<'p>, range: Range<&'r [u8]>, limit: usize) -> Self {
+    fn new(view: &'p MemtableView<'p>, range: Range<&'r [u8]>, limit: usize) -> Self {
         let rest = Some((Bound::Included(range.start.to_vec()), range.end));
-        Ahead { picture, rest, size: limit.saturating_add(1).min(CHUNK), copied: Vec::new().into_iter().peekable() }
+        Ahead { view, rest, size: limit.saturating_add(1).min(CHUNK), copied: Vec::new().into_iter().peekable() }
     }
 
     /// Returns the key of the next record without consuming the record.
@@ -204,8 +204,8 @@ impl<'p, 'r> Ahead<'p, 'r> {
             let (from, to) = self.rest.take()?;
             let range = (from.as_ref().map(Vec::as_slice), Bound::Excluded(to));
             let mut copied = Vec::new();
-            for (key, record) in read(&self.picture.layer.records).range::<[u8], _>(range) {
-                let Some(value) = record.at(self.picture.window) else { continue };
+            for (key, record) in read(&self.view.layer.records).range::<[u8], _>(range) {
+                let Some(value) = record.at(self.view.group) else { continue };
                 copied.push((key.clone(), value.clone()));
                 if copied.len() == self.size {
                     self.rest = Some((Bound::Excluded(key.clone()), to));

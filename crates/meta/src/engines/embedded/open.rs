@@ -83,7 +83,7 @@ fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreEr
             bytes +=
                 changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, |v| v.len())).sum::<usize>();
             together.extend(changes);
-            if bytes >= limits::META_WINDOW_BYTES {
+            if bytes >= limits::META_GROUP_BYTES {
                 bytes = 0;
                 write(&mut table, &together).map_err(|error| StoreError::from_redb(path, error))?;
                 together.clear();

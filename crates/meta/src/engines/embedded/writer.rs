@@ -5,7 +5,7 @@
 use super::guard::guarded;
 use super::open::{begin, change, commit, open, snapshot, write};
 use super::{Shared, Space, TABLE};
-use crate::engine::{Batch, Broken, Job, Key, Merged, Outcome, Point, Value, Verdict, Window};
+use crate::engine::{Batch, Broken, CommitGroup, Job, Key, Merged, Outcome, Point, Value, Verdict};
 use crate::log::{Changes, Log, Plan};
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub enum Step {
     /// Nothing: the queue is empty and no checkpoint is due.
     Idle,
     /// The writer applied or refused this number of batches, and sent their outcomes.
-    Window(usize),
+    CommitGroup(usize),
     /// The writer made a checkpoint, which frees space in the log.
     Checkpoint,
     /// The store was dropped. The writer has sent the outcomes of all batches and has made a final checkpoint.
@@ -131,7 +131,7 @@ impl Writer {
     /// Commits the batches of `jobs` and sends their outcomes. Without batches, makes a checkpoint if one is due.
     pub(super) fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
         if !jobs.is_empty() {
-            let step = self.window(jobs, now);
+            let step = self.commit_group(jobs, now);
             self.relieve();
             return step;
         }
@@ -165,14 +165,14 @@ impl Writer {
     }
 
     /// Commits the batches of `jobs` in one or more transactions, and sends their outcomes.
-    pub(super) fn window(&mut self, mut jobs: Vec<Job>, now: Duration) -> Step {
+    pub(super) fn commit_group(&mut self, mut jobs: Vec<Job>, now: Duration) -> Step {
         let count = jobs.len();
         while !jobs.is_empty() {
             let rest = jobs.split_off(self.fitting(&jobs, now));
             self.commit_and_answer(jobs, now);
             jobs = rest;
         }
-        Step::Window(count)
+        Step::CommitGroup(count)
     }
 
     /// Returns how many batches of `jobs` go into the next transaction. On a nearly full disk, a transaction may use
@@ -294,8 +294,8 @@ impl Writer {
     }
 
     fn decide(&self, batches: &[&Batch], Space { free, reserve }: Space) -> Result<Decided, Broken> {
-        let view = self.shared.recent.picture(&self.shared.corrupt);
-        let mut window = Window::new(&view, self.shared.merge);
+        let view = self.shared.recent.view(&self.shared.corrupt);
+        let mut group = CommitGroup::new(&view, self.shared.merge);
         let mut verdicts = Vec::with_capacity(batches.len());
         let mut durable = false;
         for batch in batches {
@@ -304,7 +304,7 @@ impl Writer {
                 verdicts.push(Err(Outcome::Full));
                 continue;
             }
-            match window.apply(batch)? {
+            match group.apply(batch)? {
                 Verdict::Applied(merged) => {
                     durable |= batch.durable;
                     verdicts.push(Ok(merged));
@@ -313,7 +313,7 @@ impl Writer {
                 Verdict::Corrupt(key) => verdicts.push(Err(Outcome::Corrupt(key))),
             }
         }
-        Ok(Decided { verdicts, durable, changes: window.into_changes() })
+        Ok(Decided { verdicts, durable, changes: group.into_changes() })
     }
 
     /// Appends the changes to the log, and flushes the log if a batch is durable. Returns [`Way::Store`] without

@@ -13,9 +13,9 @@ const STEPS: usize = 160;
 const UNIT: u64 = 64;
 
 /// A random number generator (splitmix64).
-struct Dice(u64);
+struct SeededRandom(u64);
 
-impl Dice {
+impl SeededRandom {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -60,7 +60,7 @@ impl Modelled {
 
 /// Runs random requests on two new files, `a` and `b`. Returns `a`, which has objects at the end of the run.
 pub(super) async fn run(bench: &mut Bench, seed: u64) -> FileId {
-    let mut dice = Dice(seed);
+    let mut random = SeededRandom(seed);
     let mut both = Vec::new();
     for name in ["a", "b"] {
         let mut new = Modelled { file: create(&bench.cluster.files(), name).await, flat: Vec::new() };
@@ -68,11 +68,11 @@ pub(super) async fn run(bench: &mut Bench, seed: u64) -> FileId {
         both.push(new);
     }
     for _ in 0..STEPS {
-        if dice.below(12) == 0 {
-            disturb(bench, &mut dice).await;
+        if random.below(12) == 0 {
+            disturb(bench, &mut random).await;
         }
-        let at = dice.below(2) as usize;
-        step(bench, &mut dice, &mut both, at).await;
+        let at = random.below(2) as usize;
+        step(bench, &mut random, &mut both, at).await;
         let (file, size) = (both[at].file, both[at].flat.len() as u64);
         let attrs = bench.persist(async |files| files.getattr(&ctx(1), file).await).await;
         assert_eq!(attrs.unwrap().size, size);
@@ -89,23 +89,23 @@ pub(super) async fn run(bench: &mut Bench, seed: u64) -> FileId {
 }
 
 /// Stops a running iod, starts the stopped iod, or restarts the mgr.
-async fn disturb(bench: &mut Bench, dice: &mut Dice) {
-    match (dice.below(4), bench.down) {
+async fn disturb(bench: &mut Bench, random: &mut SeededRandom) {
+    match (random.below(4), bench.down) {
         (0, _) => bench.restart_mgr().await,
         (_, None) => {
-            let iod = dice.below(bench.subject.iods as u64) as usize;
+            let iod = random.below(bench.subject.iods as u64) as usize;
             bench.stop_iod(iod);
         }
         (_, Some(_)) => bench.bring_back().await,
     }
 }
 
-async fn step(bench: &mut Bench, dice: &mut Dice, both: &mut [Modelled], at: usize) {
-    let (range, file) = (dice.range(), both[at].file);
+async fn step(bench: &mut Bench, random: &mut SeededRandom, both: &mut [Modelled], at: usize) {
+    let (range, file) = (random.range(), both[at].file);
     let one = &mut both[at];
-    match dice.below(14) {
+    match random.below(14) {
         0..5 => {
-            let stable = if dice.below(2) == 0 { Stability::Unstable } else { Stability::FileSync };
+            let stable = if random.below(2) == 0 { Stability::Unstable } else { Stability::FileSync };
             write(bench, one, range.offset, range.len, stable).await;
         }
         5..8 => check_read(bench, one, range).await,
@@ -126,7 +126,7 @@ async fn step(bench: &mut Bench, dice: &mut Dice, both: &mut [Modelled], at: usi
         }
         11 => check_seek(bench, one, range.offset).await,
         12 => drop(bench.persist(async |files| files.commit(&ctx(1), file, ByteRange::ALL).await).await.unwrap()),
-        _ => copy(bench, both, at, range, dice.offset()).await,
+        _ => copy(bench, both, at, range, random.offset()).await,
     }
 }
 

@@ -1,14 +1,14 @@
 //! The whole kind: each file is one object on one iod, in one copy. Only tests have this kind; it shows the minimum
 //! that a stored kind must implement.
 
-use crate::iods::{Asked, Iods, Link};
+use crate::iods::{Iods, Link, RequestError};
 use crate::kinds::{Known, Opened, Stored, StoredKind, Stripes, Unusable};
 use crate::proxy::{End, Rebuilt, Suspect, Written};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use layout::gather::Run;
 use layout::{Place, Policy};
-use meta::schema::{Holes, Reach};
+use meta::schema::{Holes, WriteEnd};
 use nfs::fs::Content;
 use std::sync::Arc;
 use types::limits::{EXTENTS_MAX, FILE_SIZE_MAX, PAYLOAD_MAX};
@@ -269,17 +269,17 @@ impl Stored for Object<'_> {
         }
     }
 
-    async fn end_at(&self, number: u16) -> Result<Reach, Status> {
+    async fn end_at(&self, number: u16) -> Result<WriteEnd, Status> {
         if self.index_on(number).is_none() {
             return Ok(0.into());
         }
         let SizeReply { size, allocated, .. } = self.size().await?;
         let holes = if leaves_hole(allocated, size) { Holes::Made } else { Holes::Keep };
-        Ok(Reach { end: size.min(FILE_SIZE_MAX), holes, whole: None })
+        Ok(WriteEnd { end: size.min(FILE_SIZE_MAX), holes, whole: None })
     }
 
-    async fn ask_size(&self, _: usize) -> Result<SizeReply, Asked> {
-        let link = self.link().map_err(|_| Asked::Away)?;
+    async fn ask_size(&self, _: usize) -> Result<SizeReply, RequestError> {
+        let link = self.link().map_err(|_| RequestError::Down)?;
         link.ask(Procedure::Size, &ObjectArgs { cap: self.cap(&link, Rights::READ) }).await
     }
 

@@ -3,7 +3,7 @@
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound, Void};
-use crate::state::delegations::Power;
+use crate::state::delegations::DelegationKind;
 use wire::nfs4::*;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -16,7 +16,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let (returned, effects) = cx.server.change(|state| state.return_delegation(client, file, &stateid));
     // Query the final file size before carrying out `effects`, because the last return for a file without a name frees
     // the file.
-    if returned == Ok(Power::Write)
+    if returned == Ok(DelegationKind::Write)
         && let Err(error) = cx.fs().closed(&cx.ctx, file, true).await
     {
         tracing::warn!(%error, file = file.0, "cannot finish a DELEGRETURN");

@@ -36,7 +36,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
                 cx.file()?;
             }
             let server = cx.server;
-            let gone = cx.change(|state| server.leave(state.return_all_layouts(client, kind, iomode))).await?;
+            let gone = cx.change(|state| server.count_returned(state.return_all_layouts(client, kind, iomode))).await?;
             tell(cx, gone, (kind, Bytes::new())).await?;
             return Ok(layoutreturn_stateid::FALSE);
         }
@@ -49,7 +49,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let returned = cx.change(|state| {
         let returned = state.return_layout(client, file, kind, &stateid, filter)?;
         let gone = returned.pieces.into_iter().map(|(iomode, range)| (file, iomode, range)).collect();
-        Ok::<_, nfsstat4>((returned.stateid, server.leave(gone)))
+        Ok::<_, nfsstat4>((returned.stateid, server.count_returned(gone)))
     });
     let (stateid, gone) = returned.await??;
     tell(cx, gone, (kind, one.lrf_body)).await?;

@@ -14,7 +14,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let (file, dir) = (cx.saved_file()?, cx.file()?);
     cx.check_same_export()?;
     cx.make_way_in(dir).await?;
-    cx.make_way(file, Use::Describe).await?;
+    cx.make_way(file, Use::Metadata).await?;
     let change = cx.fs().link(&cx.ctx, file, dir, &args.newname).await?;
     Ok(LINK4resok { cinfo: change_info(change) })
 }

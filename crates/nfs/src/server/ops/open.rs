@@ -9,7 +9,7 @@ use crate::server::Opening;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound, Refusal};
 use crate::server::files::{change_info, check_regular};
-use crate::state::delegations::{NotGiven, Power, Use, WANT_DATA, Wish};
+use crate::state::delegations::{DelegationKind, Use, WANT_DATA, Want, WhyNoDelegation};
 use crate::state::{ClientId, State};
 use bytes::Bytes;
 use types::{Attrs, FileId, SetAttrs, Status, Timestamp, Verifier};
@@ -56,7 +56,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     if !found.created {
         check_permission(cx, &found.attrs, share, found.truncate, by_name).await?;
     }
-    let what = if found.truncate { Use::Change } else { Use::of_open(share, args.share_deny) };
+    let what = if found.truncate { Use::Write } else { Use::of_open(share, args.share_deny) };
     clear_way(cx, file, what, reclaim).await?;
     let server = cx.server;
     let open = |state: &mut State| {
@@ -180,7 +180,7 @@ fn check_delegation<F: FileSystem, C: Callbacks>(
     };
     let stateid = cx.stateid(stateid)?;
     match cx.state(|state| state.find_delegation(cx.client(), file, &stateid))? {
-        Power::Read if share & OPEN4_SHARE_ACCESS_WRITE != 0 => Err(NFS4ERR_OPENMODE.into()),
+        DelegationKind::Read if share & OPEN4_SHARE_ACCESS_WRITE != 0 => Err(NFS4ERR_OPENMODE.into()),
         _ => Ok(()),
     }
 }
@@ -306,24 +306,24 @@ fn look_again(refusal: Refusal, found: bool) -> Refusal {
 
 /// Returns the client's want for a delegation. If the client wants no delegation, returns the delegation result of the
 /// OPEN reply as the error.
-fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
+fn want(share_access: u32) -> Result<Want, open_delegation4> {
     let refused = |why| Err(open_delegation4::OPEN_DELEGATE_NONE_EXT(open_none_delegation4::Default(why)));
     match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {
-        OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE => Ok(Wish::None),
-        OPEN4_SHARE_ACCESS_WANT_READ_DELEG => Ok(Wish::Exactly(Power::Read)),
-        OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Ok(Wish::Exactly(Power::Write)),
+        OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE => Ok(Want::None),
+        OPEN4_SHARE_ACCESS_WANT_READ_DELEG => Ok(Want::Exactly(DelegationKind::Read)),
+        OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Ok(Want::Exactly(DelegationKind::Write)),
         OPEN4_SHARE_ACCESS_WANT_NO_DELEG => refused(WND4_NOT_WANTED),
         OPEN4_SHARE_ACCESS_WANT_CANCEL => refused(WND4_CANCELLED),
-        WANT_DATA => Ok(Wish::Data),
-        _ => Ok(Wish::Any),
+        WANT_DATA => Ok(Want::Data),
+        _ => Ok(Want::Any),
     }
 }
 
 /// Returns the kind of delegation that CLAIM_PREVIOUS reclaims together with an open.
-fn reclaimed(claim: &open_claim4) -> Option<Power> {
+fn reclaimed(claim: &open_claim4) -> Option<DelegationKind> {
     match claim {
-        open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_READ) => Some(Power::Read),
-        open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_WRITE) => Some(Power::Write),
+        open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_READ) => Some(DelegationKind::Read),
+        open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_WRITE) => Some(DelegationKind::Write),
         _ => None,
     }
 }
@@ -336,8 +336,8 @@ fn check_reclaim(
     claim: &open_claim4,
     now: Timestamp,
 ) -> Result<(), nfsstat4> {
-    if let Some(power) = reclaimed(claim) {
-        state.check_delegation_reclaim(client, file, power)?;
+    if let Some(kind) = reclaimed(claim) {
+        state.check_delegation_reclaim(client, file, kind)?;
     }
     if matches!(claim, open_claim4::CLAIM_PREVIOUS(_)) {
         state.reclaimed(now);
@@ -356,19 +356,19 @@ async fn delegate<F: FileSystem, C: Callbacks>(
     created: bool,
 ) -> Answer<open_delegation4> {
     let (client, now, file) = (cx.client(), cx.ctx.now, attrs.id);
-    if let Some(power) = reclaimed(&args.claim) {
-        let wish = wish(args.share_access).unwrap_or(Wish::None);
-        let held = (power, args.share_access, wish);
+    if let Some(kind) = reclaimed(&args.claim) {
+        let want = want(args.share_access).unwrap_or(Want::None);
+        let held = (kind, args.share_access, want);
         let reclaim = |state: &mut State| state.reclaim_delegation(client, file, held, attrs.change, now);
         let (stateid, recall) = cx.change(reclaim).await??;
-        return Ok(delegation(stateid, power, recall));
+        return Ok(delegation(stateid, kind, recall));
     }
     let granted = match &args.claim {
-        open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_FH => match wish(args.share_access) {
+        open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_FH => match want(args.share_access) {
             Err(none) => return Ok(none),
-            Ok(Wish::None) if created => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
-            Ok(wish) => {
-                cx.change(|state| state.delegate(client, file, (args.share_access, wish), attrs.change, now)).await?
+            Ok(Want::None) if created => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
+            Ok(want) => {
+                cx.change(|state| state.delegate(client, file, (args.share_access, want), attrs.change, now)).await?
             }
         },
         // A client that opens under a delegation is about to return the delegation. A client that reclaims an open
@@ -376,24 +376,26 @@ async fn delegate<F: FileSystem, C: Callbacks>(
         _ => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
     };
     let why = match granted {
-        Ok((stateid, power)) => return Ok(delegation(stateid, power, false)),
-        Err(_) if wish(args.share_access) == Ok(Wish::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
+        Ok((stateid, kind)) => return Ok(delegation(stateid, kind, false)),
+        Err(_) if want(args.share_access) == Ok(Want::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
         // `false` means that the server sends no callback when a delegation becomes available.
-        Err(NotGiven::Contention) => open_none_delegation4::WND4_CONTENTION(false),
-        Err(NotGiven::Resource | NotGiven::Unfit) => open_none_delegation4::WND4_RESOURCE(false),
+        Err(WhyNoDelegation::Contention) => open_none_delegation4::WND4_CONTENTION(false),
+        Err(WhyNoDelegation::Resource | WhyNoDelegation::Unfit) => open_none_delegation4::WND4_RESOURCE(false),
     };
     Ok(open_delegation4::OPEN_DELEGATE_NONE_EXT(why))
 }
 
 /// Encodes a delegation for the reply. The delegation contains no permissions, so the client sends ACCESS. The
 /// delegation promises no disk space, so the client writes dirty data back before it closes a file (RFC 8881 §10.4.1).
-fn delegation(stateid: stateid4, power: Power, recall: bool) -> open_delegation4 {
+fn delegation(stateid: stateid4, kind: DelegationKind, recall: bool) -> open_delegation4 {
     let permissions = nfsace4 { r#type: ACE4_ACCESS_ALLOWED_ACE_TYPE, flag: 0, access_mask: 0, who: Bytes::new() };
-    match power {
+    match kind {
         // OPEN never grants a directory delegation, because it opens regular files only.
-        Power::Names => open_delegation4::OPEN_DELEGATE_NONE,
-        Power::Read => open_delegation4::OPEN_DELEGATE_READ(open_read_delegation4 { stateid, recall, permissions }),
-        Power::Write => open_delegation4::OPEN_DELEGATE_WRITE(open_write_delegation4 {
+        DelegationKind::Names => open_delegation4::OPEN_DELEGATE_NONE,
+        DelegationKind::Read => {
+            open_delegation4::OPEN_DELEGATE_READ(open_read_delegation4 { stateid, recall, permissions })
+        }
+        DelegationKind::Write => open_delegation4::OPEN_DELEGATE_WRITE(open_write_delegation4 {
             stateid,
             recall,
             space_limit: nfs_space_limit4::NFS_LIMIT_SIZE(0),

@@ -14,6 +14,6 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<change_info4> {
     let file = cx.file()?;
     cx.check_access(file, access::XAWRITE).await?;
-    cx.make_way(file, Use::Describe).await?;
+    cx.make_way(file, Use::Metadata).await?;
     Ok(change_info(cx.fs().removexattr(&cx.ctx, file, &args.rxa_name).await?))
 }

@@ -25,7 +25,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let file = cx.file()?;
     let set = cx.to_set(&args.obj_attributes)?;
     let data = set.size.is_some() || set.mtime.is_some();
-    cx.make_way(file, if data { Use::Change } else { Use::Describe }).await?;
+    cx.make_way(file, if data { Use::Write } else { Use::Metadata }).await?;
     let mut opened = false;
     if set.size.is_some() {
         opened = cx.permit(file, args.stateid, Access::Write).await?;

@@ -23,6 +23,6 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         SETXATTR4_CREATE => XattrHow::Create,
         SETXATTR4_REPLACE => XattrHow::Replace,
     };
-    cx.make_way(file, Use::Describe).await?;
+    cx.make_way(file, Use::Metadata).await?;
     Ok(change_info(cx.fs().setxattr(&cx.ctx, file, &args.sxa_key, args.sxa_value, how).await?))
 }

@@ -67,9 +67,9 @@ fn a_later_delegation_of_a_replaced_file_is_recalled() {
     let mut teller = pin!(bench.server.deliver());
     assert!(poll(teller.as_mut()).is_pending());
     assert_eq!(recalls(&bench).len(), 1);
-    assert!(bench.server.fs().told().reaped.is_empty());
+    assert!(bench.server.fs().calls().reaped.is_empty());
     peer.ok(give_back(&replaced, given.stateid));
-    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1);
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn conflicting_operations_wait_for_the_delegation_to_be_returned() {
         vec![Arg::OP_PUTROOTFH, Arg::OP_SAVEFH, Arg::OP_RENAME(args)]
     };
     let chmod = SetAttrs { mode: Some(0o777), ..SetAttrs::default() };
-    type Deed<'a> = &'a dyn Fn(&Bytes) -> Vec<Arg>;
-    let deeds: [(&str, u32, Deed); 10] = [
+    type MakeRequest<'a> = &'a dyn Fn(&Bytes) -> Vec<Arg>;
+    let requests: [(&str, u32, MakeRequest); 10] = [
         ("opens for reading", BOTH, &|_| opening("a", READ)),
         ("opens for writing", READ, &|_| opening("a", OPEN4_SHARE_ACCESS_WRITE)),
         ("opens and cuts", READ, &|_| {
@@ -96,7 +96,7 @@ fn conflicting_operations_wait_for_the_delegation_to_be_returned() {
         ("moves another over it", READ, &|_| rename("other", "a")),
         ("removes it", READ, &|_| remove("a")),
     ];
-    for (what, access, deed) in deeds {
+    for (what, access, request) in requests {
         let bench = Bench::default();
         let mut two = Peer::meet(&bench, 2);
         two.cred.uid = 0;
@@ -105,7 +105,7 @@ fn conflicting_operations_wait_for_the_delegation_to_be_returned() {
         let handle = make(&one, "a");
         let (_, held) = holder(&one, "a", access);
         let mut teller = pin!(bench.server.deliver());
-        let mut waits = pin!(two.start(deed(&handle)));
+        let mut waits = pin!(two.start(request(&handle)));
         assert!(poll(waits.as_mut()).is_pending(), "{what}");
         assert!(poll(teller.as_mut()).is_pending());
         assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: handle.clone() }], "{what}");
@@ -198,7 +198,7 @@ fn the_holder_can_open_the_file_before_it_returns_a_delegation() {
     assert_eq!(reply.status, NFS4_OK);
     // The file has no name any more, and the client that opened it again can still read it.
     one.ok(read(&handle, stateid4 { seqid: 0, ..reopened.stateid }, 0, 1));
-    assert!(bench.server.fs().told().reaped.is_empty());
+    assert!(bench.server.fs().calls().reaped.is_empty());
 }
 
 #[test]
@@ -214,9 +214,9 @@ fn a_delegation_keeps_a_removed_file_until_it_is_returned() {
     assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: handle.clone() }]);
     peer.ok(close(&handle, stateid));
     peer.ok(write(&handle, held, 0, b"x"));
-    assert!(bench.server.fs().told().reaped.is_empty());
+    assert!(bench.server.fs().calls().reaped.is_empty());
     peer.ok(give_back(&handle, held));
-    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1);
 }
 
 #[test]

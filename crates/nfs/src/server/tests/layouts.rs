@@ -18,7 +18,7 @@ fn holder(peer: &Peer, name: &str, iomode: layoutiomode4) -> (stateid4, LAYOUTGE
 }
 
 fn gone(bench: &Bench) -> Vec<LayoutGone> {
-    bench.server.fs().told().gone.into_iter().map(|(_, _, why)| why).collect()
+    bench.server.fs().calls().gone.into_iter().map(|(_, _, why)| why).collect()
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn removing_a_file_ends_its_layouts() {
     one.ok(close(&handle, stateid));
     two.ok(remove("a"));
     assert_eq!(gone(&bench), vec![LayoutGone::Forgotten]);
-    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1);
     assert_eq!(one.fails(vec![putfh(&handle), layoutreturn(held.logr_stateid)]), NFS4ERR_BAD_STATEID);
 }
 

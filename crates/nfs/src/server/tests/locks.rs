@@ -210,7 +210,7 @@ fn a_lapsed_client_loses_all_state_when_one_lock_is_wanted() {
     one.ok(on(&other, new_lock(kept, "x", WRITE_LT, 0, 5)));
     one.ok(vec![putfh(&other), Arg::OP_LAYOUTGET(layoutget(kept, LAYOUTIOMODE4_RW))]);
     let (handle, _, _, theirs) = away(&one, &two);
-    one.bench.server.fs().told();
+    one.bench.server.fs().calls();
     two.ok(on(&handle, new_lock(theirs, "y", WRITE_LT, 7, 1)));
     assert_eq!(refused(&one), NFS4ERR_BADSESSION);
     assert_eq!(bench.server.fs().owners(), vec![text("client 2")]);
@@ -405,7 +405,7 @@ fn state_of_a_restarted_client_is_free_once_its_writes_are_fenced() {
     let (fore, back) = linux_channels();
     let mut coming = pin!(bench.server.compound(again.call(vec![again.create_session(1, fore, back)])));
     assert!(poll(coming.as_mut()).is_pending());
-    assert!(bench.server.fs().told().gone.iter().all(|(_, _, why)| *why == LayoutGone::Forgotten));
+    assert!(bench.server.fs().calls().gone.iter().all(|(_, _, why)| *why == LayoutGone::Forgotten));
     let refused = |ops| {
         let mut asked = pin!(two.start(ops));
         assert!(poll(asked.as_mut()).is_pending());
@@ -425,6 +425,6 @@ fn state_of_a_restarted_client_is_free_once_its_writes_are_fenced() {
     let Poll::Ready(reply) = poll(waiting.as_mut()) else { panic!("it waits for ever") };
     assert_eq!(reply.status, NFS4_OK);
     two.ok(vec![Arg::OP_PUTROOTFH, open("a")]);
-    let gone: Vec<_> = bench.server.fs().told().gone.into_iter().map(|(_, _, why)| why).collect();
+    let gone: Vec<_> = bench.server.fs().calls().gone.into_iter().map(|(_, _, why)| why).collect();
     assert_eq!(gone, [LayoutGone::Forgotten, LayoutGone::Revoked]);
 }

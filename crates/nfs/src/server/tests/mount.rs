@@ -184,9 +184,9 @@ fn a_removed_file_with_a_reclaimed_open_is_freed_at_the_last_close() {
     // The mgr calls `free_orphan` for every file without a name at the end of the grace period.
     let free = || bench.server.free_orphan(&ctx, file).now_or_never().unwrap().unwrap();
     free();
-    assert!(bench.server.fs().told().reaped.is_empty(), "it is open");
+    assert!(bench.server.fs().calls().reaped.is_empty(), "it is open");
     two.ok(close(&handle, second));
-    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1);
 }
 
 fn restarted(bench: &Bench) -> Bench {

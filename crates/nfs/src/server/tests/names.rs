@@ -117,11 +117,11 @@ fn rename_frees_the_replaced_file_after_its_last_close() {
     assert_eq!(peer.fails(rename("dir", "a")), NFS4ERR_EXIST);
     assert_eq!(peer.fails(vec![Arg::OP_PUTROOTFH, rename("a", "b").pop().unwrap()]), NFS4ERR_NOFILEHANDLE);
     peer.ok(rename("a", "b"));
-    assert!(bench.server.fs().told().reaped.is_empty(), "it is still open");
+    assert!(bench.server.fs().calls().reaped.is_empty(), "it is still open");
     peer.ok(write(&replaced, stateid, 0, b"bytes of a file without a name"));
     peer.ok(close(&replaced, stateid));
     bench.pass(Duration::from_secs(2));
-    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1);
     peer.ok(close(&moved, other));
     let results = peer.ok(vec![Arg::OP_PUTROOTFH, lookup("b"), Arg::OP_GETFH]);
     assert_eq!(handle(&results[2]), moved);
@@ -131,9 +131,9 @@ fn rename_frees_the_replaced_file_after_its_last_close() {
     peer.ok(vec![putfh(&moved), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, link.clone()]);
     assert_eq!(peer.fails(vec![putfh(&moved), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, link]), NFS4ERR_EXIST);
     peer.ok(remove("b"));
-    assert_eq!(bench.server.fs().told().reaped.len(), 1, "one name is left");
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1, "one name is left");
     peer.ok(remove("c"));
-    assert_eq!(bench.server.fs().told().reaped.len(), 2);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 2);
 }
 
 #[test]
@@ -161,12 +161,12 @@ fn weir_clients_can_briefly_open_a_replaced_file_by_handle() {
         peer.ok(close(looked_up, opened.stateid));
     }
     let held = opened(&peer.ok(by_handle(&second, access))[1]).stateid;
-    assert!(bench.server.fs().told().reaped.is_empty());
+    assert!(bench.server.fs().calls().reaped.is_empty());
     bench.pass(Duration::from_secs(2));
-    assert_eq!(bench.server.fs().told().reaped.len(), 1, "the other one is open");
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1, "the other one is open");
     assert_eq!(peer.fails(by_handle(&first, access)), NFS4ERR_STALE);
     peer.ok(close(&second, held));
-    assert_eq!(bench.server.fs().told().reaped.len(), 2);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 2);
 }
 
 /// Returns a RENAME with renameat2(2) flags in a preceding VERIFY, as Weir's client sends it.

@@ -105,7 +105,7 @@ fn delegations(bench: &Bench) -> usize {
     bench.server.inspect(|state| state.counts().delegations)
 }
 
-/// Which directory an operation of [`DEEDS`] changes.
+/// Which directory an operation of [`REQUESTS`] changes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Of {
     Dir,
@@ -122,10 +122,10 @@ impl Of {
     }
 }
 
-type Deed = fn(&Tree) -> Vec<Arg>;
+type MakeRequest = fn(&Tree) -> Vec<Arg>;
 
 /// Operations that change the names in a directory, or the directory itself: description, changed directory, request.
-const DEEDS: [(&str, Of, Deed); 16] = [
+const REQUESTS: [(&str, Of, MakeRequest); 16] = [
     ("makes a file", Of::Dir, |t| within(&t.dir, make("new"))),
     ("opens a file and would make it", Of::Dir, |t| within(&t.dir, make("a"))),
     ("makes a directory", Of::Dir, |t| within(&t.dir, create("new", createtype4::NF4DIR))),
@@ -148,7 +148,7 @@ const DEEDS: [(&str, Of, Deed); 16] = [
 
 #[test]
 fn changes_by_other_clients_wait_for_the_delegation_to_be_returned() {
-    for (what, of, deed) in DEEDS {
+    for (what, of, request) in REQUESTS {
         let bench = Bench::default();
         let (one, mut two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
         two.cred.uid = 0;
@@ -156,7 +156,7 @@ fn changes_by_other_clients_wait_for_the_delegation_to_be_returned() {
         let dir = of.handle(&tree);
         let held = ask(&one, dir).unwrap();
         let mut teller = pin!(bench.server.deliver());
-        let mut waits = pin!(two.start(deed(&tree)));
+        let mut waits = pin!(two.start(request(&tree)));
         assert!(waits.as_mut().now_or_never().is_none(), "{what}");
         assert!(teller.as_mut().now_or_never().is_none());
         assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: dir.clone() }], "{what}");
@@ -172,13 +172,13 @@ fn changes_by_other_clients_wait_for_the_delegation_to_be_returned() {
 
 #[test]
 fn changes_by_the_holder_do_not_recall_its_delegation() {
-    for (what, of, deed) in DEEDS {
+    for (what, of, request) in REQUESTS {
         let bench = Bench::default();
         let mut one = Peer::meet(&bench, 1);
         let tree = Tree::new(&one);
         let held = ask(&one, of.handle(&tree)).unwrap();
         one.cred.uid = 0;
-        one.ok(deed(&tree));
+        one.ok(request(&tree));
         assert!(pin!(bench.server.deliver()).now_or_never().is_none());
         assert!(bench.server.callbacks().taken().is_empty(), "{what}");
         // A removed directory has no delegation any more; a changed directory keeps the holder's delegation.
@@ -197,8 +197,8 @@ fn operations_that_change_no_name_do_not_wait() {
             READDIR4args { cookie: 0, cookieverf: [0; 8], dircount: 0, maxcount: 4096, attr_request: vec![1 << 1] };
         within(dir, Arg::OP_READDIR(args))
     };
-    type Deed<'a> = &'a dyn Fn(&Tree) -> Vec<Arg>;
-    let deeds: [(&str, Deed); 15] = [
+    type MakeRequest<'a> = &'a dyn Fn(&Tree) -> Vec<Arg>;
+    let requests: [(&str, MakeRequest); 15] = [
         ("looks a file up", &|t| within(&t.dir, lookup("a"))),
         ("lists it", &|t| readdir(&t.dir)),
         ("looks at it", &|t| within(&t.dir, Arg::OP_GETATTR(GETATTR4args { attr_request: attrs::OBJECT.to_bitmap() }))),
@@ -220,8 +220,8 @@ fn operations_that_change_no_name_do_not_wait() {
     two.cred.uid = 0;
     let tree = Tree::new(&one);
     let held = ask(&one, &tree.dir).unwrap();
-    for (what, deed) in deeds {
-        let reply = two.start(deed(&tree)).now_or_never().unwrap_or_else(|| panic!("{what}: it waits"));
+    for (what, request) in requests {
+        let reply = two.start(request(&tree)).now_or_never().unwrap_or_else(|| panic!("{what}: it waits"));
         assert_eq!(reply.status, NFS4_OK, "{what}");
         assert!(bench.server.callbacks().taken().is_empty(), "{what}");
     }
@@ -378,15 +378,15 @@ fn a_directory_delegation_stateid_is_refused_for_io() {
     let tree = Tree::new(&one);
     let held = ask(&one, &tree.dir).unwrap();
     let claim = open_claim4::CLAIM_DELEG_CUR_FH(held);
-    let deeds = [
+    let requests = [
         ("reads", read(&tree.dir, held, 0, 1)),
         ("writes", write(&tree.dir, held, 0, b"x")),
         ("cuts", setattr(&tree.dir, held, size(0))),
         ("asks for a layout", within(&tree.dir, Arg::OP_LAYOUTGET(layoutget(held, LAYOUTIOMODE4_RW)))),
         ("opens", within(&tree.dir, Arg::OP_OPEN(OPEN4args { claim, ..open("", READ, PLAIN) }))),
     ];
-    for (what, deed) in deeds {
-        let status = one.fails(deed);
+    for (what, request) in requests {
+        let status = one.fails(request);
         assert!(matches!(status, NFS4ERR_ISDIR | NFS4ERR_INVAL), "{what}: {status:?}");
     }
     // The stateid of a directory delegation is not valid for a file in the directory.

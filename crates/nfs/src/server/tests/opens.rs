@@ -181,7 +181,7 @@ fn old_and_closed_stateids_are_refused() {
     let ended = CLOSE4res::NFS4_OK(crate::state::stateids::INVALID);
     assert_eq!(results[1], Res::OP_CLOSE(ended));
     assert_eq!(peer.fails(close(&handle, whatever)), NFS4ERR_BAD_STATEID);
-    assert_eq!(bench.server.fs().told().closed.len(), 1);
+    assert_eq!(bench.server.fs().calls().closed.len(), 1);
 }
 
 #[test]
@@ -224,9 +224,9 @@ fn removed_files_live_until_their_last_close() {
     one.ok(write(&handle, first, 0, b"still here"));
     one.ok(close(&handle, first));
     two.ok(read(&handle, second, 0, 10));
-    assert!(bench.server.fs().told().reaped.is_empty());
+    assert!(bench.server.fs().calls().reaped.is_empty());
     two.ok(close(&handle, second));
-    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1);
     assert_eq!(two.fails(by_handle(&handle, OPEN4_SHARE_ACCESS_READ)), NFS4ERR_STALE);
 }
 

@@ -180,7 +180,7 @@ fn an_expired_lease_ends_the_session_and_frees_its_state() {
         other.ok(vec![Arg::OP_PUTROOTFH]);
     }
     assert_eq!(peer.run(vec![Arg::OP_PUTROOTFH]).0, NFS4ERR_BADSESSION);
-    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+    assert_eq!(bench.server.fs().calls().reaped.len(), 1);
     assert_eq!(bench.server.fs().owners(), vec![text("client 2")]);
     let stale = other.fails(vec![putfh(&handle), Arg::OP_GETATTR(GETATTR4args { attr_request: vec![2] })]);
     assert_eq!(stale, NFS4ERR_STALE);

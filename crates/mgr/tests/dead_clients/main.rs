@@ -7,8 +7,6 @@
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
-#[path = "../hostile/dice.rs"]
-mod dice;
 #[path = "../hostile/link.rs"]
 #[allow(dead_code)]
 mod link;
@@ -17,6 +15,8 @@ mod mutate;
 #[path = "../hostile/nfs.rs"]
 #[allow(dead_code)]
 mod nfs;
+#[path = "../hostile/seeded_random.rs"]
+mod seeded_random;
 
 use cluster::Cluster;
 use link::Place;
@@ -25,7 +25,7 @@ use std::time::Duration;
 use wire::nfs4::*;
 
 /// Number of clients. The mgr grants this many clients all the slots that they request.
-const GUESTS: u64 = 32;
+const CLIENTS: u64 = 32;
 const FILES: u64 = 20;
 /// Number of session slots that the Linux client requests.
 const SLOTS: u32 = 64;
@@ -117,11 +117,11 @@ fn dead_clients_leave_no_state_and_no_memory() {
         (0..FILES).for_each(|file| hold(&mut session, format!("{guest}-{file}")));
         session
     };
-    let sessions: Vec<_> = (0..GUESTS).map(guest).collect();
-    let each = resident().saturating_sub(before) / GUESTS as usize;
-    println!("{each} bytes for each of {GUESTS} clients with {FILES} files and {SLOTS} slots in use");
+    let sessions: Vec<_> = (0..CLIENTS).map(guest).collect();
+    let each = resident().saturating_sub(before) / CLIENTS as usize;
+    println!("{each} bytes for each of {CLIENTS} clients with {FILES} files and {SLOTS} slots in use");
     assert!(each <= GUEST_MAX, "{each} bytes for each client");
-    assert_eq!(number("mgr", "layouts"), GUESTS * FILES);
+    assert_eq!(number("mgr", "layouts"), CLIENTS * FILES);
     // Close the connections without DESTROY_SESSION and DESTROY_CLIENTID, as if the clients had died.
     drop(sessions);
     runtime.block_on(cluster::until("their state is gone", || state() == [0; 5]));

@@ -1,11 +1,11 @@
 //! A random generator for tests: random choices from a seed (splitmix64).
 
 /// A sequence of random choices that depends only on its seed.
-pub struct Dice(u64);
+pub struct SeededRandom(u64);
 
-impl Dice {
+impl SeededRandom {
     pub fn new(seed: u64) -> Self {
-        Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
+        SeededRandom(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
     }
 
     pub fn number(&mut self) -> u64 {

@@ -1,10 +1,10 @@
-//! The keeper task of one configured iod: it connects to the iod, registers it, watches it, and reconnects after a
+//! The supervisor of one configured iod: it connects to the iod, registers it, watches it, and reconnects after a
 //! failure.
 
 use super::claiming::Unclaimed;
 use super::fencing::tell_fences;
 use super::link::{Link, SILENT, within};
-use super::{Iods, Member, Registered, Standing, register};
+use super::{ConnectionState, Iods, Member, Registered, register};
 use layout::kinds::native::{BOOT_ID_MAX, Local, SOCKET_PATH_MAX};
 use net::Address;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const STATS_EVERY: Duration = Duration::from_secs(2);
 const SILENT_AT_FIRST: Duration = Duration::from_secs(5);
 
 /// Keeps the mgr connected to the iod at the configured address with index `slot`, forever.
-pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
+pub(super) async fn run(iods: Arc<Iods>, slot: usize) {
     let mut pause = PAUSE_MIN;
     loop {
         let address = &iods.slots[slot].address;
@@ -39,14 +39,14 @@ pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
             }
             Err(problem) => problem,
         };
-        iods.asked(slot);
-        let standing = Standing::Down(problem);
-        let changed = iods.slots[slot].standing.send_if_modified(|old| {
-            let changed = *old != standing;
-            *old = standing.clone();
+        iods.set_tried(slot);
+        let connection = ConnectionState::Down(problem);
+        let changed = iods.slots[slot].connection.send_if_modified(|old| {
+            let changed = *old != connection;
+            *old = connection.clone();
             changed
         });
-        if let (true, Standing::Down(problem)) = (changed, standing) {
+        if let (true, ConnectionState::Down(problem)) = (changed, connection) {
             tracing::warn!(%address, "iod is down: {problem}");
         }
         tokio::time::sleep(pause).await;
@@ -94,7 +94,7 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
         leave(iods, number, &link);
         return Err(unclaimed(iods, address, why));
     }
-    iods.slots[slot].standing.send_replace(Standing::Up(number));
+    iods.slots[slot].connection.send_replace(ConnectionState::Up(number));
     iods.came_up.send_modify(|n| *n += 1);
     Ok((number, link))
 }

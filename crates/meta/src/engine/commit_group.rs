@@ -17,16 +17,16 @@ pub(crate) enum Verdict {
 }
 
 /// The changes of the batches in a commit group, on top of a view of the store before the commit group.
-pub(crate) struct Window<'a> {
+pub(crate) struct CommitGroup<'a> {
     base: &'a dyn View,
     merge: MergeFn,
     changes: BTreeMap<Key, Option<Value>>,
 }
 
-impl<'a> Window<'a> {
+impl<'a> CommitGroup<'a> {
     /// Returns a commit group without batches over the view `base`.
     pub(crate) fn new(base: &'a dyn View, merge: MergeFn) -> Self {
-        Window { base, merge, changes: BTreeMap::new() }
+        CommitGroup { base, merge, changes: BTreeMap::new() }
     }
 
     /// Returns every changed key with its new value, in key order; `None` means that the key is deleted.

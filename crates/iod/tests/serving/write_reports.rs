@@ -1,4 +1,5 @@
-//! Tests of NEWS and LENGTHS, with which an iod reports NFS writes to the mgr and asks the mgr for file lengths.
+//! Tests of WRITE_REPORTS and LENGTHS, with which an iod reports NFS writes to the mgr and asks the mgr for file
+//! lengths.
 //!
 //! The iod reports an NFS write to the mgr before it replies to the NFS client.
 
@@ -23,8 +24,8 @@ fn of_mgr(object: ObjectId) -> Capability {
     key().sign_capability(FSID, object, Generation(1), ALL, now() + 1000, MGR_SESSION)
 }
 
-fn news(mgr: &mut Client, known: u64) -> NewsReply {
-    mgr.call(Procedure::News, &NewsArgs { cap: of_mgr(STORE_OBJECT), known }).unwrap()
+fn write_reports(mgr: &mut Client, known: u64) -> WriteReportsReply {
+    mgr.call(Procedure::WriteReports, &WriteReportsArgs { cap: of_mgr(STORE_OBJECT), known }).unwrap()
 }
 
 fn changed(client: &mut Client, cap: Capability) -> bool {
@@ -41,11 +42,11 @@ fn an_nfs_write_waits_until_the_mgr_has_received_the_write_report() {
     let size = write(b"hello");
     thread::scope(|scope| {
         let writer = scope.spawn(|| served.tell_written(OBJECT, 1, size));
-        let told = news(&mut mgr, 0);
+        let told = write_reports(&mut mgr, 0);
         assert_eq!(told.written, [OBJECT]);
         assert!(!writer.is_finished());
         let (mgr, served) = (&mut mgr, &served);
-        let next = scope.spawn(move || news(mgr, told.number));
+        let next = scope.spawn(move || write_reports(mgr, told.number));
         assert!(writer.join().unwrap());
         // A write that does not extend the object needs no report under the same layout. The iod only sets a flag that
         // the object has changed. SIZE returns this flag to the mgr, but not to other clients.
@@ -65,11 +66,15 @@ fn an_nfs_write_waits_until_the_mgr_has_received_the_write_report() {
 fn only_the_mgr_receives_write_reports() {
     let server = Server::new();
     let (mut mgr, mut client) = (mgr(&server), server.client());
-    let args = |cap| NewsArgs { cap, known: 0 };
-    let refused = client.call::<NewsReply>(Procedure::News, &args(cap(OBJECT.file.0, ALL))).unwrap_err();
+    let args = |cap| WriteReportsArgs { cap, known: 0 };
+    let refused =
+        client.call::<WriteReportsReply>(Procedure::WriteReports, &args(cap(OBJECT.file.0, ALL))).unwrap_err();
     assert_eq!(refused.status(), Status::CapRefused);
     let read = key().sign_capability(FSID, STORE_OBJECT, Generation(1), Rights::READ, now() + 1000, MGR_SESSION);
-    assert_eq!(mgr.call::<NewsReply>(Procedure::News, &args(read)).unwrap_err().status(), Status::CapRefused);
+    assert_eq!(
+        mgr.call::<WriteReportsReply>(Procedure::WriteReports, &args(read)).unwrap_err().status(),
+        Status::CapRefused
+    );
     assert!(!changed(&mut mgr, of_mgr(OBJECT)));
 }
 

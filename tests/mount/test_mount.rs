@@ -38,7 +38,7 @@ pub fn options() -> Vec<String> {
 }
 
 /// A mount whose process runs in the background.
-pub struct Place {
+pub struct TestMount {
     dir: PathBuf,
 }
 
@@ -51,14 +51,14 @@ pub fn can_mount() -> bool {
     can
 }
 
-impl Place {
+impl TestMount {
     /// Mounts the file system of a cluster at the directory `dir`, and creates the directory.
-    pub fn new(cluster: &Cluster, dir: &Path, options: &[&str]) -> Place {
-        Place::at_url(&cluster.url, dir, options)
+    pub fn new(cluster: &Cluster, dir: &Path, options: &[&str]) -> TestMount {
+        TestMount::at_url(&cluster.url, dir, options)
     }
 
     /// Mounts the file system at `url` at the directory `dir`, and creates the directory.
-    pub fn at_url(url: &str, dir: &Path, options: &[&str]) -> Place {
+    pub fn at_url(url: &str, dir: &Path, options: &[&str]) -> TestMount {
         if let Err(error) = std::fs::create_dir_all(dir) {
             // `create_dir_all` fails at the mount point of a killed mount, although the directory exists. So accept the
             // error `AlreadyExists`.
@@ -67,12 +67,12 @@ impl Place {
         let mut command = Command::new(WEIR);
         command.args(["mount", url]).arg(dir).args(self::options()).args(options);
         succeed(&mut command);
-        Place { dir: dir.to_owned() }
+        TestMount { dir: dir.to_owned() }
     }
 
     /// Returns the test's value for a mount at `dir` that another process serves, and unmounts when it ends.
-    pub fn there(dir: &Path) -> Place {
-        Place { dir: dir.to_owned() }
+    pub fn there(dir: &Path) -> TestMount {
+        TestMount { dir: dir.to_owned() }
     }
 
     /// Returns the path of the entry `name` of the mount's root.
@@ -111,7 +111,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestMount {
     fn drop(&mut self) {
         // Unmount lazily, because a failed test may leave open files.
         let _ = Command::new(WEIR).args(["umount", "--lazy"]).arg(&self.dir).output();

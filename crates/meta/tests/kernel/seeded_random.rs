@@ -1,11 +1,11 @@
 //! A pseudorandom generator (splitmix64) for reproducible random choices.
 
 /// A pseudorandom generator with a seed.
-pub struct Dice(u64);
+pub struct SeededRandom(u64);
 
-impl Dice {
+impl SeededRandom {
     pub fn new(seed: u64) -> Self {
-        Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
+        SeededRandom(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
     }
 
     /// Returns a random number below `end`.

@@ -1,46 +1,46 @@
-//! NEAR: returns the Unix socket over which a client on the same machine can reach the daemon without TCP.
+//! LOCAL_SOCKET: returns the Unix socket over which a client on the same machine can reach the daemon without TCP.
 
 use super::{put_text, take_text};
 use crate::native::Local;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Arguments of NEAR.
+/// Arguments of LOCAL_SOCKET.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct NearArgs {
+pub struct LocalSocketArgs {
     /// The address of the client's end of this connection, as the client sees it (`host:port`); empty over a Unix
     /// socket. If the daemon sees the client under another address, a proxy or NAT is between them. The daemon then
     /// does not return its socket.
     pub from: String,
 }
 
-/// Results of NEAR.
+/// Results of LOCAL_SOCKET.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct NearReply {
+pub struct LocalSocketReply {
     /// A random number that the daemon chooses at each start; 0 for clients that may not use the Unix socket. A client
-    /// that has connected over the Unix socket calls NEAR a second time there. If both calls return the same number,
-    /// both connections lead to the same daemon.
+    /// that has connected over the Unix socket calls LOCAL_SOCKET a second time there. If both calls return the same
+    /// number, both connections lead to the same daemon.
     pub run: u64,
     /// The daemon's Unix socket; `None` if this client may not use the socket.
     pub local: Option<Local>,
 }
 
-impl Xdr for NearArgs {
+impl Xdr for LocalSocketArgs {
     fn encode(&self, out: &mut Writer) {
         put_text(out, &self.from);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(NearArgs { from: take_text(input)? })
+        Ok(LocalSocketArgs { from: take_text(input)? })
     }
 }
 
-impl Xdr for NearReply {
+impl Xdr for LocalSocketReply {
     fn encode(&self, out: &mut Writer) {
         out.u64(self.run);
         out.optional(self.local.as_ref(), |out, local| local.encode(out));
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(NearReply { run: input.u64()?, local: input.optional(Local::decode)? })
+        Ok(LocalSocketReply { run: input.u64()?, local: input.optional(Local::decode)? })
     }
 }

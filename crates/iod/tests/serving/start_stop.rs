@@ -200,7 +200,7 @@ fn a_killed_iod_keeps_all_stable_writes() {
     let mut before = None;
     for round in 0..3u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "life::iod_process_for_the_kill_test", "--nocapture"])
+            .args(["--exact", "start_stop::iod_process_for_the_kill_test", "--nocapture"])
             .env(TO_BE_KILLED, &store)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

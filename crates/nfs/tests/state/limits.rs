@@ -235,13 +235,13 @@ fn a_session_does_not_keep_the_request_message_in_memory() {
 
 #[test]
 fn delegations_of_one_client_are_limited() {
-    use nfs::state::delegations::{NotGiven, Use, Wish};
+    use nfs::state::delegations::{Use, Want, WhyNoDelegation};
     let mut state = new_state();
     let (client, _) = connect(&mut state, "a", at(0));
     let owner = Bytes::from_static(b"o");
     let take = |state: &mut State, n: u64| {
         let open = state.open(client, &owner, FileId(n), 1, 0).unwrap().stateid;
-        let given = state.delegate(client, FileId(n), (1, Wish::Any), 1, at(0));
+        let given = state.delegate(client, FileId(n), (1, Want::Any), 1, at(0));
         state.close(client, FileId(n), &open).unwrap();
         given
     };
@@ -249,10 +249,10 @@ fn delegations_of_one_client_are_limited() {
     for n in 0..most {
         take(&mut state, n).unwrap();
     }
-    assert_eq!(take(&mut state, most), Err(NotGiven::Resource));
+    assert_eq!(take(&mut state, most), Err(WhyNoDelegation::Resource));
     // A revoked delegation counts towards the limit until the client frees its stateid.
-    state.recall_delegations(FileId(0), Use::Change, None, at(0));
+    state.recall_delegations(FileId(0), Use::Write, None, at(0));
     state.distrusted(client, at(90));
-    assert_eq!(take(&mut state, most), Err(NotGiven::Resource));
+    assert_eq!(take(&mut state, most), Err(WhyNoDelegation::Resource));
     assert_eq!(state.counts().delegations, limits::DELEGATIONS_PER_CLIENT_MAX - 1);
 }

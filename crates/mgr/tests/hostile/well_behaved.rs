@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: &[u8] = b"the file of a good client";
 const OBJECT: u64 = 1 << 20;
 
-pub struct Good {
+pub struct WellBehaved {
     session: Session,
     data: Data,
     /// Response times of this client's requests.
@@ -24,10 +24,10 @@ pub struct Good {
 /// Response times of the well-behaved client, for each kind of request.
 pub type Times = BTreeMap<&'static str, Vec<Duration>>;
 
-impl Good {
+impl WellBehaved {
     pub fn new(mgr: &Place, iod: &Target) -> io::Result<Self> {
         let session = Session::establish(mgr, 0, false, PATIENCE)?;
-        let mut good = Good { session, data: Data::good(iod)?, times: Times::new() };
+        let mut good = WellBehaved { session, data: Data::good(iod)?, times: Times::new() };
         let file = createtype4::NF4DIR;
         let attrs = fattr4 { attrmask: vec![], attr_vals: Bytes::new() };
         let create = CREATE4args { objtype: file, objname: Bytes::from_static(FILE), createattrs: attrs };

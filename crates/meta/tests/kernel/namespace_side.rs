@@ -3,12 +3,12 @@
 use super::block::block;
 use super::plan::{Access, Actor, Change, Op, Path, Times};
 use super::{Answer, Errno, Seen, Tree};
-use meta::{How, Memory, Namespace, merge};
+use meta::{CreateMode, Memory, Namespace, merge};
 use types::{Attrs, Cred, FileId, FileKind, Fsid, SetAttrs, SetTime, Status, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 
-pub struct Ours(Namespace<Memory>);
+pub struct NamespaceSide(Namespace<Memory>);
 
 fn mode(mode: u32) -> SetAttrs {
     SetAttrs { mode: Some(mode), ..SetAttrs::default() }
@@ -29,7 +29,7 @@ fn errno(status: Status) -> Errno {
     }
 }
 
-impl Ours {
+impl NamespaceSide {
     pub fn fresh() -> Self {
         let format = meta::Format {
             fsid: Fsid([1; 16]),
@@ -39,7 +39,7 @@ impl Ours {
             root_uid: 0,
             root_gid: 0,
         };
-        Ours(block(Namespace::format(Memory::new(merge), format)).expect("format"))
+        NamespaceSide(block(Namespace::format(Memory::new(merge), format)).expect("format"))
     }
 
     pub fn make(&self, op: &Op) {
@@ -121,7 +121,8 @@ impl Ours {
             Op::Open { path, how } => self.open(cred, &self.find(cred, path)?, *how)?,
             Op::Create { path, how, exclusive, mode: bits } => {
                 let (dir, name) = place(path)?;
-                let kind = if *exclusive { How::Guarded(mode(*bits)) } else { How::Unchecked(mode(*bits)) };
+                let kind =
+                    if *exclusive { CreateMode::Guarded(mode(*bits)) } else { CreateMode::Unchecked(mode(*bits)) };
                 let made = block(fs.create(cred, NOW, dir, &name, &kind, None))?;
                 if !made.created {
                     self.open(cred, &made.file.attrs, *how)?;

@@ -14,7 +14,7 @@ const STORE: &str = "STORE";
 /// Images of all disks, saved at the last death of the mgr. If the mgr has started after that death, the iods have
 /// newer marks than the images.
 #[derive(Default)]
-pub struct Older {
+pub struct OldImages {
     mgr: Option<Image>,
     iods: Vec<Memory>,
     /// The mgr's current disk while the mgr uses an older copy of it; `None` while the mgr uses the current disk.
@@ -44,7 +44,7 @@ fn copy(disk: &Memory) -> Memory {
     copy
 }
 
-impl Older {
+impl OldImages {
     /// Saves copies of all disks. The caller ensures that the mgr is down.
     pub fn keep(&mut self, cluster: &Cluster) {
         if self.right.is_none() && cluster.iods.iter().all(|iod| !iod.is_older()) {

@@ -3,7 +3,7 @@
 //! A mount in the process of the cluster calls its mgr without a socket.
 
 use crate::cluster::{Cluster, WEIR, own_address, signal, succeed};
-use crate::place::{Place, can_mount, options};
+use crate::test_mount::{TestMount, can_mount, options};
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -73,7 +73,7 @@ fn a_mount_in_the_cluster_and_a_separate_mount_share_files() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("inside");
     let mut cluster = mounted(&format!("{}:0", own_address()), &dir.path().join("data"), &at, &[]);
-    let other = Place::new(&cluster, &dir.path().join("outside"), &[]);
+    let other = TestMount::new(&cluster, &dir.path().join("outside"), &[]);
     for name in ["taken", "here", "there"] {
         fs::create_dir(at.join(name)).unwrap();
     }

@@ -15,41 +15,41 @@ const PREFIX: &[u8] = b"mgr/given/";
 
 /// Largest number of marks that the mgr has sent to an iod without an acceptance of the iod. Only an iod that fails at
 /// every start of the mgr reaches this number.
-const GIVING_MAX: usize = 256;
+const SENT_MAX: usize = 256;
 
 /// The marks that the mgr has recorded for one iod. The iod has one of these marks. Mark 0 stands for no mark.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Given {
+struct SentMarks {
     /// The mark that the iod accepted last.
-    taken: u64,
+    accepted: u64,
     /// The marks that the mgr has sent since the iod last accepted one. A failed CLAIM may have reached the disk of the
     /// iod. The iod then reports the mark of this CLAIM after its next start.
-    giving: Vec<u64>,
+    sent: Vec<u64>,
 }
 
-impl Xdr for Given {
+impl Xdr for SentMarks {
     fn encode(&self, out: &mut Writer) {
-        out.u64(self.taken);
-        out.array(&self.giving, |out, mark| out.u64(*mark));
+        out.u64(self.accepted);
+        out.array(&self.sent, |out, mark| out.u64(*mark));
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(Given { taken: input.u64()?, giving: input.array(GIVING_MAX, Reader::u64)? })
+        Ok(SentMarks { accepted: input.u64()?, sent: input.array(SENT_MAX, Reader::u64)? })
     }
 }
 
-impl Given {
+impl SentMarks {
     /// Returns whether an iod that reports the mark `remembered` once had a later mark, so that its disk is an older
     /// copy.
     fn is_behind(&self, remembered: u64) -> bool {
-        remembered != 0 && self.taken != remembered && !self.giving.contains(&remembered)
+        remembered != 0 && self.accepted != remembered && !self.sent.contains(&remembered)
     }
 
     /// Records a mark that the mgr is about to send to the iod.
-    fn gives(&mut self, mark: u64) {
-        if !self.giving.contains(&mark) {
-            self.giving.truncate(GIVING_MAX - 1);
-            self.giving.insert(0, mark);
+    fn add(&mut self, mark: u64) {
+        if !self.sent.contains(&mark) {
+            self.sent.truncate(SENT_MAX - 1);
+            self.sent.insert(0, mark);
         }
     }
 }
@@ -60,53 +60,53 @@ fn key(iod: IodId) -> Vec<u8> {
 
 /// For each iod: the lock that a task holds while it claims the iod.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<IodId, Arc<AsyncMutex<()>>>>);
+pub(super) struct ClaimLocks(Mutex<HashMap<IodId, Arc<AsyncMutex<()>>>>);
 
-impl Turns {
+impl ClaimLocks {
     /// Locks an iod against claims by other tasks, until the caller drops the returned guard.
     pub(super) async fn of(&self, iod: IodId) -> OwnedMutexGuard<()> {
-        let turn = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(iod).or_default().clone();
-        turn.lock_owned().await
+        let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(iod).or_default().clone();
+        lock.lock_owned().await
     }
 }
 
 impl Claims {
-    fn given(&self, iod: IodId) -> Result<Option<Given>, Status> {
+    fn sent_marks(&self, iod: IodId) -> Result<Option<SentMarks>, Status> {
         let record = self.namespace.registry(&key(iod))?;
-        record.map(|record| Given::from_bytes(&record).map_err(|_| Status::Corrupt)).transpose()
+        record.map(|record| SentMarks::from_bytes(&record).map_err(|_| Status::Corrupt)).transpose()
     }
 
-    async fn put(&self, iod: IodId, given: Option<Given>) -> Result<(), Status> {
-        let record = given.map(|given| given.to_bytes());
+    async fn put(&self, iod: IodId, marks: Option<SentMarks>) -> Result<(), Status> {
+        let record = marks.map(|marks| marks.to_bytes());
         self.namespace.registry_put(net::clock::now().into(), &key(iod), record.as_ref()).await
     }
 
     /// Returns whether an iod that reports the mark `remembered` has accepted a later mark before. `remembered` is 0
     /// for an iod without a mark.
     pub(super) fn is_behind(&self, iod: IodId, remembered: u64) -> Result<bool, Status> {
-        Ok(self.given(iod)?.is_some_and(|given| given.is_behind(remembered)))
+        Ok(self.sent_marks(iod)?.is_some_and(|marks| marks.is_behind(remembered)))
     }
 
-    async fn change(&self, iod: IodId, given: Given) -> Result<(), Status> {
-        if self.given(iod)?.as_ref() == Some(&given) { Ok(()) } else { self.put(iod, Some(given)).await }
+    async fn change(&self, iod: IodId, marks: SentMarks) -> Result<(), Status> {
+        if self.sent_marks(iod)?.as_ref() == Some(&marks) { Ok(()) } else { self.put(iod, Some(marks)).await }
     }
 
     /// Records durably that the mgr is about to send `mark` to an iod. The iod now reports the mark `remembered` (0:
     /// none).
-    pub(super) async fn gives(&self, iod: IodId, remembered: u64, mark: u64) -> Result<(), Status> {
-        let mut given = self.given(iod)?.unwrap_or(Given { taken: remembered, giving: Vec::new() });
-        given.gives(mark);
-        self.change(iod, given).await
+    pub(super) async fn record_sent(&self, iod: IodId, remembered: u64, mark: u64) -> Result<(), Status> {
+        let mut marks = self.sent_marks(iod)?.unwrap_or(SentMarks { accepted: remembered, sent: Vec::new() });
+        marks.add(mark);
+        self.change(iod, marks).await
     }
 
-    /// Records durably that an iod has accepted the mark `taken`.
-    pub(super) async fn took(&self, iod: IodId, taken: u64) -> Result<(), Status> {
-        self.change(iod, Given { taken, giving: Vec::new() }).await
+    /// Records durably that an iod has accepted the mark `accepted`.
+    pub(super) async fn record_accepted(&self, iod: IodId, accepted: u64) -> Result<(), Status> {
+        self.change(iod, SentMarks { accepted, sent: Vec::new() }).await
     }
 
     /// Removes the marks recorded for an iod, so that the mgr accepts the iod with any mark. This is for a recovered
     /// older copy of the store, which does not have the iod's newest marks.
-    pub(super) async fn forget_given(&self, iod: IodId) -> Result<(), Status> {
+    pub(super) async fn forget_sent_marks(&self, iod: IodId) -> Result<(), Status> {
         self.put(iod, None).await
     }
 }
@@ -117,20 +117,20 @@ mod tests {
 
     #[test]
     fn an_iod_has_its_confirmed_mark_or_one_that_was_sent_later() {
-        let mut given = Given { taken: 7, giving: vec![9] };
-        (0..2).for_each(|_| given.gives(10));
-        assert_eq!(given.giving, [10, 9]);
-        assert_eq!([7, 9, 10, 8, 0].map(|mark| given.is_behind(mark)), [false, false, false, true, false]);
-        let first = Given { taken: 0, giving: vec![9] };
+        let mut marks = SentMarks { accepted: 7, sent: vec![9] };
+        (0..2).for_each(|_| marks.add(10));
+        assert_eq!(marks.sent, [10, 9]);
+        assert_eq!([7, 9, 10, 8, 0].map(|mark| marks.is_behind(mark)), [false, false, false, true, false]);
+        let first = SentMarks { accepted: 0, sent: vec![9] };
         assert_eq!([0, 9, 7].map(|mark| first.is_behind(mark)), [false, false, true]);
-        (100..1000).for_each(|mark| given.gives(mark));
-        assert_eq!((given.giving.len(), given.giving[0]), (GIVING_MAX, 999));
+        (100..1000).for_each(|mark| marks.add(mark));
+        assert_eq!((marks.sent.len(), marks.sent[0]), (SENT_MAX, 999));
     }
 
     #[test]
     fn a_record_has_its_golden_bytes() {
-        let given = Given { taken: 258, giving: vec![3] };
-        assert_eq!(given.to_bytes(), &[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3][..]);
-        assert_eq!(Given::from_bytes(&given.to_bytes()), Ok(given));
+        let marks = SentMarks { accepted: 258, sent: vec![3] };
+        assert_eq!(marks.to_bytes(), &[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3][..]);
+        assert_eq!(SentMarks::from_bytes(&marks.to_bytes()), Ok(marks));
     }
 }

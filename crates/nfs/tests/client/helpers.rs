@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nfs::client::compound::Compound;
-use nfs::client::session::{Identity, Session, Wishes, exchange_id_args};
+use nfs::client::session::{Identity, Session, SessionWants, exchange_id_args};
 use nfs::client::slots::Ticket;
 use nfs::state::reply_cache::Fingerprint;
 use nfs::state::sessions::Request;
@@ -44,9 +44,9 @@ pub fn identify(state: &mut State, verifier: u8) -> Identity {
 pub fn connect(slots: u32) -> (State, Session) {
     let mut state = new_state();
     let identity = identify(&mut state, 1);
-    let wishes = Wishes::new(slots);
-    let reply = state.create_session(&wishes.args(&identity), USER, CONNECTION, 1, at(0)).unwrap();
-    let session = Session::new(&identity, &wishes, &reply, at(0), LEASE).unwrap();
+    let wants = SessionWants::new(slots);
+    let reply = state.create_session(&wants.args(&identity), USER, CONNECTION, 1, at(0)).unwrap();
+    let session = Session::new(&identity, &wants, &reply, at(0), LEASE).unwrap();
     (state, session)
 }
 
