@@ -97,8 +97,8 @@ fn replaced(error: Errno) -> Failure {
     }
 }
 
-/// Returns the path in the local destination tree from `location`. Fails if the location is not in such a
-/// tree.
+/// Returns the path in the local destination tree from `location`. Fails if the location is not in
+/// such a tree.
 fn place(location: &Location) -> Result<&Place, Failure> {
     location.place.as_ref().ok_or_else(|| Failure::new("the file is not in the target"))
 }
