@@ -141,9 +141,9 @@ def kernel(draft, output):
         sys.exit("no JSON in the output: nothing was recorded")
     rows = json.loads(line)
     one = lambda number: cell([number])
-    table = [(f"{row['what']}, {row['version'].removeprefix('vers=')}",
+    table = [(f"{row['what']}, NFSv{row['version'].removeprefix('vers=')}",
               [one(row["ganesha"]), one(row["weir"]), one(row["things"])]) for row in rows]
-    columns = [("nfs-ganesha", "floor"), ("Weir", "result"), ("times", "extra")]
+    columns = [("nfs-ganesha", "floor"), ("Weir", "result"), ("operations", "extra")]
     draft.write("requests", "Requests of a stock kernel client", "requests", "lower", columns, table)
 
 
@@ -154,7 +154,8 @@ def tree(draft, output):
         sys.exit("no times in the output: nothing was recorded")
     rows = [(f"{number}. {name}", [cell([float(seconds)])]) for number, (name, seconds) in enumerate(found, 1)]
     # The benchmark prints these times only if all copies are identical to the originals.
-    draft.write("copies", "Copies of a real tree", "seconds", "lower", [("Weir", "result")], rows, finding="Identical.")
+    draft.write("copies", "Copies of a real directory tree", "seconds", "lower", [("Weir", "result")], rows,
+                finding="All copies are identical to the originals.")
 
 
 def main():

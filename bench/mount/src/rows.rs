@@ -18,8 +18,8 @@ impl Unit {
     /// Returns the name of the unit, as the tables show it.
     pub fn name(self) -> &'static str {
         match self {
-            Unit::PerByte => "s/GB",
-            Unit::PerOperation => "us",
+            Unit::PerByte => "CPU s/GB",
+            Unit::PerOperation => "CPU us",
         }
     }
 }
@@ -83,7 +83,7 @@ pub const ROWS: [Row; 14] = [
     },
     Row { rate_of_local: Some(0.5), ..row("4 KiB write in order, no fsync", PerOperation, None, work::write_pages) },
     row("4 KiB write in order, one fsync", PerOperation, Some(16.0), work::write_pages_synced),
-    row("4 KiB O_APPEND, one fsync", PerOperation, None, work::append_pages),
+    row("4 KiB O_APPEND write, one fsync", PerOperation, None, work::append_pages),
     row("64 B write in order, one fsync", PerOperation, Some(10.0), work::write_lines),
     row("4 KiB random write, one fsync", PerOperation, Some(32.0), work::write_randomly),
     Row {
@@ -93,7 +93,7 @@ pub const ROWS: [Row; 14] = [
         ..row("4 KiB random read", PerOperation, Some(38.0), work::read_randomly)
     },
     row(RECORDS, PerByte, Some(2.7), work::write_records),
-    Row { behind: Some(RECORDS), ..row("8 readers of those", PerByte, Some(0.93), work::read_records) },
+    Row { behind: Some(RECORDS), ..row("8 readers, 47 KB reads", PerByte, Some(0.93), work::read_records) },
     Row { durable: Some(floor::change), ..row(CREATE, PerOperation, Some(96.0), work::create) },
     Row { behind: Some(CREATE), ..row("stat", PerOperation, None, work::stat) },
     Row { behind: Some(CREATE), ..row("open, read 2 KB, close", PerOperation, None, work::read_small) },

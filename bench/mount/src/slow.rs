@@ -118,6 +118,10 @@ pub fn measure(weir: &Weir, work_dir: &Path, rounds: u32, scale: usize) -> Outco
     for (count, rates) in WRITERS.into_iter().zip(&rates) {
         table.row(format!("4 KiB, {count} at a time: {}", side.name()), std::slice::from_ref(rates));
     }
-    table.target("four writers over one", Bound::AtLeast(WANTED), &ratios(&rates[1], &rates[0]));
+    table.target(
+        "writes/s of four writers over writes/s of one writer",
+        Bound::AtLeast(WANTED),
+        &ratios(&rates[1], &rates[0]),
+    );
     Ok(table)
 }

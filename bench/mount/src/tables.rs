@@ -64,7 +64,7 @@ pub fn costs_record(draft: &Draft, part: &str, costs: &Table) -> Result<Record, 
     let shape = Shape { part, unit: "CPU time", better: Better::Lower, targets: "" };
     let extra = ["local", "bare socket", "durable request"];
     let mut record = recording::sides(draft, costs, &shape, (": ", 0), ("bare FUSE", &extra))?;
-    record.column("bound", Kind::Bound);
+    record.column("target (at most)", Kind::Bound);
     for row in &mut record.rows {
         let best =
             ROWS.iter().find(|known| row.name.starts_with(&format!("{}, ", known.name))).and_then(|row| row.best);

@@ -159,15 +159,15 @@ fn run(cli: Cli) -> Outcome<()> {
 fn keep(experiment: Experiment, draft: &Draft, table: &Table) -> Outcome<()> {
     let name = experiment.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let part = if table.title.contains("postmark") { format!("{name}-postmark") } else { name };
-    let rates = table.columns.iter().any(|column| ["direct", "MB/s", "page cache"].contains(&&column[..]));
+    let rates = table.columns.iter().any(|column| ["direct path", "MB/s", "page cache"].contains(&&column[..]));
     let (unit, better) = match experiment {
         Experiment::E5 => ("bytes", Better::Lower),
         _ if rates || experiment == Experiment::E23 => ("MB/s", Better::Higher),
         _ => ("seconds", Better::Lower),
     };
     let kind = |column: &str| match column {
-        "direct" => Kind::Floor,
-        "indirect/direct" | "client RPCs" | "iod writes" => Kind::Extra,
+        "direct path" => Kind::Floor,
+        "mgr path over direct path" | "client RPCs" | "iod writes" => Kind::Extra,
         _ => Kind::Result,
     };
     let columns: Vec<_> = table.columns.iter().enumerate().map(|(at, column)| (at, kind(column))).collect();

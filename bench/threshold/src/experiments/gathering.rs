@@ -11,7 +11,7 @@ const SIDES: [(&str, On<'_>); 2] = [("not gathered", On::Plain), ("gathered", On
 pub fn run(setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> {
     let count = if setup.quick { "64" } else { "400" };
     let words = ["--generate", "strided", "--clients", "8", "--request", "4K", "--count", count];
-    let ways: [(&str, &[&str]); 2] = [("sent together", &[]), ("one by one", &["--each"])];
+    let ways: [(&str, &[&str]); 2] = [("records sent together", &[]), ("records sent one by one", &["--each"])];
     let mut table =
         Table::new("E6: eight clients, records of 4 KiB in turns, all through the mgr", &["iod writes", "seconds"]);
     let mut targets = Vec::new();
@@ -31,8 +31,16 @@ pub fn run(setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> {
         targets.push((way, ratios(&found[0].0, &found[1].0), ratios(&found[0].1, &found[1].1)));
     }
     for (way, fewer, faster) in targets {
-        table.target(format!("{way}: iod writes, not gathered over gathered"), Bound::AtLeast(8.0), &fewer);
-        table.target(format!("{way}: speed, gathered over not gathered"), Bound::AtLeast(2.0), &faster);
+        table.target(
+            format!("requests to the iods without gathering over requests with gathering, {way}"),
+            Bound::AtLeast(8.0),
+            &fewer,
+        );
+        table.target(
+            format!("speed of writes with gathering over speed without gathering, {way}"),
+            Bound::AtLeast(2.0),
+            &faster,
+        );
     }
     Ok(table)
 }

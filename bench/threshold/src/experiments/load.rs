@@ -51,9 +51,17 @@ pub fn run(setup: &Setup, rig: &Rig) -> Outcome<Table> {
     let chart = Chart { title: title.to_owned(), up: "us".to_owned(), curves, marks: Vec::new() };
     fs::write(setup.out.join("E5.svg"), chart.svg()?)?;
     let falls = |of: &[f64], to: &[f64]| of.iter().zip(to).map(|(a, b)| (a + 1.0) / (b + 1.0)).collect::<Vec<_>>();
-    table.target("crossing, busy over idle", Bound::AtMost(0.99), &falls(&found[1].0, &found[0].0));
+    table.target(
+        "size of writes at which both paths are equally fast: busy mgr over idle mgr",
+        Bound::AtMost(0.99),
+        &falls(&found[1].0, &found[0].0),
+    );
     table.target("auto, busy over idle", Bound::AtMost(0.99), &falls(&found[1].1, &found[0].1));
-    table.target("auto, overloaded", Bound::AtMost(0.0), &[median(&found[2].1)]);
+    table.target(
+        "write threshold that `auto` chooses with an overloaded mgr, bytes",
+        Bound::AtMost(0.0),
+        &[median(&found[2].1)],
+    );
     let speed = |(.., [fixed, auto]): &(_, _, [Vec<f64>; 2])| ratios(fixed, auto);
     table.target("auto over 64K, idle, in speed", Bound::AtLeast(0.95), &speed(&found[0]));
     table.target("auto over 64K, overloaded, in speed", Bound::AtLeast(1.1), &speed(&found[2]));

@@ -17,7 +17,7 @@ use trace::Generator;
 type Way = (&'static str, Option<&'static str>, &'static [&'static str], u32);
 
 const WAYS: [Way; 5] = [
-    ("past the kernel", None, &["--write-threshold", "64K"], 4 << 20),
+    ("without a mount", None, &["--write-threshold", "64K"], 4 << 20),
     ("O_DIRECT", Some("access=direct"), &["--odirect"], 4 << 20),
     ("page cache, 4M", Some("access=page"), &[], 4 << 20),
     ("page cache, 4K", Some("access=page"), &[], 4 << 10),
@@ -55,26 +55,30 @@ pub fn clients(setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> {
     let disks = (IODS as u64 * RATE) as f64 / 1e6;
     let of_disks: Vec<f64> = rates[0][last].iter().map(|rate| rate / disks).collect();
     table.target(
-        format!("past the kernel over all disks ({disks} MB/s), most clients"),
+        format!("rate without a mount over rate of all disks ({disks} MB/s), most clients"),
         Bound::AtLeast(0.8),
         &of_disks,
     );
     table.target(
-        "all through the mgr, most clients over one",
+        "rate of most clients over rate of one client, all data through the mgr",
         Bound::AtMost(1.15),
         &ratios(&rates[4][last], &rates[4][0]),
     );
     table.target(
-        "past the kernel over O_DIRECT, most clients",
+        "rate without a mount over rate with `O_DIRECT`, most clients",
         Bound::AtLeast(0.95),
         &ratios(&rates[0][last], &rates[1][last]),
     );
     table.target(
-        "O_DIRECT over page cache, most clients",
+        "rate with `O_DIRECT` over rate through the page cache, most clients",
         Bound::AtLeast(0.95),
         &ratios(&rates[1][last], &rates[2][last]),
     );
-    table.target("page cache, 4K over 4M, one client", Bound::AtLeast(0.9), &ratios(&rates[3][0], &rates[2][0]));
+    table.target(
+        "rate with requests of 4 KiB over rate with requests of 4 MiB, page cache, one client",
+        Bound::AtLeast(0.9),
+        &ratios(&rates[3][0], &rates[2][0]),
+    );
     table.note(format!("the daemons took at most {:.0} % of the processors", busy * 100.0));
     let curve = |(way, (name, ..)): (usize, &Way)| Curve {
         name: name.to_string(),
@@ -113,7 +117,8 @@ pub fn requests(setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> 
     let shares: Vec<Vec<f64>> = rates[0].windows(2).map(|two| ratios(&two[1], &two[0])).collect();
     let least: Vec<f64> =
         (0..setup.rounds as usize).map(|round| shares.iter().map(|s| s[round]).fold(f64::MAX, f64::min)).collect();
-    table.target("page cache: each length over the one before, at its worst", Bound::AtLeast(0.9), &least);
+    let what = "rate of each length of requests over rate of the next shorter length, lowest ratio";
+    table.target(what, Bound::AtLeast(0.9), &least);
     let curve = |(rates, name): (&Vec<Vec<f64>>, &str)| Curve {
         name: name.to_owned(),
         points: lengths.iter().zip(rates).map(|(length, rates)| (f64::from(*length), median(rates))).collect(),

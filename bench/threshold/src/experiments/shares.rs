@@ -12,13 +12,13 @@ use std::fs;
 /// The write thresholds of the experiment: name, options of the replay, and horizontal position in the chart (0: not
 /// drawn).
 const WAYS: [(&str, &[&str], f64); 7] = [
-    ("direct", &["--each", "--write-threshold", "0"], 256.0),
-    ("T=1K", &["--write-threshold", "1K"], 1024.0),
-    ("T=32K", &["--write-threshold", "32K"], 32768.0),
-    ("T=256K", &["--write-threshold", "256K"], 262144.0),
-    ("all indirect", &["--write-threshold", "max"], 2097152.0),
-    ("auto", &["--write-threshold", "auto"], 0.0),
-    ("direct, gathered", &["--write-threshold", "0"], 0.0),
+    ("direct path", &["--each", "--write-threshold", "0"], 256.0),
+    ("write threshold 1 KiB", &["--write-threshold", "1K"], 1024.0),
+    ("write threshold 32 KiB", &["--write-threshold", "32K"], 32768.0),
+    ("write threshold 256 KiB", &["--write-threshold", "256K"], 262144.0),
+    ("mgr path", &["--write-threshold", "max"], 2097152.0),
+    ("write threshold auto", &["--write-threshold", "auto"], 0.0),
+    ("direct path, gathered", &["--write-threshold", "0"], 0.0),
 ];
 
 /// Variants of the digitisation trace.
@@ -89,21 +89,25 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<
 }
 
 /// Adds the targets to the table. The trace with fsyncs waits for the disks after every two or three requests, whatever
-/// the threshold. So for this variant the target is only that T=32K is not much slower than any other threshold.
+/// the threshold. So for this variant the target is only that a threshold of 32 KiB is not much slower than any other
+/// threshold.
 fn targets(kind: Kind, rates: &[Vec<f64>], table: &mut Table) {
-    let over = |of: usize, to: usize| ratios(&rates[of], &rates[to]);
+    let mut target = |of: usize, to: usize, bound: Bound| {
+        let what = format!("rate with {} over rate with {}", WAYS[of].0, WAYS[to].0);
+        table.target(what, bound, &ratios(&rates[of], &rates[to]));
+    };
     if kind == Kind::Fsync {
-        table.target("T=32K over direct", Bound::AtLeast(0.95), &over(2, 0));
-        table.target("T=32K over all indirect", Bound::AtLeast(0.95), &over(2, 4));
+        target(2, 0, Bound::AtLeast(0.95));
+        target(2, 4, Bound::AtLeast(0.95));
         return;
     }
-    table.target("T=32K over direct", Bound::AtLeast(1.4), &over(2, 0));
-    table.target("T=32K over all indirect", Bound::AtLeast(1.2), &over(2, 4));
-    table.target("T=32K over T=256K", Bound::AtLeast(0.95), &over(2, 3));
-    table.target("T=32K over T=256K", Bound::AtMost(1.05), &over(2, 3));
-    table.target("T=1K over direct", Bound::AtLeast(1.0), &over(1, 0));
-    table.target("T=32K over T=1K", Bound::AtLeast(1.0), &over(2, 1));
-    table.target("auto over T=32K", Bound::AtLeast(0.95), &over(5, 2));
+    target(2, 0, Bound::AtLeast(1.4));
+    target(2, 4, Bound::AtLeast(1.2));
+    target(2, 3, Bound::AtLeast(0.95));
+    target(2, 3, Bound::AtMost(1.05));
+    target(1, 0, Bound::AtLeast(1.0));
+    target(2, 1, Bound::AtLeast(1.0));
+    target(5, 2, Bound::AtLeast(0.95));
 }
 
 fn chart(rates: &[Vec<f64>], all: &str) -> Chart {

@@ -20,12 +20,12 @@ pub enum Kind {
 
 /// The write thresholds that the experiment compares alternately: name, and options of the replay.
 pub const WAYS: [(&str, &[&str]); 6] = [
-    ("direct", &["--each", "--write-threshold", "0"]),
-    ("indirect", &["--write-threshold", "max"]),
-    ("T=64K", &["--write-threshold", "64K"]),
-    ("T=256K", &["--write-threshold", "256K"]),
-    ("auto", &["--write-threshold", "auto"]),
-    ("direct, gathered", &["--write-threshold", "0"]),
+    ("direct path", &["--each", "--write-threshold", "0"]),
+    ("mgr path", &["--write-threshold", "max"]),
+    ("write threshold 64 KiB", &["--write-threshold", "64K"]),
+    ("write threshold 256 KiB", &["--write-threshold", "256K"]),
+    ("write threshold auto", &["--write-threshold", "auto"]),
+    ("direct path, gathered", &["--write-threshold", "0"]),
 ];
 const DIRECT: usize = 0;
 const INDIRECT: usize = 1;
@@ -206,34 +206,33 @@ impl Found {
     }
 
     fn table(&self, kind: Kind, setup: &Setup) -> Table {
-        let columns: Vec<&str> = WAYS.iter().map(|(name, _)| *name).chain(["indirect/direct"]).collect();
+        let columns: Vec<&str> = WAYS.iter().map(|(name, _)| *name).chain(["mgr path over direct path"]).collect();
         let mut table = Table::new(kind.title(), &columns);
         for (at, size) in self.sizes.iter().enumerate() {
             let mut cells: Vec<Vec<f64>> = self.rates.iter().map(|way| way[at].clone()).collect();
             cells.push(self.ratio(INDIRECT, DIRECT, at));
-            table.row(bytes(*size as f64), &cells);
+            table.row(format!("writes of {}", bytes(*size as f64)), &cells);
         }
         let at = |size: u64| self.sizes.iter().position(|s| *s == size).unwrap_or(0);
         let crossing = self.crossing();
         if kind == Kind::One {
-            table.target("indirect/direct at 16 B", Bound::AtLeast(10.0), &self.ratio(INDIRECT, DIRECT, at(16)));
-            table.target("indirect/direct at 16 KiB", Bound::AtLeast(1.0), &self.ratio(INDIRECT, DIRECT, at(16 << 10)));
-            table.target(
-                "indirect/direct at 256 KiB",
-                Bound::AtMost(1.0),
-                &self.ratio(INDIRECT, DIRECT, at(256 << 10)),
-            );
+            for (size, bound) in
+                [(16, Bound::AtLeast(10.0)), (16 << 10, Bound::AtLeast(1.0)), (256 << 10, Bound::AtMost(1.0))]
+            {
+                let writes = bytes(size as f64);
+                let what = format!("rate of the mgr path over rate of the direct path, writes of {writes}");
+                table.target(what, bound, &self.ratio(INDIRECT, DIRECT, at(size)));
+            }
         }
-        for (way, (name, _)) in
-            WAYS.iter().enumerate().filter(|(_, (name, _))| name.starts_with("T=") || *name == "auto")
-        {
+        for (way, (name, _)) in WAYS.iter().enumerate().filter(|(_, (name, _))| name.starts_with("write threshold")) {
             let (worst, shares) = self.least(way);
-            let what = format!("{name} over the better of both, worst at {}", bytes(worst as f64));
+            let worst = bytes(worst as f64);
+            let what = format!("rate with {name} over rate of the faster path, at the worst size of writes ({worst})");
             table.target(what, Bound::AtLeast(0.95), &shares);
         }
         compare(kind, setup, &crossing, &mut table);
-        table.note(format!("direct and indirect cross at {} bytes", bytes(median(&crossing))));
-        table.note("direct: each write is sent alone and waited for; in all other columns the client gathers, also in the last");
+        table.note(format!("direct path and mgr path are equally fast with writes of {}", bytes(median(&crossing))));
+        table.note("direct path: each write is sent alone and waited for; in all other columns the client gathers, also in the last");
         table
     }
 }
@@ -249,7 +248,8 @@ fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
             let Some(of_one) = fs::read_to_string(&path).ok().and_then(|text| text.parse::<f64>().ok()) else { return };
             let shares: Vec<f64> = crossing.iter().map(|at| at / of_one).collect();
             let bound = if kind == Kind::Ten { Bound::AtMost(1.0) } else { Bound::AtLeast(1.0) };
-            table.target("crossing over that of E1", bound, &shares);
+            let at = "size of writes at which both paths are equally fast";
+            table.target(format!("{at}: experiment {} over experiment E1", kind.name()), bound, &shares);
         }
     }
 }
