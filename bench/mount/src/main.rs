@@ -117,7 +117,7 @@ type Outcome<T> = Result<T, Failure>;
 /// The measurements of one row on one compared file system (side), one value for each round.
 #[derive(Default)]
 struct Found {
-    /// CPU time of this program and of the processes that serve the side, in the unit of the row.
+    /// CPU time of this program and of the processes of the measured file system, in the unit of the result row.
     cpu: Vec<f64>,
     /// CPU time of this program alone, in the unit of the row.
     own: Vec<f64>,

@@ -237,7 +237,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Waits until the processes that serve this side are idle. Returns the CPU time that they have used so far.
+    /// Waits until the processes of the measured file system are idle. Returns the CPU time that they have used.
     fn settled(&self) -> Outcome<f64> {
         const LOOK: Duration = Duration::from_millis(200);
         // Stop waiting after a time, because daemons of other file systems may never be fully idle.

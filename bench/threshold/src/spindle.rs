@@ -19,7 +19,7 @@ pub const POSITIONING: Duration = Duration::from_micros(2000);
 /// Simulated transfer rate in bytes per second.
 pub const RATE: u64 = 20_000_000;
 
-/// Maximum length of one write request, in bytes and in pages.
+/// Maximum length of one write request in bytes; `PAGES_MAX` is the same length in pages.
 const WRITE_MAX: u32 = 1 << 20;
 const PAGES_MAX: u16 = 256;
 /// Opcodes of FUSE requests (`linux/fuse.h`).

@@ -456,7 +456,7 @@ impl Shared {
     }
 }
 
-/// Returns the error in doubt for a non-idempotent request that the mgr may have executed.
+/// Returns the "in doubt" error: the mgr may have executed this non-idempotent request.
 fn unknown(compound: &Sealed, error: &Error) -> Error {
     let hint = "the mgr may have executed the request: check the result, and repeat it if necessary";
     Error::connection(format!("{error}; {hint} ({})", compound.what)).with_doubt()

@@ -216,8 +216,8 @@ pub fn stand_guard(process: i32, thread: i32) -> io::Result<()> {
     let number = |id: i32| if id > 0 { Pid::from_raw(id) } else { None }.ok_or(io::ErrorKind::InvalidInput);
     let [process, thread] = [number(process)?, number(thread)?];
     rustix::thread::set_name(c"fuse-guard")?;
-    // Request the signal again: the kernel clears the request when a process executes a program with privileges of
-    // its own.
+    // Set the parent-death signal again: the kernel clears the signal on execve(2) of a set-user-ID, set-group-ID or
+    // file-capability program.
     if tie(process, thread)? {
         wait_for_signal()?;
     }

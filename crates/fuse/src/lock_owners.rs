@@ -165,7 +165,8 @@ mod tests {
     const FILE: u64 = 7;
     const OWNER: u64 = 1;
 
-    /// Returns whether a caller that finds the file locked tries again, or `None` if the caller still waits.
+    /// Returns `Some(true)` if a caller that finds the file locked retries the lock, `Some(false)` if it gives up, and
+    /// `None` if it keeps waiting.
     fn looks_again(lockers: &LockOwners, mark: u64) -> Option<bool> {
         let waits = std::pin::pin!(lockers.may_be_free(FILE, None, mark));
         match waits.poll(&mut Context::from_waker(Waker::noop())) {

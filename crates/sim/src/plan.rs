@@ -146,7 +146,7 @@ pub struct Plan {
     pub capability_secs: u32,
     /// How long clients retry a request before the operation fails.
     pub retry: Duration,
-    /// Delays and window of the network while no fault changes them.
+    /// Delays and send window of the simulated network without faults.
     pub conditions: LinkConditions,
     /// Maximum duration of a flush of the mgr's disk in milliseconds.
     pub flush_ms: u64,

@@ -42,7 +42,7 @@ struct Found {
     rate: Vec<f64>,
 }
 
-/// The servers behind one kind of socket, and the local files.
+/// The servers that the benchmark reaches over one socket type (TCP or Unix), and the local files for comparison.
 struct Scene<'a> {
     setup: &'a Setup,
     cluster: Cluster,

@@ -122,13 +122,12 @@ impl Open {
         let mut compound = Compound::new("closing a file").by(&self.origin.caller).cached();
         compound.putfh(&inode.node.handle);
         let last = (rest.give_back, rest.changes.is_empty() && rest.rename.is_none());
-        let mut layout_close =
-            inode.append_layout_close(&mut compound, rest.report.then_some(rest.durable), last).await;
+        let mut closing = inode.append_layout_close(&mut compound, rest.report.then_some(rest.durable), last).await;
         if !rest.changes.is_empty() {
             let obj_attributes = nfs::attrs::encode_set(&rest.changes);
             compound.op(OP_SETATTR, &SETATTR4args { stateid: stateid4 { seqid: 0, other: [0; 12] }, obj_attributes });
         }
-        if let Some(args) = &layout_close.returned {
+        if let Some(args) = &closing.returned {
             compound.op(OP_LAYOUTRETURN, args);
         }
         let delegation = if rest.give_back { inode.leave() } else { None };
@@ -151,7 +150,7 @@ impl Open {
         let removal = removal.and_then(|from| inode.mount.removes(&from.dir, &from.name));
         let making = rest.rename.as_ref().map(|(dir, name)| inode.mount.makes(dir, name));
         let sent = inode.mount.session.call(compound).await;
-        layout_close.ended(inode);
+        closing.ended(inode);
         if let (Some(making), Ok(_)) = (making, &sent) {
             making.answered();
         }
@@ -161,7 +160,7 @@ impl Open {
         }
         let mut results = sent?;
         results.done(&[OP_PUTFH])?;
-        if let Some(end) = layout_close.committed {
+        if let Some(end) = closing.committed {
             match results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT) {
                 Ok(_) => inode.reported(end),
                 Err(Failed::Nfs(NFS4ERR_STALE)) => {

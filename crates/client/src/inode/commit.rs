@@ -138,8 +138,8 @@ impl Inode {
         self.commit_because(lane, None).await;
     }
 
-    /// Commits a server's bytes like [`Inode::commit_lane`]. `because` is the error of the direct path, if the bytes
-    /// were moved to the mgr path.
+    /// Commits the unstable bytes on one server like [`Inode::commit_lane`]. `because` is the error that moved these
+    /// bytes from the direct path to the mgr path, if any.
     async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
         // Hold the `committing` lock to the end. Otherwise another caller could find no uncommitted bytes and wrongly
         // report them as durable, before this task has moved them or recorded their loss.

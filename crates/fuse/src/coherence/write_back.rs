@@ -74,11 +74,11 @@ impl WriteBack {
         self.is_on() && writes(flags) && !OFlags::from_bits_retain(flags).intersects(OFlags::APPEND | OFlags::DIRECT)
     }
 
-    /// Begins an open with the given flags that may use the page cache. Returns the guard of the kernel's writes to the
-    /// page cache, or `None` if the open does not write there.
+    /// Begins an open with the given flags that may use the page cache. While the returned guard exists, the kernel may
+    /// write to the page cache of the file. Returns `None` if the open does not write to the page cache.
     ///
     /// # Errors
-    /// The writes of this open have to bypass the page cache.
+    /// Fails if the writes of this open must bypass the page cache.
     pub(super) fn begin(&self, number: u64, file: &File, flags: u32) -> Result<Option<Writing>, NotDelegated> {
         if !self.is_on() || !writes(flags) {
             return Ok(None);

@@ -34,7 +34,7 @@ pub(crate) struct Head {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BadHead {
     pub(crate) state: HeadState,
-    /// What is wrong with the head, for people.
+    /// Human-readable description of the damage in the header of the object.
     pub(crate) reason: String,
 }
 

@@ -6,8 +6,8 @@ use crate::schema;
 use crate::tx::Tx;
 use types::FileId;
 
-/// Removes files from the list of doomed files. The operation completes before the removal is durable: after a crash,
-/// the mgr removes the objects again, which does no harm.
+/// Removes files from the list of doomed files. The operation does not wait until the change of the list is durable:
+/// after a crash, the mgr deletes the objects again, which does no harm.
 pub(crate) fn plan(tx: &mut Tx<'_>, ids: &[FileId]) -> Plan<()> {
     tx.frees();
     tx.not_durable();

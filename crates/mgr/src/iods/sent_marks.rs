@@ -39,8 +39,8 @@ impl Xdr for SentMarks {
 }
 
 impl SentMarks {
-    /// Returns whether an iod that reports the mark `remembered` once had a later mark, so that its disk is an older
-    /// copy.
+    /// Returns whether the mgr has sent an iod that reports the mark `remembered` a later mark, and the iod confirmed
+    /// the later mark. Then the disk of the iod is an older copy.
     fn is_behind(&self, remembered: u64) -> bool {
         remembered != 0 && self.accepted != remembered && !self.sent.contains(&remembered)
     }
@@ -91,8 +91,8 @@ impl Claims {
         if self.sent_marks(iod)?.as_ref() == Some(&marks) { Ok(()) } else { self.put(iod, Some(marks)).await }
     }
 
-    /// Records durably that the mgr is about to send `mark` to an iod. The iod now reports the mark `remembered` (0:
-    /// none).
+    /// Records durably that the mgr is about to send the mark `mark` to an iod. `remembered` is the mark that the iod
+    /// reported last (0: none).
     pub(super) async fn record_sent(&self, iod: IodId, remembered: u64, mark: u64) -> Result<(), Status> {
         let mut marks = self.sent_marks(iod)?.unwrap_or(SentMarks { accepted: remembered, sent: Vec::new() });
         marks.add(mark);

@@ -77,8 +77,8 @@ async fn reads_of_lost_bytes_fail_instead_of_returning_zeros() {
             let named: u64 = found[0].text.split(": ").last().unwrap().split(' ').next().unwrap().parse().unwrap();
             assert_eq!(named, lost, "{}", found[0].text);
             assert_eq!(check(&cluster, true).await[0].mended, Mended::Failed);
-            // A write after the lost bytes, or a truncation before the end of the file, turns lost bytes into zeros. So
-            // the mgr refuses both requests.
+            // A write after the lost bytes, or a truncation before the end of the file, would turn lost bytes into
+            // zeros, so the mgr refuses both requests.
             let cred = ctx(1);
             let written = files.write(&cred, file, LEN as u64 - 1, vec![7].into(), Stability::FileSync).await;
             let written_before = files.write(&cred, file, 100, vec![7; 100].into(), Stability::FileSync).await;

@@ -163,7 +163,7 @@ impl Slots {
         self.target = target.min(self.highest);
     }
 
-    /// Removes the entries of free slots that the peer does not accept.
+    /// Removes the table entries of free slots above the peer's highest slot id.
     fn shrink(&mut self) {
         let busy = self.highest_used().unwrap_or(0);
         self.entries.truncate(self.highest.max(busy) as usize + 1);

@@ -140,9 +140,9 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         Ok(Some(found.id))
     }
 
-    /// Recalls delegations after an operation has removed a name of `file`; `expected` is the file that an earlier
-    /// lookup found under the name. If the lookup found another file, recall the delegations of other clients. If the
-    /// file has no name left, recall the caller's delegation too, because this delegation keeps the orphan allocated.
+    /// Recalls the delegations of `file` after an operation has removed one of its names. `expected` is the file whose
+    /// delegations the server recalled before the operation. If `file` is another file, recalls the delegations of other
+    /// clients. If `file` has no name left, recalls the caller's delegation too, because it keeps the orphan allocated.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
         // A directory has only one name, so its directory delegations end with the name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));

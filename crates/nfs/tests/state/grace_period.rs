@@ -324,7 +324,7 @@ fn records_are_persisted_before_the_first_lock() {
 struct Disk(BTreeMap<Bytes, u64>);
 
 impl Disk {
-    /// Carries out those effects of the server that store or delete client records.
+    /// Stores and deletes client records as the state tables request.
     fn follow(&mut self, state: &mut State) {
         loop {
             let effects = state.take_effects();

@@ -9,7 +9,7 @@ use types::{Renaming, Status};
 const FILES: u64 = 4;
 const DIRECTORIES: u64 = 2;
 
-/// Returns the text of the name with the number `name`.
+/// Returns the file name for the number `name`.
 pub fn text(name: u8) -> Vec<u8> {
     format!("n{name}").into_bytes()
 }

@@ -28,7 +28,7 @@ const PROBE_HOLES_FROM: u64 = 64 << 20;
 
 /// A source file whose bytes are being copied to a new file, which has a temporary name until it is complete.
 pub struct Body {
-    /// The task with the source file, and the directory and name of its copy.
+    /// The copy task: the source file, the destination directory, and the destination name.
     pub job: FileJob,
     /// The source file, open for reading.
     pub source: Open,

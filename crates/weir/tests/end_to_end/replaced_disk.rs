@@ -5,8 +5,8 @@ use crate::tree::bytes;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// The path of the iod's store in the commands of the page. The test replaces all paths of the page by paths in its own
-/// directory.
+/// The path of the iod's store in the commands of the documentation page that this test runs. The test replaces all
+/// paths of the page by paths in its own directory.
 const STORE: &str = "/srv/new/iod";
 const CLUSTER_FILE: &str = "/etc/weir/cluster.toml";
 const CONFIG: &str = "/etc/weir/iod.toml";

@@ -99,7 +99,7 @@ impl GroupCommit {
         let mut writer = match self.writer.try_lock() {
             Ok(writer) => writer,
             Err(TryLockError::WouldBlock) => return false,
-            // A thread panicked while it held the writer, so no thread will commit the queued batches.
+            // A thread panicked while it held the lock of the writer, so no thread will commit the queued batches.
             Err(TryLockError::Poisoned(_)) => {
                 self.queue.abandon();
                 return true;
