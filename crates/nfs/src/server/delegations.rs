@@ -141,8 +141,8 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     }
 
     /// Recalls the delegations of `file` after an operation has removed one of its names. `expected` is the file whose
-    /// delegations the server recalled before the operation. If `file` is another file, recalls the delegations of other
-    /// clients. If `file` has no name left, recalls the caller's delegation too, because it keeps the orphan allocated.
+    /// delegations the server recalled before the operation. If `file` is another file, recalls the delegations of
+    /// other clients. If `file` has no name left, recalls the caller's delegation too, because it keeps the orphan allocated.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
         // A directory has only one name, so its directory delegations end with the name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));

@@ -666,8 +666,8 @@ impl State {
         }
     }
 
-    /// Updates the tables after a delegation was returned or revoked. A file delegation counts as an open, so its end may
-    /// be the last close of the file.
+    /// Updates the tables after a delegation was returned or revoked. A file delegation counts as an open, so its end
+    /// may be the last close of the file.
     fn delegation_gone(&mut self, client: ClientId, file: FileId, kind: DelegationKind) {
         if !self.opens.client_has(client, file) {
             self.drop_return_on_close(client, file);
