@@ -174,7 +174,7 @@ impl Open {
         }
         rest.report = false;
         let renames = rest.rename.is_some();
-        let booked = self.book(rest, (layout_close.returned.is_some(), delegation), &mut results, attrs).await;
+        let booked = self.book(rest, (closing.returned.is_some(), delegation), &mut results, attrs).await;
         if renames && rest.rename.is_none() {
             inode.mount.removed(removal);
         }
