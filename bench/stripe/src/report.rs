@@ -50,9 +50,9 @@ pub struct Number {
 /// The bound that a target sets.
 #[derive(Serialize, Clone, Copy, PartialEq, Debug)]
 pub enum Bound {
-    /// The median must be at least this.
+    /// The median of the rounds must be at least this value.
     AtLeast(f64),
-    /// The median must be at most this.
+    /// The median of the rounds must be at most this value.
     AtMost(f64),
 }
 

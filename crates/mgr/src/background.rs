@@ -3,7 +3,7 @@
 //!
 //! To add a job, add one file with a [`Job`] and one line to [`JOBS`].
 
-pub(crate) mod collect_orphans;
+pub(crate) mod collect_unowned_objects;
 mod delete_objects;
 mod delete_unused;
 mod expire_leases;
@@ -38,7 +38,7 @@ const JOBS: [fn(&mut JoinSet<()>, &net::Counters, &Context); 14] = [
     begin::<listen_to_data_servers::ListenToDataServers>,
     begin::<recall_layouts::RecallLayouts>,
     begin::<finish_intents::FinishIntents>,
-    begin::<collect_orphans::CollectOrphans>,
+    begin::<collect_unowned_objects::CollectUnownedObjects>,
     begin::<expire_leases::ExpireLeases>,
     begin::<send_callbacks::SendCallbacks>,
 ];

@@ -178,7 +178,7 @@ impl GatheredWrites {
         due.into_iter().map(|(_, file)| file).collect()
     }
 
-    /// Completes when the held bytes of some file may be due.
+    /// Completes when the gathering delay of some file may be over, so that the mgr must send its bytes to the iods.
     pub(crate) async fn wait(&self) {
         let first = self.inner().due.first().map(|(due, _)| self.begun + *due);
         let due = async {

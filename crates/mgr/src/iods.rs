@@ -7,9 +7,9 @@
 mod claiming;
 mod claims;
 mod epochs;
-mod fencing;
 mod link;
 pub(crate) mod objects;
+mod pending_fences;
 mod recover;
 mod register;
 mod sent_marks;

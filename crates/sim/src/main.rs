@@ -25,7 +25,7 @@ struct Cli {
     /// Print every event of the runs
     #[arg(long)]
     trace: bool,
-    /// Enable a deliberate bug, in clusters that make the bug visible; seeds must fail
+    /// Enable a deliberate bug, in clusters that make the bug visible; the command succeeds only if runs fail
     #[arg(long, value_enum)]
     plant: Option<Mistake>,
     /// Run the clusters of --plant without the bug; seeds must pass

@@ -1,5 +1,5 @@
-//! I/O boundaries: pure crates name no source of I/O, time or randomness, and only one folder may name certain
-//! libraries.
+//! Checks of I/O boundaries: pure crates use no I/O, clocks or randomness, and each restricted library is used in only
+//! one folder.
 
 use crate::tree::{code, report, rust_files};
 

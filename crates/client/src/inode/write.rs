@@ -328,8 +328,8 @@ impl Inode {
                 }
                 let split = state.split_by_path(rule);
                 if let Some((number, extents)) = state.dirty.begin_batch() {
-                    // Only a long last range makes later ranges part of a stream. After a short one, such as a
-                    // measurement, later ranges follow the threshold again.
+                    // Later ranges count as part of a sequential write only if the last range was long. After a
+                    // short range, for example one that measures a path, the write threshold decides again.
                     if let (Some(last), Some((choice, _))) = (split.direct.last(), rule) {
                         let long = threshold::path(last.len, choice.t) == Path::Direct;
                         state.sending.streamed = long.then(|| last.end());

@@ -349,7 +349,7 @@ mod tests {
 
     proptest! {
         /// Every byte has the value of its last writer, even if both writers changed the same page. A byte that both
-        /// wrote since the kernel dropped its pages may have either value.
+        /// writers wrote since this kernel last dropped the page may have either value.
         #[test]
         fn bytes_of_other_clients_are_never_overwritten(steps in proptest::collection::vec(step(), 1..40)) {
             let len = 3 * PAGE as usize;

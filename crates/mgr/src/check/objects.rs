@@ -3,7 +3,7 @@
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
-use crate::background::collect_orphans;
+use crate::background::collect_unowned_objects;
 use crate::clock::now;
 use crate::iods::objects;
 use crate::iods::{Link, Registered};
@@ -83,7 +83,7 @@ impl Check {
             }
             return Ok(());
         }
-        if collect_orphans::is_of_no_file(&self.volume, next, file)? {
+        if collect_unowned_objects::is_of_no_file(&self.volume, next, file)? {
             if file < self.volume.kept_below {
                 let text = format!("{} bytes of a file that the recovered metadata store does not know", entry.size);
                 return self.left(Kind::ObjectUnknown, iod, entry, text).await;

@@ -2,8 +2,8 @@
 //! failure.
 
 use super::claiming::Unclaimed;
-use super::fencing::tell_fences;
 use super::link::{Link, SILENT, within};
+use super::pending_fences::tell_fences;
 use super::{ConnectionState, Iods, Member, Registered, register};
 use layout::kinds::native::{BOOT_ID_MAX, Local, SOCKET_PATH_MAX};
 use net::Address;

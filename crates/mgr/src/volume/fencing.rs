@@ -2,7 +2,7 @@
 //! capabilities of earlier generations.
 //!
 //! The namespace stores each fence as an intent. An iod that is down receives the fence before any request uses the iod
-//! again (`iods/fencing.rs`).
+//! again (`iods/pending_fences.rs`).
 
 use super::Volume;
 use crate::clock::now;

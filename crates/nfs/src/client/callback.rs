@@ -9,8 +9,8 @@ use wire::nfs4::compound::{CbArgsHeader, Ops, OpsWriter, cb_opnum};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Segments, Xdr};
 
-/// The largest number of events that the client accepts in one CB_COMPOUND. A CB_COMPOUND with more events ends with
-/// NFS4ERR_RESOURCE. Weir's server sends one event at a time.
+/// The largest number of recalls and notifications that the client accepts in one CB_COMPOUND. A CB_COMPOUND with more
+/// of them ends with NFS4ERR_RESOURCE. Weir's server sends one at a time.
 const EVENTS_MAX: usize = 64;
 
 /// A callback operation of the server, which the caller of this module executes and for which the caller returns a

@@ -208,8 +208,8 @@ fn negotiate(asked: &channel_attrs4, max_message: u32, max_cached: u32, max_requ
     })
 }
 
-/// Returns the first authentication method that this server supports. The result is a copy, so that the buffer of the
-/// request can be freed.
+/// Returns the first authentication method in the client's list that this server supports. The result is a copy, so
+/// that the buffer of the request can be freed.
 fn security(parms: &[callback_sec_parms4]) -> Option<callback_sec_parms4> {
     parms.iter().find_map(|parms| match parms {
         callback_sec_parms4::AUTH_NONE => Some(callback_sec_parms4::AUTH_NONE),

@@ -50,7 +50,7 @@ struct Model {
     locked: BTreeMap<u64, (u64, LockKind)>,
     /// The opens for which the mgr has issued a lock stateid.
     stateids: BTreeSet<u64>,
-    /// The opens with lost locks that the owner has not acknowledged.
+    /// The opens whose locks were lost, and whose lock-owner has not yet received the error.
     lost: BTreeSet<u64>,
 }
 

@@ -90,8 +90,8 @@ impl Segments {
         self.0.push(Segment { range: between(start, end), ..new });
     }
 
-    /// Removes and returns the bytes that `filter` selects, as pairs of iomode and range. Bytes that are held both with
-    /// and without return-on-close appear once.
+    /// Removes the byte ranges that `filter` selects, and returns them as pairs of iomode and range. A range that is
+    /// held both with and without return-on-close is returned once.
     pub(super) fn take(&mut self, filter: Filter) -> Vec<(Iomode, ByteRange)> {
         let mut taken = Segments::default();
         let mut kept = Vec::with_capacity(self.0.len());

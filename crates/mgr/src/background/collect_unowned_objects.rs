@@ -47,7 +47,7 @@ const REST_MIN: Duration = Duration::from_millis(5);
 
 /// The job that collects orphan objects. After the grace period, it makes one pass over each connected iod, and repeats
 /// the pass every six hours.
-pub(super) struct CollectOrphans {
+pub(super) struct CollectUnownedObjects {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
@@ -55,12 +55,12 @@ pub(super) struct CollectOrphans {
     walked: HashMap<u16, (Arc<Link>, Instant)>,
 }
 
-impl Job for CollectOrphans {
+impl Job for CollectUnownedObjects {
     const NAME: &'static str = "collecting objects without files";
 
     fn new(context: &Context) -> Self {
         let (volume, server) = (context.volume.clone(), context.server.clone());
-        CollectOrphans { volume, server, came_up: context.came_up(), walked: HashMap::new() }
+        CollectUnownedObjects { volume, server, came_up: context.came_up(), walked: HashMap::new() }
     }
 
     async fn due(&mut self) {
@@ -73,7 +73,7 @@ impl Job for CollectOrphans {
 
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
-        let CollectOrphans { volume, server, walked, .. } = self;
+        let CollectUnownedObjects { volume, server, walked, .. } = self;
         // During the grace period, clients may still write with capabilities from before the restart of the mgr, so
         // delete no objects yet.
         if server.inspect(|state| state.in_grace()) {
