@@ -156,6 +156,12 @@ impl Object {
         Ok(Arc::new(open))
     }
 
+    /// Refuses a reader of an absent object with a tombstone. The file may have moved to other objects, so the reader
+    /// must not take the absent object for a hole.
+    fn not_removed<'a>(&self, store: &Store, open: Option<&'a Arc<Open>>) -> Result<Option<&'a Arc<Open>>, Failure> {
+        if open.is_none() && store.gone.is(self.id) { Err(Status::Fenced.into()) } else { Ok(open) }
+    }
+
     /// Adds to `plan` the pieces of the reply to a READ of `extents`. Returns the open file if the pieces include data.
     pub(crate) fn plan_read(
         &self,
@@ -165,7 +171,7 @@ impl Object {
         plan: &mut ReadPlan,
     ) -> Result<Option<Arc<Open>>, Failure> {
         let state = self.shared(store)?;
-        let open = state.checked(generation)?;
+        let open = self.not_removed(store, state.checked(generation)?)?;
         plan.begin(open.map_or(0, |o| o.size()));
         for (index, extent) in extents.iter().enumerate() {
             let end = extent.offset.checked_add(u64::from(extent.len)).ok_or(Status::Inval)?;
@@ -425,7 +431,7 @@ impl Object {
         what: SeekWhat,
     ) -> Result<Option<u64>, Failure> {
         let state = self.shared(store)?;
-        let Some(open) = state.checked(generation)? else { return Ok(None) };
+        let Some(open) = self.not_removed(store, state.checked(generation)?)? else { return Ok(None) };
         let size = open.size();
         if offset >= size {
             return Ok(None);
