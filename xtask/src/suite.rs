@@ -60,10 +60,6 @@ fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Bo
         let mut command = crate::cargo();
         command.current_dir(root).args(args).env("WEIR_COMMIT", crate::sim::commit(root));
         command.env("RUSTDOCFLAGS", "-D warnings").stdout(writer.try_clone()?).stderr(writer);
-        if std::env::var_os("RUST_TEST_THREADS").is_none() {
-            // Many tests wait for leases, guests and disks, so one thread more than processors uses the waiting time.
-            command.env("RUST_TEST_THREADS", (std::thread::available_parallelism()?.get() + 1).to_string());
-        }
         command.spawn().map_err(|e| format!("cannot start cargo: {e}"))?
     };
     let mut output = BufReader::new(reader);
