@@ -186,6 +186,8 @@ pub struct Delegations {
     /// Clients that have not returned a delegation in time, while the server deletes their records from disk. Until the
     /// deletion is complete, the server must not store new records for these clients.
     doubted: BTreeSet<ClientId>,
+    /// Number of write delegations that were returned or revoked since the server started.
+    returned_writes: u64,
 }
 
 impl Delegations {
@@ -672,11 +674,17 @@ impl State {
         if !self.opens.client_has(client, file) {
             self.drop_return_on_close(client, file);
         }
+        self.delegations.returned_writes += u64::from(kind == DelegationKind::Write);
         self.effects.push(Effect::DelegationGone(file));
         // A directory delegation does not count as an open, so its end is never the last close.
         if kind != DelegationKind::Names && !self.is_open(file) {
             self.effects.push(Effect::LastClose(file));
         }
+    }
+
+    /// Returns how many write delegations were returned or revoked since the server started.
+    pub(crate) fn returned_write_delegations(&self) -> u64 {
+        self.delegations.returned_writes
     }
 
     /// FREE_STATEID of a delegation (§18.38); only a revoked delegation can be freed.

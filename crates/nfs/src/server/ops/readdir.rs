@@ -74,12 +74,14 @@ async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, ent
 /// Returns for each entry whether its size and times may be out of date because another client writes the file. Returns
 /// an empty vector unless the client requested the attribute.
 ///
-/// Call it after reading the attributes of the entries. A writer that returned its delegation between this read and the
-/// call had stored its size before the read.
+/// Call it after reading the attributes of the entries. `returned` is the number of returned write delegations before
+/// this read. If a writer has returned its delegation since, its size in `entries` may be old, so all entries count as
+/// written.
 fn written_elsewhere<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     mask: Mask,
     entries: &[DirEntry],
+    returned: u64,
 ) -> Vec<bool> {
     if !mask.has(attrs::FATTR4_WEIR_WRITER) {
         return Vec::new();
@@ -89,6 +91,9 @@ fn written_elsewhere<F: FileSystem, C: Callbacks>(
     let mut written: Vec<bool> = cx.state(|state| entries.iter().map(|e| delegated(state, e.attrs.id)).collect());
     for (entry, written) in entries.iter().zip(&mut written) {
         *written |= cx.fs().is_written_elsewhere(&cx.ctx, entry.attrs.id);
+    }
+    if cx.state(|state| state.returned_write_delegations()) != returned {
+        written.fill(true);
     }
     written
 }
@@ -114,11 +119,12 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let mut after = args.cookie;
     let eof = 'fill: loop {
         let hint = (max - page.list.len()) / ENTRY_MIN;
+        let returned = cx.state(|state| state.returned_write_delegations());
         let mut found = cx.fs().readdir(&cx.ctx, dir, after, hint.clamp(1, PAGE)).await?;
         if mask.has(FATTR4_SPACE_USED) {
             correct_space(cx, &mut found.entries).await;
         }
-        let written = written_elsewhere(cx, mask, &found.entries);
+        let written = written_elsewhere(cx, mask, &found.entries, returned);
         for (at, entry) in found.entries.iter().enumerate() {
             let told = cx.add_values(&mut values, mask, &entry.attrs);
             values.weir_writer = written.get(at).copied();
