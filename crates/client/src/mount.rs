@@ -234,8 +234,8 @@ impl Mount {
     }
 
     /// Returns a handle of the same mount that sends requests with the credentials of another user. All I/O on a file
-    /// that it opens carries this user's credentials, whoever uses the file. Only the servers check permissions. At
-    /// most 16 groups are sent (RFC 5531 §8.2).
+    /// that it opens carries this user's credentials, even if another user uses the file. Only the servers check
+    /// permissions. The client sends at most 16 groups (RFC 5531 §8.2).
     pub fn acting_as(&self, cred: &Cred) -> Mount {
         let auth = crate::session::auth_of(&self.inner.options, cred);
         Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)), walks: None }
