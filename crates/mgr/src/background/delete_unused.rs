@@ -60,6 +60,9 @@ impl Job for DeleteUnused {
 
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
+        // A move that was dropped while the store committed its record ends before its record can be read. Without this
+        // wait, the job would miss the record and then sleep until the next move.
+        self.volume.namespace.settle().await?;
         self.next = walk(&self.volume, &mut self.seen).await?;
         Ok(())
     }
