@@ -36,6 +36,12 @@ pub fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
+/// Returns the mount options of a test that runs once for each version of NFS. Without `WEIR_TEST_SCALE=full` it runs
+/// for the version that guests choose by default only; other tests always run for both.
+pub fn versions() -> &'static [&'static str] {
+    if full() { &["vers=4.1", "vers=4.2"] } else { &["vers=4.2"] }
+}
+
 /// The last commands of the script that sets up a guest from the saved state. The NFS client derives its verifier from
 /// the time at which its module is loaded. The guest loads the modules after it has received the current time, so no
 /// two guests have the same verifier.

@@ -1,6 +1,6 @@
 //! Direct data paths of pNFS: a guest reads and writes on the iods with file layouts and flexible file layouts.
 
-use crate::guest::Guest;
+use crate::guest::{Guest, versions};
 use crate::lab::Lab;
 use crate::servers;
 
@@ -61,7 +61,7 @@ fn reads_continue_behind_the_end_of_an_object() {
     let lab = servers::start(home.path(), 3, &["--stripe-unit", "64k", "--mds-threshold", "0"]);
     let (mut one, mut other) = Guest::boot_two();
     let direct = |bytes: u32| format!("dd if=/mnt/a iflag=direct bs={bytes} count=1 2>/dev/null");
-    for version in ["vers=4.1", "vers=4.2"] {
+    for version in versions() {
         one.mount(lab.mgr.proxy.address().port(), version);
         other.mount(lab.mgr.proxy.address().port(), version);
         // Write 100 bytes, leave a hole behind them, and then write a stripe unit that is on another iod.
@@ -111,7 +111,7 @@ fn small_files_take_the_mgr_path() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 2, &[]);
     let mut guest = Guest::boot();
-    for version in ["vers=4.1", "vers=4.2"] {
+    for version in versions() {
         guest.mount(lab.mgr.proxy.address().port(), version);
         guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null");
         let proxied = || (counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes"));
@@ -146,7 +146,7 @@ fn flexible_files_take_the_direct_path_to_their_iod() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 3, &["--kernel-layout", "flexfiles", "--mds-threshold", "0"]);
     let (mut one, mut other) = Guest::boot_two();
-    for version in ["vers=4.1", "vers=4.2"] {
+    for version in versions() {
         one.mount(lab.mgr.proxy.address().port(), version);
         other.mount(lab.mgr.proxy.address().port(), version);
         one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=16 2>/dev/null");
@@ -186,7 +186,7 @@ fn striped_flexible_files_take_the_direct_path_to_several_iods() {
         guest.ok("umount /mnt");
         guest.mount(lab.mgr.proxy.address().port(), version);
     };
-    for version in ["vers=4.1", "vers=4.2"] {
+    for version in versions() {
         guest.mount(lab.mgr.proxy.address().port(), version);
         let stored = || servers::of_iods(&lab, "nfs.write_bytes");
         let before = stored();
@@ -217,7 +217,7 @@ fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
         servers::start(home.path(), 3, &["--kernel-layout", "flexfiles", "--mirrors", "2", "--mds-threshold", "0"]);
     let mut guest = Guest::boot();
     let port = lab.mgr.proxy.address().port();
-    for version in ["vers=4.1", "vers=4.2"] {
+    for version in versions() {
         guest.mount(port, version);
         let before = servers::number(&lab, "counters", "proxy_write_bytes");
         guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null");
