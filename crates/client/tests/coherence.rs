@@ -1,18 +1,11 @@
 //! Several clients use one file. With `sharing=coherent`, each client sees every write and truncate that has returned
 //! on any client.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/histories.rs"]
-mod histories;
-#[path = "support/seeded_random.rs"]
-mod seeded_random;
-
+use crate::cluster::{Cluster, options};
+use crate::histories::{History, Slot};
+use crate::seeded_random::{SeededRandom, seed};
 use bytes::Bytes;
 use client::{CreateOptions, File, Mount, OpenFlags};
-use cluster::{Cluster, options};
-use histories::{History, Slot};
-use seeded_random::{SeededRandom, seed};
 use std::sync::Arc;
 use types::{ByteRange, SetAttrs};
 

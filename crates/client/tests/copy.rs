@@ -1,12 +1,9 @@
 //! Copies within the file system: the target has the right contents, and the bytes bypass the mgr where iods can copy
 //! directly.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, File, Mount, OpenFlags, XattrMode};
-use cluster::{Cluster, options};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -3,14 +3,9 @@
 //! Each case removes or truncates a file, replaces it by an older copy, or flips a bit. With `WEIR_TEST_SCALE=full`,
 //! the tests run 10,000 cases. `WEIR_TEST_CASES` sets the number of cases of each test, and `WEIR_TEST_SEED` the seed.
 
-#[path = "support/restored_cluster.rs"]
-mod restored_cluster;
-#[path = "support/seeded_random.rs"]
-mod seeded_random;
-
+use crate::restored_cluster::{Files, StoreCopies};
+use crate::seeded_random::{SeededRandom, seed};
 use client::{Mount, OpenFlags, Options};
-use restored_cluster::{Files, StoreCopies};
-use seeded_random::{SeededRandom, seed};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::Cred;

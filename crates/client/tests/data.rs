@@ -1,11 +1,8 @@
 //! File data through a client, an mgr and iods, compared with a byte array in memory (the model).
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, File, LockKind, Mount, Node, OpenFlags, Options, Origin, XattrMode};
-use cluster::{Cluster, options};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,12 +1,9 @@
 //! Deferred closes: the client sends many CLOSEs in one COMPOUND, also around removals, disconnects and restarts of the
 //! mgr.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, File, Mount, OpenFlags, Options, Origin, Settings};
-use cluster::{Cluster, options};
 
 const FILES: usize = 50;
 

@@ -1,12 +1,9 @@
 //! Write delegations: before another client uses a file, the cache above the client passes its dirty bytes to the
 //! client.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, File, Mount, OpenFlags, OpenOptions, UpperCache};
-use cluster::{Cluster, options};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;

@@ -1,15 +1,10 @@
 //! Mounts with `durable=fsync`: only fsync and similar calls wait for the mgr's disk.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/memory_mgr.rs"]
-mod memory_mgr;
-
+use crate::cluster::Cluster;
+use crate::memory_mgr::MemoryMgr;
 use bytes::Bytes;
 use client::options::Rule;
 use client::{CreateOptions, Durable, Mount, OpenFlags, Options, Policy};
-use cluster::Cluster;
-use memory_mgr::MemoryMgr;
 use nfs::attrs::{FATTR4_WEIR_SETTLED, Mask};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -20,7 +15,7 @@ use wire::nfs4::*;
 fn options() -> Options {
     // Writes below this threshold take the mgr path, and the mgr stores such small files inline (with their metadata).
     let driver = Policy { write_threshold: Rule::Fixed(64 << 10), ..Policy::default() };
-    Options { durable: Durable::Fsync, driver, ..cluster::options() }
+    Options { durable: Durable::Fsync, driver, ..crate::cluster::options() }
 }
 
 async fn flushes(mount: &Mount) -> u64 {
@@ -57,7 +52,7 @@ async fn small_file_workload(mount: &Mount, count: usize) {
 async fn only_syncs_wait_for_the_disk() {
     const FILES: usize = 40;
     let mut cluster = Cluster::start(2).await;
-    let (mount, other) = (cluster.mount(options()).await, cluster.mount(cluster::options()).await);
+    let (mount, other) = (cluster.mount(options()).await, cluster.mount(crate::cluster::options()).await);
     let before = flushes(&other).await;
     small_file_workload(&mount, FILES).await;
     let working = flushes(&other).await - before;
@@ -156,7 +151,7 @@ async fn durability_is_queried_once_and_a_possible_loss_reported_once() {
 async fn mounts_without_durable_fsync_wait_for_every_change() {
     let mgr = MemoryMgr::start().await;
     let heard = listen(&mgr);
-    let mount = mgr.mount(cluster::options()).await;
+    let mount = mgr.mount(crate::cluster::options()).await;
     small_file_workload(&mount, 4).await;
     mount.sync_names().await.unwrap();
     mount.disconnect().await.unwrap();

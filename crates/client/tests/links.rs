@@ -1,17 +1,10 @@
 //! Broken connections, lost replies, and servers that stay down.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/memory_mgr.rs"]
-mod memory_mgr;
-#[path = "support/proxy.rs"]
-mod proxy;
-
+use crate::cluster::{Cluster, options};
+use crate::memory_mgr::MemoryMgr;
+use crate::proxy::{Meter, Proxy};
 use bytes::Bytes;
 use client::{CreateOptions, File, LockKind, Mount, OpenFlags, Options, Target};
-use cluster::{Cluster, options};
-use memory_mgr::MemoryMgr;
-use proxy::{Meter, Proxy};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,12 +1,9 @@
 //! The automatic write threshold follows the load of the mgr, which is slow or does not reply at all.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::options::Rule;
 use client::{Access, CreateOptions, File, Mount, Options, Settings};
-use cluster::{Cluster, options};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};

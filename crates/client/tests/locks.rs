@@ -1,14 +1,9 @@
 //! Byte-range locks: conflicts between mounts, reclaims after a restart of the mgr, and lost locks.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/memory_mgr.rs"]
-mod memory_mgr;
-
+use crate::cluster::Cluster;
+use crate::memory_mgr::{MemoryMgr, options};
 use bytes::Bytes;
 use client::{CreateOptions, ErrorKind, File, HeldLock, LockKind, Mount, OpenFlags};
-use cluster::Cluster;
-use memory_mgr::{MemoryMgr, options};
 use types::{ByteRange, Status};
 
 const SHARED: LockKind = LockKind::Read;

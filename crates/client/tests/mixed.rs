@@ -4,12 +4,9 @@
 //! With `WEIR_TEST_SCALE=full`, each test runs 100,000 operations. `WEIR_TEST_SEED` repeats a run with the seed that
 //! the run printed.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, File, LockKind, Mount, Node, OpenFlags, OpenOptions, Origin, Settings, XattrMode};
-use cluster::{Cluster, options};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use types::ByteRange;

@@ -1,14 +1,9 @@
 //! Moves of files to objects on other iods, while clients read and write the files.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/proxy.rs"]
-mod proxy;
-
+use crate::cluster::{Cluster, options};
+use crate::proxy::{Meter, Proxy};
 use bytes::Bytes;
 use client::{CreateOptions, File, Mount, OpenFlags, Target, XattrMode};
-use cluster::{Cluster, options};
-use proxy::{Meter, Proxy};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};

@@ -1,11 +1,8 @@
 //! Names, attributes and I/O on the mgr path, against the NFS server over a file system in memory.
 
-#[path = "support/memory_mgr.rs"]
-mod memory_mgr;
-
+use crate::memory_mgr::{MemoryMgr, options};
 use bytes::Bytes;
 use client::{CreateOptions, ErrorKind, Mount, OpenFlags, Options, Target, XattrMode};
-use memory_mgr::{MemoryMgr, options};
 use std::sync::Arc;
 use std::time::Duration;
 use types::{FileKind, SetAttrs, SetTime, Status, Timestamp};

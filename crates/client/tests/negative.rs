@@ -1,15 +1,10 @@
 //! Negative-lookup caching: lookups of missing names cost no request, and a lookup finds a new name of any client at
 //! once.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/memory_mgr.rs"]
-mod memory_mgr;
-
+use crate::cluster::Cluster;
+use crate::memory_mgr::{MemoryMgr, options};
 use client::{CreateOptions, Mount, Node};
-use cluster::Cluster;
 use futures_util::future::BoxFuture;
-use memory_mgr::{MemoryMgr, options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};

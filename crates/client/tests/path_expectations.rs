@@ -1,12 +1,9 @@
 //! Path expectations: the mgr executes an operation only if the expected paths still lead to the file. Otherwise the
 //! operation changes nothing.
 
-#[path = "support/memory_mgr.rs"]
-mod memory_mgr;
-
+use crate::memory_mgr::{MemoryMgr, options};
 use bytes::Bytes;
 use client::{CreateOptions, Error, Mount, Node, OpenFlags, PathExpectation, XattrMode};
-use memory_mgr::{MemoryMgr, options};
 use std::future::Future;
 use types::{Cred, FileKind, Renaming, SetAttrs, Status};
 

@@ -1,15 +1,12 @@
 //! Policy settings of the server, directory, mount, environment, file and open, and their effect on the counters of a
 //! mount.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::options::Rule;
 use client::{
     Access, CreateOptions, File, Mount, Node, OpenFlags, OpenOptions, Options, Origin, Part, Settings, XattrMode,
 };
-use cluster::{Cluster, options};
 use std::time::Duration;
 
 const KIB: usize = 1 << 10;

@@ -1,12 +1,9 @@
 //! Rare replies of the mgr: NFS4ERR_DELAY, a file that is removed between two operations, and a request whose reply the
 //! mgr did not cache.
 
-#[path = "support/memory_mgr.rs"]
-mod memory_mgr;
-
+use crate::memory_mgr::{MemoryMgr, options};
 use bytes::Bytes;
 use client::{CreateOptions, Mount, OpenFlags};
-use memory_mgr::{MemoryMgr, options};
 use std::sync::{Arc, Mutex};
 use types::{SetAttrs, Status};
 use wire::nfs4::*;

@@ -1,12 +1,9 @@
 //! Read-ahead: it saves requests, as the counters show, and no read returns bytes that are older than the consistency
 //! guarantees allow.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, File, LockKind, Mount, OpenFlags, Options, Origin, Settings};
-use cluster::{Cluster, options};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use types::ByteRange;

@@ -1,11 +1,8 @@
 //! Layout recalls while the holder of the layout is reading or writing.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, File, OpenFlags};
-use cluster::{Cluster, options};
 
 /// The length of a write that needs several requests, in bytes.
 const LEN: u64 = 5 << 20;

@@ -1,11 +1,8 @@
 //! Restarts of the mgr and of iods while a client writes a file.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, ErrorKind, File, Mount, OpenFlags, Options, Origin, Settings};
-use cluster::{Cluster, options};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,14 +1,9 @@
 //! Capabilities: the client renews them before they expire, and sends none to a server that cannot prove that it is an
 //! iod.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "../../iod/tests/serving/false_iod.rs"]
-mod false_iod;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, Options, Origin, Settings};
-use cluster::{Cluster, options};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,12 +54,12 @@ async fn a_server_that_cannot_prove_to_be_an_iod_gets_no_capability() {
     file.write_at(0, Bytes::from(data.clone())).await.unwrap();
     file.fsync().await.unwrap();
     let genuine = cluster.iods[0].as_ref().unwrap();
-    let answer = false_iod::known_to_all(genuine.iod(), cluster.file.fsid);
+    let answer = crate::false_iod::known_to_all(genuine.iod(), cluster.file.fsid);
     let (at, file) = (genuine.addrs()[0], Arc::new(file));
     cluster.stop_iod(0);
     let listener = TcpListener::bind(at).unwrap();
     let address = listener.try_clone().unwrap();
-    let heard = false_iod::listen(listener, answer);
+    let heard = crate::false_iod::listen(listener, answer);
     let read = tokio::spawn({
         let file = file.clone();
         async move { file.read_at(0, 1 << 20).await }

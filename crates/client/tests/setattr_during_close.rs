@@ -1,11 +1,8 @@
 //! SETATTR by node, without an open, while the last open of the file is being closed.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, Mount};
-use cluster::{Cluster, options};
 use types::{SetAttrs, SetTime, Timestamp};
 
 const LEN: u64 = 100_000;

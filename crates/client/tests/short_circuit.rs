@@ -1,11 +1,8 @@
 //! Short-circuit reads: they return the same bytes as reads that the client sends to the iods.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-
+use crate::cluster::{Cluster, options};
 use bytes::Bytes;
 use client::{CreateOptions, File, Mount, OpenFlags, Options, Origin, Settings};
-use cluster::{Cluster, options};
 use iod::{Features, Peer};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
