@@ -1,8 +1,8 @@
 //! The registry of layout drivers, which read and write data on the direct path under a layout.
 //!
 //! The client speaks to a layout in file ranges; only the driver knows the objects and servers behind them. The driver
-//! divides ranges into shares; each share is one request to one server. It numbers the servers of a layout as lanes:
-//! the write verifier of a lane covers only the bytes of that lane.
+//! divides file ranges into shares; each share is one request to one server. The driver numbers the servers of a
+//! layout; such a number is called a lane. Each server has its own write verifier.
 
 #[cfg(test)]
 mod conformance;
@@ -180,13 +180,14 @@ pub(crate) trait Layout: Send + Sync {
     fn truncating(&self);
     /// Reads the file ranges `parts`, which are a share of this lane.
     async fn read(&self, lane: usize, parts: &[ByteRange]) -> Attempt<ReadDone>;
-    /// Writes the file ranges `parts`, which are a share of this lane; durably if `stable`. The share may stem from an
-    /// earlier layout of the file. If it does not fit this layout, returns [`NotDone::NotAttempted`].
+    /// Writes the file ranges `parts`, which are a share of this lane; if `stable`, makes them durable before it
+    /// returns. If another layout made the share and it does not fit this layout, returns [`NotDone::NotAttempted`].
     async fn write(&self, lane: usize, parts: &[ByteRange], payload: &Payload, stable: bool) -> Attempt<Written>;
-    /// Commits the writes of one server (lane): all earlier writes that returned the same verifier are now durable.
+    /// Sends COMMIT to one server (lane), and returns the verifier of the reply. The earlier writes to this server that
+    /// returned the same verifier are now durable.
     async fn commit(&self, lane: usize) -> Attempt<Verifier>;
-    /// Punches a hole. Returns after all servers have replied, except for [`NotDone::Unanswered`]: a server may still
-    /// execute the request.
+    /// Punches a hole, and returns after all servers have replied. After [`NotDone::Unanswered`], a server that did not
+    /// reply may still execute the request.
     async fn punch(&self, range: ByteRange) -> Attempt<()>;
     /// Returns the first data range that ends after `offset`, cut to begin at `offset` or later. It may end beyond the
     /// end of the file.
@@ -249,7 +250,7 @@ impl Drivers {
         self.all[0].kind()
     }
 
-    /// Creates a usable layout of the kind with this number from its encoded body.
+    /// Creates a usable layout from the number of its kind and its encoded body.
     pub(crate) async fn attach(&self, number: u32, body: &Bytes) -> Result<(KindId, Arc<dyn Layout>)> {
         let driver = self.all.iter().find(|driver| driver.kind().number() == number);
         let unknown = || Error::protocol(format!("the mgr sent a layout of unknown kind {number:#x}"));

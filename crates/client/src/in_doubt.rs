@@ -1,10 +1,10 @@
 //! Retries of requests in doubt: the mgr restarted and lost its reply cache, so the client cannot know whether the mgr
-//! executed its request.
+//! executed a request.
 //!
 //! After a lost connection the client sends the request again, and the reply cache keeps the mgr from executing it
 //! twice. After a restart of the mgr, a non-idempotent request fails in doubt ([`crate::Error::is_in_doubt`]). The
 //! functions of this module then look up the names, and repeat the request if the mgr did not execute it. They report
-//! success if the names are as requested, although another client with the same request may have been first.
+//! success if the names are as requested, even if another client made the same change.
 
 use crate::{File, Mount, Node, Result};
 use types::{Attrs, FileId, Renaming, SetAttrs, Status};
