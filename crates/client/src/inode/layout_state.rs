@@ -5,7 +5,7 @@
 //! sequence number grows, until the client returns the last layout or the mgr revokes it (RFC 8881 §12.5.3). The
 //! sequence numbers order grants and recalls that arrive in another order than the mgr sent them.
 //!
-//! The state is pure: the time is an argument, and `L` stands for the driver's layout.
+//! This module does no I/O and reads no clock: callers pass the time. The type `L` is the layout of a driver.
 
 #[cfg(test)]
 mod tests;
@@ -46,10 +46,11 @@ pub(super) enum Granted {
     },
     /// A recall arrived before the grant. The client holds the layout only to return it.
     Recalled,
-    /// The client lost or returned its layout after it had sent this request, so the mgr may have granted this layout
-    /// before the loss. The client holds the layout, but requests another one before I/O uses it.
+    /// The client lost or returned its layout after it had sent the request for this layout, so the mgr may have
+    /// granted this layout before the loss. The client keeps this layout, but requests another layout before it does
+    /// I/O.
     Doubtful,
-    /// The mgr granted this layout before one that the client holds or has returned.
+    /// The mgr granted this layout before a layout that the client holds or has returned. The client ignores it.
     Outdated,
 }
 
@@ -67,8 +68,8 @@ pub(super) struct Recall {
 enum Usability {
     /// I/O may use the layout.
     Usable,
-    /// No I/O may use the layout, because the iods refuse it or the mgr may have revoked it. The client still reports
-    /// earlier writes under it, and returns it on a recall.
+    /// No I/O may use the layout, because the iods refuse it or the mgr may have revoked it. The client can still send
+    /// size reports under the layout, and returns it on a recall.
     Unusable,
     /// No new I/O may use the layout. The client returns it when the last request under it has ended.
     Returning,
@@ -266,7 +267,7 @@ impl<L> LayoutState<L> {
     }
 
     /// Ends an attempt to replace the layout with this number. If the client still holds the layout, the attempt has
-    /// failed, and the next one begins after a pause.
+    /// failed, and the next attempt may begin after a pause.
     pub(super) fn end_renewal(&mut self, number: u64, now: Instant) {
         if let Some(held) = self.held.as_mut().filter(|held| held.number == number) {
             held.renewal = Some(Renewal::NotBefore(now + RENEW_PAUSE));
@@ -320,7 +321,8 @@ impl<L> LayoutState<L> {
         }
     }
 
-    /// Forbids I/O under the layout, because the servers may execute requests in the wrong order.
+    /// Forbids I/O under the layout after a failed truncate: the mgr may still execute the truncate, after later
+    /// writes.
     pub(super) fn distrust(&mut self) {
         if let Some(held) = &mut self.held {
             held.spend();
@@ -371,8 +373,8 @@ impl<L> LayoutState<L> {
         let held = self.held.take_if(|held| held.grant.stateid.other == stateid.other);
         let stateid = held.map_or(stateid, |held| later(held.grant.stateid, stateid));
         if let Some(other) = &mut self.held {
-            // The client holds a layout with another stateid: the recall was late, or arrived before the grant of the
-            // layout that it recalls. The next I/O requests a layout again.
+            // The client holds a layout with a stateid other than the recalled one: the recall came late, or it
+            // overtook the grant of the recalled layout. The next I/O requests a layout again.
             other.usability = Usability::Unusable;
         }
         self.gone = Some(stateid);
