@@ -245,7 +245,7 @@ impl Results {
     ///
     /// # Errors
     /// A path no longer leads to the expected file: [`Error::is_moved`], with [`Status::Access`] if the caller has no
-    /// search permission on it. Otherwise the errors of [`Results::done`].
+    /// search permission on the path. Otherwise the errors of [`Results::done`].
     pub(crate) fn arrived(&mut self) -> Result<()> {
         let mut checked = false;
         while self.inner.as_ref().is_ok_and(|inner| self.checks.has(inner.taken())) {

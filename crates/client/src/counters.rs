@@ -49,7 +49,7 @@ impl Counters {
     }
 }
 
-/// The counters of a running mount, which its tasks increment concurrently.
+/// The counters of a running mount, which the tasks of the mount increment concurrently.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     compounds: AtomicU64,
@@ -73,7 +73,7 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Tally {
-    /// Counts one COMPOUND with these operations.
+    /// Counts one sent COMPOUND, and each of its operations.
     pub(crate) fn compound(&self, operations: impl Iterator<Item = u32>) {
         add(&self.compounds, 1);
         let mut counts = self.operations.lock().unwrap_or_else(PoisonError::into_inner);

@@ -176,8 +176,8 @@ impl Iod {
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
-        // An iod whose host lost power does not reply, and the reply to a layout recall may depend on the iod. So the
-        // first two attempts together take at most a lease time. Later attempts wait longer, for an iod with a slow
+        // The host of the iod may have lost power, and a layout recall may wait for this request. So the first two
+        // attempts together take at most a lease time. Later attempts have longer timeouts, for an iod with a slow
         // disk.
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
@@ -215,8 +215,8 @@ impl Iod {
                 }
             };
             if Instant::now() + pause > deadline {
-                // Mark the iod as unreachable, so that queued requests fail at once instead of each waiting for its own
-                // timeout.
+                // Mark the iod as unreachable, so that the requests that are queued for it fail at once, and do not
+                // each wait for a timeout.
                 self.leave_alone(&mut *self.link.lock().await, &error);
                 return Err(given_up(error));
             }

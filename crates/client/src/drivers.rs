@@ -28,7 +28,8 @@ use xdr::{Segments, Xdr};
 /// Why a driver did not complete a request.
 #[derive(Debug)]
 pub(crate) enum NotDone {
-    /// The driver sent nothing, or only an idempotent request. The client can use the mgr path instead.
+    /// The driver sent nothing, or only a request that does not change the file, such as a read. The client can use the
+    /// mgr path instead.
     NotAttempted(Error),
     /// The driver sent a change and got no reply. An iod may still execute the change later, unless the mgr fences the
     /// file on the iod.
@@ -129,7 +130,7 @@ impl Found {
     /// Returns `len` bytes, starting at byte `from` of this range.
     ///
     /// # Panics
-    /// The range contains data, and ends before byte `from + len`.
+    /// The range contains data, and has fewer than `from + len` bytes.
     pub(crate) fn part(&self, from: u64, len: u64) -> Found {
         match self {
             Found::Data(data) => Found::Data(data.slice(from as usize..(from + len) as usize)),
@@ -189,12 +190,12 @@ pub(crate) trait Layout: Send + Sync {
     /// Punches a hole, and returns after all servers have replied. After [`NotDone::Unanswered`], a server that did not
     /// reply may still execute the request.
     async fn punch(&self, range: ByteRange) -> Attempt<()>;
-    /// Returns the first data range that ends after `offset`, cut to begin at `offset` or later. It may end beyond the
-    /// end of the file.
+    /// Returns the first data range that ends after `offset`, without its bytes before `offset`. The range may end
+    /// beyond the end of the file.
     ///
-    /// `has_holes` says that the file may have got holes since the mgr granted the layout. If it is false, durable
-    /// bytes count as data even if a server has lost them. A program that copies only data then reads them and gets an
-    /// error.
+    /// `has_holes` says that the file may have got holes since the mgr granted the layout. If `has_holes` is false,
+    /// durable bytes count as data even if a server has lost them. So a program that copies only data gets an error
+    /// when it reads these bytes, and does not copy them as a hole.
     async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>>;
     /// Returns the servers that store a file of `file_size` bytes, and the space that the file occupies on each.
     async fn placement(&self, file_size: u64) -> Attempt<Placement>;

@@ -106,7 +106,7 @@ impl Error {
         self.moved
     }
 
-    /// Marks the error as one about an iod.
+    /// Records in the error that the server that failed is an iod.
     pub(crate) fn with_iod(self) -> Self {
         Error { of_iod: true, ..self }
     }

@@ -52,7 +52,8 @@ pub(crate) struct Inode {
     state: OrderedMutex<State>,
     /// The file's own policy settings, from its extended attributes.
     own: OrderedMutex<Settings>,
-    /// Number of lost changes that fsync has already reported to callers.
+    /// The mount's count of crashes in which the mgr may have lost changes, as of the last report by fsync of this
+    /// file.
     losses: AtomicU64,
     /// The delegation of the file that the client holds, if any.
     delegation: OrderedMutex<Delegation>,
@@ -190,7 +191,7 @@ impl Inode {
         }
     }
 
-    /// Returns the effective policy of an open with these settings.
+    /// Returns the effective policy of the open that has the policy settings `open_policy`.
     pub(crate) fn policy_by(&self, open_policy: &OpenPolicy) -> Policy {
         open_policy.policy(&self.mount.effective_policy, || self.own())
     }
@@ -285,7 +286,7 @@ impl Inode {
         self.state().sharing.opened(coherent, exclusive);
     }
 
-    /// Adds an open with this open owner.
+    /// Adds an open to the list of opens; `key` is the identifier of the open owner.
     pub(crate) fn add_open(&self, key: u64, caller: Caller, stateid: stateid4, flags: OpenFlags) {
         self.state().opens.add(Open::new(key, caller, stateid, (flags.read, flags.write)));
     }

@@ -68,7 +68,7 @@ impl Rng {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound.max(1)
     }
 
-    /// Returns at least one random range. The ranges are in order, do not overlap, and end below `end`.
+    /// Returns at least one random range. The ranges are sorted by offset, do not overlap, and end at or below `end`.
     fn ranges(&mut self, end: u64) -> Vec<ByteRange> {
         let count = 1 + self.below(5);
         let longest = if self.below(3) == 0 { end } else { 700 };
@@ -98,8 +98,8 @@ struct Sent {
     verifier: Verifier,
 }
 
-/// A client of the layout. It holds the uncommitted writes of each server, and sends them again after a restart, as the
-/// mount does.
+/// A client of the layout. It keeps the uncommitted writes to each server, and sends them again after a restart of the
+/// server, as the mount does.
 struct Client<F> {
     fixture: F,
     layout: Arc<dyn Layout>,

@@ -306,7 +306,8 @@ impl Objects {
         }
     }
 
-    /// Commits an object: all earlier writes that returned the same verifier are now durable.
+    /// Sends COMMIT for an object, and returns the verifier of the reply. The earlier writes that returned the same
+    /// verifier are now durable.
     async fn commit_object(&self, index: usize) -> Attempt<Verifier> {
         let args = encode(&ObjectArgs { cap: self.cap(index)? });
         let reply: CommitReply = self.call(index, Procedure::Commit, &args, "committing").await?;

@@ -155,7 +155,8 @@ impl Open {
             making.answered();
         }
         if sent.is_err() {
-            // The open and the delegation end with the session, so the client need not close or return them.
+            // The client got no reply, and does not send CLOSE and DELEGRETURN again: the mgr drops the open and the
+            // delegation when the session ends.
             (rest.close, rest.give_back) = (None, false);
         }
         let mut results = sent?;

@@ -64,7 +64,7 @@ impl Inode {
     /// Waits until the creation of the file is durable.
     ///
     /// # Errors
-    /// `Stale`: the mgr's machine lost power before the creation was durable, so the file no longer exists.
+    /// `Stale` or `Io`: the mgr's machine lost power, perhaps before the creation was durable.
     pub(crate) async fn sync_making(&self) -> Result<()> {
         if self.mount.session.is_soon() {
             return self.mount.session.settle(&self.losses).await;

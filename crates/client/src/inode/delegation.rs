@@ -300,7 +300,7 @@ impl Inode {
         }
     }
 
-    /// Records the delegation that a restarted mgr granted to a reclaim.
+    /// Records the delegation that a restarted mgr granted when the client reclaimed it.
     pub(crate) fn reclaimed_delegation(self: &Arc<Self>, answer: &open_delegation4) {
         let Some((stateid, power, recall)) = given(answer) else { return };
         {

@@ -282,7 +282,7 @@ impl DirtyData {
         if batch.left > 0 { None } else { self.in_flight.remove(&number) }
     }
 
-    /// Returns whether the client must not write the bytes of a batch any more.
+    /// Returns whether a batch is given up, so that the client must not send its bytes any more.
     pub(super) fn is_given_up(&self, batch: u64) -> bool {
         batch < self.given_up
     }

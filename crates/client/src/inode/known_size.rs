@@ -78,7 +78,7 @@ impl KnownSize {
         (!self.doubtful).then_some(Version { stamp: self.stamp, turns: self.turns })
     }
 
-    /// Records that this client wrote bytes that end at `end`.
+    /// Records that this client wrote bytes up to file offset `end`.
     pub(super) fn extend_to(&mut self, end: u64, stamp: u64) {
         self.set(self.size.max(end), stamp);
     }

@@ -24,7 +24,7 @@ const RENEW_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Grant<L> {
     /// The layout that the driver created from the mgr's reply.
     pub(super) layout: L,
-    /// The generation of the file when the mgr granted the layout; each fence increases it.
+    /// The generation of the file when the mgr granted the layout; each fence increases the generation.
     pub(super) generation: Generation,
     pub(super) kind: KindId,
     pub(super) stateid: stateid4,
@@ -32,7 +32,8 @@ pub(super) struct Grant<L> {
     pub(super) write: bool,
     /// Whether the file was open for reading when the mgr granted the layout. If so, the layout allows reads.
     pub(super) read: bool,
-    /// The number of the OPEN that requested the layout in the same COMPOUND; `None` for a separate LAYOUTGET.
+    /// The number of the OPEN that requested the layout in the same COMPOUND; `None` if the client sent the LAYOUTGET
+    /// without an OPEN.
     pub(super) open: Option<u64>,
 }
 
@@ -129,7 +130,7 @@ pub(super) struct LayoutState<L> {
     refused: bool,
 }
 
-/// Returns whether sequence number `seqid` is after `other`, also if the sequence number has wrapped around.
+/// Returns whether sequence number `seqid` is after `other`, even if the sequence number has wrapped around.
 fn is_after(seqid: u32, other: u32) -> bool {
     seqid.wrapping_sub(other) as i32 > 0
 }
@@ -299,7 +300,7 @@ impl<L> LayoutState<L> {
         self.uses == 0
     }
 
-    /// Returns whether a request uses a layout.
+    /// Returns whether any request uses a layout.
     pub(super) fn is_in_use(&self) -> bool {
         self.uses > 0
     }

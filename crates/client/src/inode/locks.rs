@@ -415,7 +415,7 @@ impl Inode {
         self.state().opens.locks_kept(key, None)
     }
 
-    /// Returns an error if the client gave up this batch, because it lost a lock or delegation.
+    /// Returns an error if the client gave up this batch of writes, because it lost a lock or delegation.
     pub(super) fn check_given_up(&self, batch: u64) -> Result<()> {
         if self.state().dirty.is_given_up(batch) { Err(lost_error()) } else { Ok(()) }
     }

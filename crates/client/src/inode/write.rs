@@ -51,8 +51,8 @@ struct WriteRequest {
     piece: Piece,
     /// Whether to send a stable write, which the server makes durable at once.
     stable: bool,
-    /// Number of requests of the batch on the same path; `None` if the client does not measure the time of each
-    /// request.
+    /// Number of requests of the batch on the path of this request; `None` if the client does not measure the time of
+    /// each request.
     together: Option<usize>,
 }
 

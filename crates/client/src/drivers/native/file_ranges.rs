@@ -140,8 +140,8 @@ impl Layout for Objects {
     }
 }
 
-/// Returns the range of each object that stores a file range. With dense distributions, a contiguous file range is one
-/// contiguous range in each object.
+/// Returns the objects that store bytes of a file range, and the range in each object. A contiguous file range is one
+/// contiguous range in each object, because the distribution leaves no gaps in objects.
 fn object_ranges(distribution: &Distribution, file: ByteRange) -> Vec<(usize, ByteRange)> {
     let range = |index| {
         let start = distribution.object_size(file.offset, index);

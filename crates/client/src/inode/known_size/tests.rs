@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// The client writes bytes that end at this offset.
+    /// The client writes bytes up to this file offset.
     Write(u64),
     /// The mgr executes a size report.
     Report,
