@@ -52,8 +52,7 @@ pub(crate) struct Inode {
     state: OrderedMutex<State>,
     /// The file's own policy settings, from its extended attributes.
     own: OrderedMutex<Settings>,
-    /// The mount's count of crashes in which the mgr may have lost changes, as of the last report by fsync of this
-    /// file.
+    /// How often changes may have been lost because the mgr's machine lost power, as of the last fsync of this file.
     losses: AtomicU64,
     /// The delegation of the file that the client holds, if any.
     delegation: OrderedMutex<Delegation>,
