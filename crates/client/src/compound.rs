@@ -33,7 +33,7 @@ pub(crate) struct Compound {
 pub(crate) struct Checks(u64);
 
 impl Checks {
-    /// A path check consists of these operations; LOOKUP occurs once for each name on the path.
+    /// A path check consists of PUTFH for a directory, LOOKUP for each name on the path, and VERIFY of the file id.
     const OPERATIONS: [nfs_opnum4; 3] = [OP_PUTFH, OP_LOOKUP, OP_VERIFY];
 
     /// Returns whether the operation at index `place` of the COMPOUND belongs to a path check.
@@ -50,7 +50,7 @@ pub(crate) struct Sealed {
     /// What the COMPOUND does, for error messages.
     pub(crate) what: String,
     pub(crate) request: Request,
-    /// Whether the request is not idempotent: a second execution would have another effect than the first.
+    /// Whether the request is not idempotent: executing it twice has a different effect from executing it once.
     pub(crate) once: bool,
     pub(crate) caller: Caller,
     /// The operations of the COMPOUND that belong to path checks.
@@ -74,21 +74,21 @@ impl Compound {
         self
     }
 
-    /// Asks the mgr to keep the reply in its reply cache, so that it answers a retransmission without executing it
-    /// again.
+    /// Asks the mgr to keep the reply in its reply cache, so that the mgr does not execute a retransmission of the
+    /// request again.
     pub(crate) fn cached(mut self) -> Self {
         self.builder = self.builder.once();
         self
     }
 
-    /// Asks for the reply cache like [`Compound::cached`], and marks the request as not idempotent: the client must not
-    /// repeat it after the mgr has lost its reply cache.
+    /// Asks the mgr to cache the reply like [`Compound::cached`], and marks the request as not idempotent: after a
+    /// restart of the mgr, which loses the reply cache, the client must not send the request again.
     pub(crate) fn once(mut self) -> Self {
         self.once = true;
         self.cached()
     }
 
-    /// Marks that an OPEN of this COMPOUND may create a file.
+    /// Records that an OPEN in this COMPOUND may create a file.
     pub(crate) fn makes(mut self) -> Self {
         self.builder = self.builder.makes();
         self
@@ -116,8 +116,8 @@ impl Compound {
         self.op(OP_PUTFH, &PUTFH4args { object: handle.clone() })
     }
 
-    /// Appends the check that `names`, looked up one after the other from directory `from`, lead to the file with this
-    /// id. The file becomes the current filehandle.
+    /// Appends a path check: looking up `names` one after the other, from directory `from`, must lead to the file `id`.
+    /// This file becomes the current filehandle.
     pub(crate) fn check(&mut self, from: &Bytes, names: &[Bytes], id: FileId) -> &mut Self {
         let begin = self.builder.len();
         self.putfh(from);
@@ -167,13 +167,13 @@ pub(crate) struct Results {
     what: String,
     /// The results, or the status of a COMPOUND that the mgr refused as a whole.
     inner: std::result::Result<Inner, nfsstat4>,
-    /// The record of the queue delay that the mgr reports.
+    /// Where the client records the queue delay that the mgr reports in its replies.
     load: Arc<MgrLoad>,
     /// The operations of the COMPOUND that belong to path checks.
     checks: Checks,
 }
 
-/// Why the caller gets no result of an operation.
+/// Why an operation of a COMPOUND has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
     /// The mgr returned this status for the operation.
@@ -222,8 +222,8 @@ impl Results {
         Ok(self.inner()?.take(number)?)
     }
 
-    /// Decodes the body of the failed operation's result, which follows the status. Only some operations return such a
-    /// body.
+    /// Decodes the body that follows the status in the result of the failed operation. Only a few operations return a
+    /// body when they fail, for example LOCK.
     pub(crate) fn behind_failure<T: Xdr>(&mut self) -> Result<T> {
         let body = self.inner().ok().and_then(|inner| inner.rest().body().ok());
         body.ok_or_else(|| self.error(&Failed::Malformed))
@@ -245,7 +245,7 @@ impl Results {
     ///
     /// # Errors
     /// A path no longer leads to the expected file: [`Error::is_moved`], with [`Status::Access`] if the caller has no
-    /// search permission on it. Otherwise the errors of [`Results::done`].
+    /// search permission on the path. Otherwise the errors of [`Results::done`].
     pub(crate) fn arrived(&mut self) -> Result<()> {
         let mut checked = false;
         while self.inner.as_ref().is_ok_and(|inner| self.checks.has(inner.taken())) {
@@ -292,8 +292,8 @@ impl Results {
     }
 }
 
-/// Returns whether a status says that a stateid is no longer valid: the mgr has lost or revoked its state, or has a
-/// newer sequence number.
+/// Returns whether a status says that the stateid in the request is no longer valid: the mgr has lost or revoked the
+/// open, lock or delegation, or the sequence number of the stateid is too old.
 pub(crate) fn is_state_lost(status: nfsstat4) -> bool {
     matches!(
         status,
@@ -306,7 +306,8 @@ pub(crate) fn is_state_lost(status: nfsstat4) -> bool {
     )
 }
 
-/// Returns the error for a status of the mgr, marked as lost state if [`is_state_lost`] says so.
+/// Converts an NFS error status from the mgr to an error. If the status says that a stateid is no longer valid, the
+/// error reports this through [`Error::is_state_lost`].
 pub(crate) fn nfs_error(status: nfsstat4, what: &str) -> Error {
     let error = plain_error(status, what);
     if is_state_lost(status) { error.with_state_lost() } else { error }

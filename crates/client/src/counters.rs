@@ -17,12 +17,12 @@ pub struct Counters {
     pub read_direct: u64,
     /// Payload bytes of short-circuit reads, included in `read_direct`.
     pub read_short_circuit: u64,
-    /// Number of reads that the client made from lent files, without a request to an iod.
+    /// Number of short-circuit reads: reads of a local iod's files without a request to the iod.
     pub short_circuit_reads: u64,
     /// Payload bytes read on the mgr path.
     pub read_via_mgr: u64,
-    /// Payload bytes that programs read from the client's read-ahead buffers. The counters of the path that fetched the
-    /// bytes include them.
+    /// Payload bytes that programs read from the client's read-ahead buffers. `read_direct` and `read_via_mgr` also
+    /// count these bytes when the client fetches them.
     pub read_ahead: u64,
     /// Payload bytes written on the direct path; bytes that the client sends again count again.
     pub written_direct: u64,
@@ -49,7 +49,7 @@ impl Counters {
     }
 }
 
-/// The counters of a running mount, which its tasks increment concurrently.
+/// The counters of a running mount, which the tasks of the mount increment concurrently.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     compounds: AtomicU64,
@@ -73,7 +73,7 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Tally {
-    /// Counts one COMPOUND with these operations.
+    /// Counts one sent COMPOUND, and each of its operations.
     pub(crate) fn compound(&self, operations: impl Iterator<Item = u32>) {
         add(&self.compounds, 1);
         let mut counts = self.operations.lock().unwrap_or_else(PoisonError::into_inner);

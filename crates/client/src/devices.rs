@@ -28,13 +28,13 @@ use xdr::{Segments, Writer, Xdr};
 
 /// How long the client sends nothing to an iod after it was unreachable.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
-/// The first and the longest pause between attempts to reach an iod. Each pause is twice as long as the previous one.
+/// The first and the longest pause between two attempts to reach an iod. The pause doubles after each attempt.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(1);
 
-/// What the set of iods needs from the mgr: device addresses and the lease time.
+/// The source of the iods' addresses and of the lease time: the mgr, or its replacement in tests.
 #[async_trait]
 pub(crate) trait DeviceSource: Send + Sync {
-    /// Returns the device address (`da_addr_body` of RFC 8881 §3.3.14) of a device of this kind.
+    /// Returns the device address (`da_addr_body` of RFC 8881 §3.3.14) of a device, in the format of this layout kind.
     async fn address(&self, kind: KindId, device: [u8; 16]) -> Result<Bytes>;
 
     /// Returns the mgr's lease time, or the default if the client does not know it yet.
@@ -73,7 +73,7 @@ pub(crate) enum Refused {
 }
 
 impl Devices {
-    /// Creates an empty set of iods. It will request the iods' addresses from `source`.
+    /// Creates an empty set of iods, which requests the addresses of iods from `source`.
     ///
     /// # Errors
     /// The system returns no random numbers.
@@ -140,8 +140,8 @@ struct Link {
     line: Option<IodConnection>,
     device: Option<native::Device>,
     ever: bool,
-    /// Set after the iod was unreachable: until when the client does not try it again, and the error to return until
-    /// then.
+    /// After the iod was unreachable: the time before which the client does not try to connect again, and the error
+    /// that requests get until this time.
     gone: Option<(Instant, Error)>,
 }
 
@@ -152,9 +152,9 @@ impl Iod {
         self.device(&mut link, false).await.map(|device| device.tcp.clone())
     }
 
-    /// Sends a request; returns its result, and whether payloads on the connection carry checksums. `args(checksums)`
-    /// encodes the arguments, with checksums if `checksums` is true. If the connection breaks, sends the request again,
-    /// because every native request is idempotent.
+    /// Sends a request; returns the result, and whether the payloads on the connection carry checksums.
+    /// `args(checksums)` encodes the arguments, with checksums if `checksums` is true. If the connection breaks, sends
+    /// the request again, because every native request is idempotent.
     pub(crate) async fn call<T: Xdr>(
         &self,
         procedure: Procedure,
@@ -176,8 +176,8 @@ impl Iod {
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
-        // An iod whose host lost power does not reply, and the reply to a layout recall may depend on the iod. So the
-        // first two attempts together take at most a lease time. Later attempts wait longer, for an iod with a slow
+        // The host of the iod may have lost power, and a layout recall may wait for this request. So the first two
+        // attempts together take at most a lease time. Later attempts have longer timeouts, for an iod with a slow
         // disk.
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
@@ -215,8 +215,8 @@ impl Iod {
                 }
             };
             if Instant::now() + pause > deadline {
-                // Mark the iod as unreachable, so that queued requests fail at once instead of each waiting for its own
-                // timeout.
+                // Mark the iod as unreachable, so that the requests that are queued for it fail at once, and do not
+                // each wait for a timeout.
                 self.leave_alone(&mut *self.link.lock().await, &error);
                 return Err(given_up(error));
             }
@@ -226,7 +226,7 @@ impl Iod {
         }
     }
 
-    /// Closes the connection to the iod, and makes the client fail requests to it for `LEFT_ALONE`.
+    /// Closes the connection to the iod. For the time `LEFT_ALONE`, all requests to the iod then fail at once.
     fn leave_alone(&self, link: &mut Link, why: &Error) {
         if let Some(line) = link.line.take() {
             line.connection.close();
@@ -234,8 +234,8 @@ impl Iod {
         link.gone = Some((Instant::now() + LEFT_ALONE, why.clone()));
     }
 
-    /// Closes a session whose iod refuses capabilities. An iod refuses the capabilities of the client's current client
-    /// id in a session that was opened under an earlier one. The next call opens a session with a new ticket.
+    /// Closes a session in which the iod refuses the client's capabilities. This happens after the client got a new
+    /// client id: the session was opened under the old client id. The next call opens a session with a new ticket.
     async fn part(&self, connection: &Connection) {
         connection.close();
         let mut link = self.link.lock().await;

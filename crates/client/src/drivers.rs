@@ -1,8 +1,8 @@
 //! The registry of layout drivers, which read and write data on the direct path under a layout.
 //!
 //! The client speaks to a layout in file ranges; only the driver knows the objects and servers behind them. The driver
-//! divides ranges into shares; each share is one request to one server. It numbers the servers of a layout as lanes:
-//! the write verifier of a lane covers only the bytes of that lane.
+//! divides file ranges into shares; each share is one request to one server. The driver numbers the servers of a
+//! layout; such a number is called a lane. Each server has its own write verifier.
 
 #[cfg(test)]
 mod conformance;
@@ -28,7 +28,8 @@ use xdr::{Segments, Xdr};
 /// Why a driver did not complete a request.
 #[derive(Debug)]
 pub(crate) enum NotDone {
-    /// The driver sent nothing, or only an idempotent request. The client can use the mgr path instead.
+    /// The driver sent nothing, or only a request that does not change the file, such as a read. The client can use the
+    /// mgr path instead.
     NotAttempted(Error),
     /// The driver sent a change and got no reply. An iod may still execute the change later, unless the mgr fences the
     /// file on the iod.
@@ -129,7 +130,7 @@ impl Found {
     /// Returns `len` bytes, starting at byte `from` of this range.
     ///
     /// # Panics
-    /// The range contains data, and ends before byte `from + len`.
+    /// The range contains data, and has fewer than `from + len` bytes.
     pub(crate) fn part(&self, from: u64, len: u64) -> Found {
         match self {
             Found::Data(data) => Found::Data(data.slice(from as usize..(from + len) as usize)),
@@ -180,20 +181,21 @@ pub(crate) trait Layout: Send + Sync {
     fn truncating(&self);
     /// Reads the file ranges `parts`, which are a share of this lane.
     async fn read(&self, lane: usize, parts: &[ByteRange]) -> Attempt<ReadDone>;
-    /// Writes the file ranges `parts`, which are a share of this lane; durably if `stable`. The share may stem from an
-    /// earlier layout of the file. If it does not fit this layout, returns [`NotDone::NotAttempted`].
+    /// Writes the file ranges `parts`, which are a share of this lane; if `stable`, makes them durable before it
+    /// returns. If another layout made the share and it does not fit this layout, returns [`NotDone::NotAttempted`].
     async fn write(&self, lane: usize, parts: &[ByteRange], payload: &Payload, stable: bool) -> Attempt<Written>;
-    /// Commits the writes of one server (lane): all earlier writes that returned the same verifier are now durable.
+    /// Sends COMMIT to one server (lane), and returns the verifier of the reply. The earlier writes to this server that
+    /// returned the same verifier are now durable.
     async fn commit(&self, lane: usize) -> Attempt<Verifier>;
-    /// Punches a hole. Returns after all servers have replied, except for [`NotDone::Unanswered`]: a server may still
-    /// execute the request.
+    /// Punches a hole, and returns after all servers have replied. After [`NotDone::Unanswered`], a server that did not
+    /// reply may still execute the request.
     async fn punch(&self, range: ByteRange) -> Attempt<()>;
-    /// Returns the first data range that ends after `offset`, cut to begin at `offset` or later. It may end beyond the
-    /// end of the file.
+    /// Returns the first data range that ends after `offset`, without its bytes before `offset`. The range may end
+    /// beyond the end of the file.
     ///
-    /// `has_holes` says that the file may have got holes since the mgr granted the layout. If it is false, durable
-    /// bytes count as data even if a server has lost them. A program that copies only data then reads them and gets an
-    /// error.
+    /// `has_holes` says that the file may have got holes since the mgr granted the layout. If `has_holes` is false,
+    /// durable bytes count as data even if a server has lost them. So a program that copies only data gets an error
+    /// when it reads these bytes, and does not copy them as a hole.
     async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>>;
     /// Returns the servers that store a file of `file_size` bytes, and the space that the file occupies on each.
     async fn placement(&self, file_size: u64) -> Attempt<Placement>;
@@ -249,7 +251,7 @@ impl Drivers {
         self.all[0].kind()
     }
 
-    /// Creates a usable layout of the kind with this number from its encoded body.
+    /// Creates a usable layout from the number of its kind and its encoded body.
     pub(crate) async fn attach(&self, number: u32, body: &Bytes) -> Result<(KindId, Arc<dyn Layout>)> {
         let driver = self.all.iter().find(|driver| driver.kind().number() == number);
         let unknown = || Error::protocol(format!("the mgr sent a layout of unknown kind {number:#x}"));

@@ -15,12 +15,13 @@ const DIRECTORIES_MAX: usize = 1024;
 /// The policy settings that apply to all files of a mount, and the cached settings of directories.
 #[derive(Debug)]
 pub(crate) struct EffectivePolicy {
-    /// The default policy, which applies to policy settings that are set nowhere.
+    /// The default policy: the value of each policy setting that is set nowhere else.
     driver: Policy,
     environment: Settings,
     /// The policy settings from the mount options.
     mount: Mutex<Settings>,
-    /// The server's policy settings, as the mgr last reported them for files without a directory policy.
+    /// The server's policy settings, as the mgr last reported them. They apply to new files in directories whose policy
+    /// settings the client does not know.
     server: Mutex<Settings>,
     /// The last reported policy settings of the server and of each directory. The client uses them only to predict the
     /// policy of a new file, because every OPEN returns the current settings.
@@ -69,7 +70,8 @@ impl EffectivePolicy {
         }
     }
 
-    /// Records that settings of open files may have changed, so that their policies are computed again.
+    /// Records that the policy settings of open files may have changed, so that each open computes its effective policy
+    /// again.
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Relaxed);
     }
@@ -104,7 +106,7 @@ impl EffectivePolicy {
         directories.insert(dir, settings);
     }
 
-    /// Predicts the policy settings of a file that is created in this directory.
+    /// Predicts the policy settings of a new file in directory `dir`, before the mgr has reported them.
     pub(crate) fn guess(&self, dir: Option<FileId>, open: Settings) -> OpenSettings {
         let known = dir.and_then(|dir| lock(&self.directories).get(&dir).copied());
         let (server, directory) = known.unwrap_or_else(|| (self.server(), Settings::default()));
@@ -177,8 +179,7 @@ mod tests {
             mount.write_threshold = Some(Rule::Auto);
         });
         assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
-        // After `changed`, `open_policy` computes the effective policy again, and calls the closure for the settings of
-        // the file.
+        // Until a call of `changed`, `open_policy` returns the cached policy, and ignores new settings of the file.
         let own = Settings { access: Some(Access::Unbuffered), ..Settings::default() };
         assert_eq!(open_policy.policy(&effective_policy, || own).access, Access::Direct);
         effective_policy.changed();

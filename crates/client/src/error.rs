@@ -25,13 +25,13 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
-    /// The value of [`Error::is_state_lost`].
+    /// Whether the mgr refused a stateid that is no longer valid.
     state_lost: bool,
-    /// The value of [`Error::is_in_doubt`].
+    /// Whether the mgr may have executed the request, although the client has no reply.
     in_doubt: bool,
-    /// The value of [`Error::is_moved`].
+    /// Whether a path check failed, so that the mgr did not execute the request.
     moved: bool,
-    /// The value of [`Error::is_of_iod`].
+    /// Whether the server that failed is an iod, and not the mgr.
     of_iod: bool,
 }
 
@@ -70,12 +70,13 @@ impl Error {
         }
     }
 
-    /// Marks the error as a refusal of a stateid that the mgr does not know.
+    /// Marks the error as the mgr's refusal of a stateid that is no longer valid.
     pub(crate) fn with_state_lost(self) -> Self {
         Error { state_lost: true, ..self }
     }
 
-    /// Returns whether the mgr refused the request because it does not know the stateid, and so executed nothing.
+    /// Returns whether the mgr refused the request, without executing it, because the stateid in the request is no
+    /// longer valid.
     pub(crate) fn is_state_lost(&self) -> bool {
         self.state_lost
     }
@@ -85,11 +86,11 @@ impl Error {
         Error { in_doubt: true, ..self }
     }
 
-    /// Returns whether it is unknown if the mgr executed the request.
+    /// Returns whether the client cannot know if the mgr executed the request.
     ///
-    /// The mgr restarted and lost its reply cache while the client waited for the reply to a non-idempotent request. Or
-    /// another client undid the change before this client could read its result. The caller can look up the names, or
-    /// repeat the request and accept that the change already exists.
+    /// Either the mgr restarted and lost its reply cache while the client waited for the reply to a non-idempotent
+    /// request. Or another client undid the change before this client could see the change. The caller can look up the
+    /// names, or repeat the request and accept that the change already exists.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
@@ -105,12 +106,13 @@ impl Error {
         self.moved
     }
 
-    /// Marks the error as one about an iod.
+    /// Records in the error that the server that failed is an iod.
     pub(crate) fn with_iod(self) -> Self {
         Error { of_iod: true, ..self }
     }
 
-    /// Returns whether the unreachable server is an iod and not the mgr. The message names the iod.
+    /// Returns whether the server that the client could not reach is an iod, and not the mgr. If so, the message names
+    /// the iod.
     pub fn is_of_iod(&self) -> bool {
         self.of_iod
     }
@@ -240,7 +242,7 @@ mod tests {
         for status in Status::ALL {
             assert!(Error::status(status, "x").errno() > 0);
         }
-        // Each of these statuses has an NFS status number that equals its Linux errno.
+        // For the following statuses, the NFS status number equals the Linux errno.
         for status in
             [Status::Perm, Status::NoEnt, Status::Io, Status::Access, Status::Exist, Status::NoSpc, Status::Rofs]
         {

@@ -236,9 +236,9 @@ impl File {
         self.open().origin.flags.read
     }
 
-    /// Returns the number of the delegation of the file, if the client holds one. Under a delegation, no other client
-    /// writes the file. The client numbers the delegations from 1 since the first open of the file, so a delegation
-    /// granted after a lost one has another number.
+    /// Returns the number of the delegation of the file, if the client holds a delegation. Under a delegation, no other
+    /// client writes the file. The client counts the delegations of an open file from 1, so a caller with an old number
+    /// can see that the client did not hold a delegation all the time.
     pub fn delegation(&self) -> Option<u64> {
         self.inode().delegation_number()
     }
@@ -261,8 +261,8 @@ impl File {
         self.inode().ask_delegation().await
     }
 
-    /// Returns the effective policy of this open. It follows later changes of the mount options, but not of the
-    /// directory's settings.
+    /// Returns the effective policy of this open. Changes of the mount options after the open affect it; changes of the
+    /// directory's policy settings do not.
     pub fn policy(&self) -> Policy {
         self.inode().policy_by(&self.open().origin.open_policy)
     }
@@ -433,8 +433,8 @@ impl Drop for File {
         let runtime = open.inode.mount.runtime.clone();
         let closing = open.inode.mount.dropped.clone().try_read_owned();
         net::task::spawn_on(&runtime, async move {
-            // The task holds this permit until it has closed the file, because a mount that disconnects waits for all
-            // permits.
+            // Hold this permit until the file is closed: before a mount disconnects, it waits until no task holds a
+            // permit.
             let _closing = closing;
             let id = open.inode.node.id;
             if let Err(error) = open.close().await {

@@ -1,10 +1,10 @@
 //! Retries of requests in doubt: the mgr restarted and lost its reply cache, so the client cannot know whether the mgr
-//! executed its request.
+//! executed a request.
 //!
 //! After a lost connection the client sends the request again, and the reply cache keeps the mgr from executing it
 //! twice. After a restart of the mgr, a non-idempotent request fails in doubt ([`crate::Error::is_in_doubt`]). The
 //! functions of this module then look up the names, and repeat the request if the mgr did not execute it. They report
-//! success if the names are as requested, although another client with the same request may have been first.
+//! success if the names are as requested, even if another client made the same change.
 
 use crate::{File, Mount, Node, Result};
 use types::{Attrs, FileId, Renaming, SetAttrs, Status};
@@ -34,7 +34,7 @@ async fn look(mount: &Mount, dir: &Node, name: &[u8]) -> Result<Option<(Node, At
     }
 }
 
-/// Creates a hard link like [`Mount::link`], also if the mgr restarts during the call.
+/// Creates a hard link like [`Mount::link`], even if the mgr restarts during the call.
 pub async fn link(mount: &Mount, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
     for _ in 1..TRIES {
         match mount.link(node, dir, name).await {
@@ -48,7 +48,7 @@ pub async fn link(mount: &Mount, node: &Node, dir: &Node, name: &[u8]) -> Result
     mount.link(node, dir, name).await
 }
 
-/// Renames the file `id` like [`Mount::rename_as`], also if the mgr restarts during the call.
+/// Renames the file `id` like [`Mount::rename_as`], even if the mgr restarts during the call.
 pub async fn rename(mount: &Mount, id: FileId, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) -> Result<()> {
     for _ in 1..TRIES {
         match mount.rename_as(from, to, how).await {
@@ -65,7 +65,7 @@ pub async fn rename(mount: &Mount, id: FileId, from: (&Node, &[u8]), to: (&Node,
     mount.rename_as(from, to, how).await
 }
 
-/// Removes a name of the file `id` like [`Mount::remove`], also if the mgr restarts during the call. If another file
+/// Removes a name of the file `id` like [`Mount::remove`], even if the mgr restarts during the call. If another file
 /// gets the name after the first attempt, does not remove that file.
 pub async fn remove(mount: &Mount, id: FileId, dir: &Node, name: &[u8]) -> Result<()> {
     for _ in 1..TRIES {
@@ -81,7 +81,7 @@ pub async fn remove(mount: &Mount, id: FileId, dir: &Node, name: &[u8]) -> Resul
     mount.remove(dir, name).await
 }
 
-/// Closes a file like [`File::finish`], also if the mgr restarts during the call. The file was created under the name
+/// Closes a file like [`File::finish`], even if the mgr restarts during the call. The file was created under the name
 /// `temporary`, which no other client uses, and is renamed to `name`.
 ///
 /// The bytes are durable on the iods before the close sends anything to the mgr. So only the size, attributes and name

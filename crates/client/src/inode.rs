@@ -52,7 +52,7 @@ pub(crate) struct Inode {
     state: OrderedMutex<State>,
     /// The file's own policy settings, from its extended attributes.
     own: OrderedMutex<Settings>,
-    /// Number of lost changes that fsync has already reported to callers.
+    /// How often changes may have been lost because the mgr's machine lost power, as of the last fsync of this file.
     losses: AtomicU64,
     /// The delegation of the file that the client holds, if any.
     delegation: OrderedMutex<Delegation>,
@@ -69,7 +69,7 @@ pub(crate) struct Inode {
     appending: AsyncMutex<Appending>,
     /// Locked during a LOCK or LOCKU request, so that the recorded locks match the mgr's last reply.
     locking: AsyncMutex<()>,
-    /// Notified when a lock that the mgr denied may be free.
+    /// Notified when a byte-range lock that the mgr denied to this client may be free.
     lock_free: Notify,
     /// Locked while a task sends pending bytes to servers, so that overlapping writes are sent in the order of the
     /// calls.
@@ -80,11 +80,11 @@ pub(crate) struct Inode {
     /// Whether the client has sent a truncate to the mgr and waits for the reply. The waiting task holds
     /// [`Self::order`].
     cutting: watch::Sender<bool>,
-    /// Keeps a size report from following a SETATTR, because the report overwrites the size and time that SETATTR set.
-    /// A close holds this lock for reading, from before it removes its open until the mgr has its size report. A task
-    /// that sets attributes holds it for writing.
+    /// Keeps the size report of a close from reaching the mgr after a SETATTR, because the report would overwrite the
+    /// size and times that SETATTR set. A close holds this lock for reading until the mgr has the size report. A task
+    /// that sets attributes holds the lock for writing.
     reporting: AsyncRwLock,
-    /// The locks of each server that gets bytes of the file, created at its first use.
+    /// For each server that receives bytes of the file, the locks for requests to this server.
     lanes: OrderedMutex<BTreeMap<Lane, Arc<LaneLocks>>>,
     /// Counts completed write requests, and wakes tasks that wait for one.
     settled: watch::Sender<u64>,
@@ -129,11 +129,12 @@ struct State {
 /// How and when the client sends gathered bytes, and which background tasks do so.
 #[derive(Default)]
 struct SendState {
-    /// The policy settings for sending gathered bytes: those of the last writer.
+    /// The policy of the open that wrote last. It controls when and on which path the client sends gathered bytes.
     open_policy: Option<Arc<OpenPolicy>>,
-    /// The file offset just after the last byte that took the direct path.
+    /// The end of the last long write on the direct path. A write that begins at this file offset continues a
+    /// sequential write, and takes the direct path too.
     streamed: Option<u64>,
-    /// When the timer sends gathered bytes, and when it commits sent bytes.
+    /// When the flush timer sends gathered bytes, and when it commits bytes that the client has sent.
     times: Times,
     /// Whether a background task is making all bytes durable because the write window is full.
     relieving: bool,
@@ -189,7 +190,7 @@ impl Inode {
         }
     }
 
-    /// Returns the effective policy of an open with these settings.
+    /// Returns the effective policy of the open that has the policy settings `open_policy`.
     pub(crate) fn policy_by(&self, open_policy: &OpenPolicy) -> Policy {
         open_policy.policy(&self.mount.effective_policy, || self.own())
     }
@@ -237,8 +238,8 @@ impl Inode {
         }
     }
 
-    /// Records attributes of this file that came in the reply to another request, which the client sent at logical
-    /// time `stamp`. Returns them with the size corrected for this client's writes.
+    /// Records attributes of this file from the reply to a LOOKUP, GETATTR or READDIR, which the client sent at logical
+    /// time `stamp`. Returns the attributes with the size corrected for this client's writes.
     pub(crate) fn met(&self, mut attrs: Attrs, stamp: u64) -> Attrs {
         let known = {
             let shared = self.is_shared();
@@ -284,7 +285,7 @@ impl Inode {
         self.state().sharing.opened(coherent, exclusive);
     }
 
-    /// Adds an open with this open owner.
+    /// Adds an open to the list of opens; `key` is the identifier of the open owner.
     pub(crate) fn add_open(&self, key: u64, caller: Caller, stateid: stateid4, flags: OpenFlags) {
         self.state().opens.add(Open::new(key, caller, stateid, (flags.read, flags.write)));
     }
@@ -296,7 +297,7 @@ impl Inode {
         (stateid, state.opens.all().is_empty())
     }
 
-    /// Returns all opens.
+    /// Returns all opens of the file on this mount.
     pub(crate) fn opens(&self) -> Vec<Open> {
         self.state().opens.all().to_vec()
     }
@@ -339,8 +340,8 @@ impl Inode {
         state.opens.fail(&error);
     }
 
-    /// Returns whether the client never dropped bytes that an iod may have received. If all other bytes are committed
-    /// too, the objects contain exactly what was written.
+    /// Returns whether the client never dropped bytes that an iod may have received. If this is true and all bytes are
+    /// committed, the objects on the iods contain exactly what programs wrote.
     pub(crate) fn is_sure(&self) -> bool {
         self.state().dirty.is_sure()
     }
@@ -350,7 +351,7 @@ impl Inode {
         self.state().opens.take_error(key)
     }
 
-    /// Returns the error like [`Inode::take_error`], but does not clear it.
+    /// Returns the unreported error of an open like [`Inode::take_error`], but does not clear the error.
     pub(crate) fn see_error(&self, key: u64) -> Result<()> {
         self.state().opens.see_error(key)
     }

@@ -25,18 +25,19 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
-/// The longest reply that the client accepts, in bytes. The longest reply of an iod is that to HELLO, with all its
-/// addresses.
+/// The longest reply that the client accepts, in bytes. The reply to HELLO is the longest: it contains all addresses of
+/// the iod.
 const REPLY_MAX: usize = 8 << 10;
 /// The client does not use a ticket that expires within this many seconds.
 const TICKET_SPARE: u64 = 10;
 
-/// The companion connection for the loans of one iod, beside the connection for all other requests.
+/// The companion connection to one iod, on which the client requests loans. All other requests to the iod use the main
+/// connection.
 pub(super) struct Lender {
     iod: IodId,
     path: PathBuf,
-    /// The origin (owner and incarnation) of the connection for other requests. The iod ends both connections when a
-    /// newer incarnation arrives.
+    /// The origin (owner and incarnation) of the main connection to the iod. When this mount connects to the iod with a
+    /// newer incarnation, the iod closes both connections.
     origin: Origin,
     patience: Duration,
     /// The socket, which the client connects when it requests the first loan. The lock allows one request at a time.
@@ -55,14 +56,15 @@ enum Problem {
     Answer(Failure),
     /// The iod does not implement the procedure LEND.
     NotKnown,
-    /// The client cannot read the lent file without blocking. It cannot do so with any other file of this iod either.
+    /// The client cannot use the lent file, for example because the file system supports no non-blocking reads. The
+    /// client then requests no more loans from this iod.
     OfNoUse(io::Error),
     /// The connection is broken.
     Broken(io::Error),
 }
 
 impl Problem {
-    /// Returns whether every further request for a loan would fail in the same way.
+    /// Returns whether the problem is permanent: every later request for a loan from this iod would fail too.
     fn stays(&self) -> bool {
         match self {
             Problem::Answer(failure) => failure.status == Status::NotSupp,
@@ -104,7 +106,8 @@ impl Iod {
         let Some(IodConnection { connection, lender, .. }) = line else { return LoanReply::NotNow };
         let Some(lender) = lender else { return LoanReply::Never };
         let socket = tokio::time::timeout(lender.patience, lender.socket.clone().lock_owned()).await;
-        // Another request holds the lock while it waits for a stopped iod (SIGSTOP), so request no loan now.
+        // If the socket stays locked, another task waits for the reply of an iod that may be stopped (SIGSTOP). Then
+        // request no loan now.
         let Ok(socket) = socket else { return LoanReply::NotNow };
         let Some(ticket) = self.ticket(socket.is_none()).await else { return LoanReply::NotNow };
         self.shared.tally.native(Procedure::Lend);
@@ -132,8 +135,8 @@ impl Iod {
         }
     }
 
-    /// Returns a ticket to open a session, if `needed`. Requests a new ticket from the mgr if the cached ticket expires
-    /// soon. Returns `None` if no valid ticket is available.
+    /// Returns a ticket for opening a session with the iod, or `Some(None)` unless `needed`. If the cached ticket
+    /// expires soon, requests a new ticket from the mgr. Returns `None` if the client cannot get a valid ticket.
     async fn ticket(&self, needed: bool) -> Option<Option<Ticket>> {
         if !needed {
             return Some(None);
@@ -151,8 +154,8 @@ impl Iod {
 }
 
 impl Lender {
-    /// Creates the companion connection for an iod whose socket is at `path`, beside a connection of this origin. Does
-    /// not connect yet.
+    /// Creates the companion connection to an iod whose Unix socket is at `path`, without connecting yet. `origin` is
+    /// the origin of the main connection to the iod.
     pub(super) fn new(iod: IodId, path: PathBuf, origin: Origin, patience: Duration) -> Self {
         Lender { iod, path, origin, patience, socket: Arc::default() }
     }
@@ -198,8 +201,8 @@ impl Lender {
     }
 }
 
-/// Connects to the Unix socket at this path, if [`net::local`] trusts its owner. Connects without blocking, so that a
-/// stopped iod does not block the client.
+/// Connects to the Unix socket at `path`, if [`net::local`] trusts the owner of the socket. Connects without blocking,
+/// because an iod may be stopped (SIGSTOP).
 fn reach(path: &Path) -> io::Result<UnixStream> {
     net::local::check_path(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

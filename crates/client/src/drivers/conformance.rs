@@ -20,7 +20,7 @@ const SEEDS: u64 = 12;
 const STEPS: usize = 60;
 /// How often the client sends lost bytes again before the check fails.
 const ROUNDS: usize = 4;
-/// A time longer than the driver's pause before it tries an unreachable server again.
+/// A longer time than a driver waits before it tries to reach an unreachable server again.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 
 /// How the server of a lane fails.
@@ -36,7 +36,8 @@ pub(crate) enum ServerFault {
 
 /// A driver under test, with the servers of one file in memory. The file is empty at first.
 pub(crate) trait Fixture {
-    /// Returns a layout of the file with valid rights. The mgr knows that the file has `durable` durable bytes.
+    /// Returns a layout of the file, as the mgr grants it when it knows that the first `durable` bytes of the file are
+    /// durable.
     async fn grant(&self, durable: u64) -> Arc<dyn Layout>;
     /// Makes the server of a lane fail from now on, or work again if `fault` is `None`.
     fn fail(&self, lane: usize, fault: Option<ServerFault>);
@@ -67,7 +68,7 @@ impl Rng {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound.max(1)
     }
 
-    /// Returns at least one random range. The ranges are in order, do not overlap, and end below `end`.
+    /// Returns at least one random range. The ranges are sorted by offset, do not overlap, and end at or below `end`.
     fn ranges(&mut self, end: u64) -> Vec<ByteRange> {
         let count = 1 + self.below(5);
         let longest = if self.below(3) == 0 { end } else { 700 };
@@ -97,8 +98,8 @@ struct Sent {
     verifier: Verifier,
 }
 
-/// A client of the layout. It holds the uncommitted writes of each server, and sends them again after a restart, as the
-/// mount does.
+/// A client of the layout. It keeps the uncommitted writes to each server, and sends them again after a restart of the
+/// server, as the mount does.
 struct Client<F> {
     fixture: F,
     layout: Arc<dyn Layout>,
@@ -146,8 +147,8 @@ impl<F: Fixture> Client<F> {
         self.fill(ranges);
         for Share { lane, parts } in self.layout.shares(ranges) {
             let payload = self.payload(&parts);
-            // Write stably only if the server has no unstable writes. Otherwise the client could send the unstable
-            // writes again later, and overwrite the newer bytes.
+            // Send a stable write only if the server has no unstable writes. Otherwise, after a restart of the server,
+            // the client would send the older unstable writes again and overwrite the bytes of the stable write.
             let stable = !self.sent.contains_key(&lane) && self.rng.below(3) == 0;
             let written = self.layout.write(lane, &parts, &payload, stable).await;
             let written = written.unwrap_or_else(|e| panic!("seed {}: writing: {e:?}", self.seed));
@@ -159,7 +160,8 @@ impl<F: Fixture> Client<F> {
         }
     }
 
-    /// Commits a lane until all its writes are durable; sends writes with another verifier again.
+    /// Sends COMMIT to the server of a lane until all writes to the server are durable. Sends a write again if the
+    /// verifier of the write differs from the verifier of the COMMIT.
     async fn commit(&mut self, lane: usize) {
         for _ in 0..ROUNDS {
             let Some(sent) = self.sent.get_mut(&lane) else { return };
@@ -387,7 +389,7 @@ pub(crate) async fn verifiers_belong_to_lanes<F: Fixture>(make: impl Fn() -> F) 
     }
 }
 
-/// The driver does not send a share that belongs to another lane, or to no lane of this layout.
+/// If the caller passes a share with a wrong lane, or a lane that the layout does not have, the driver sends nothing.
 pub(crate) async fn lanes_are_never_mixed<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;
@@ -454,14 +456,14 @@ pub(crate) async fn failures_have_their_class<F: Fixture>(make: impl Fn() -> F) 
             client.fixture.fail(failing, None);
             tokio::time::sleep(LEFT_ALONE).await;
             client.fixture.restart(failing);
-            // The client does not know which of the failed requests the server executed, so it writes everything again.
+            // The test does not know which of the failed requests the server executed, so write the whole file again.
             client.write_all().await;
             client.check(range(0, SIZE)).await;
         }
     }
 }
 
-/// After a fence the servers refuse the old layout, and accept the next one.
+/// After a fence of the file, the servers refuse a layout that was granted before the fence, and accept a new layout.
 pub(crate) async fn fenced_layouts_are_stale<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;
@@ -482,7 +484,8 @@ pub(crate) async fn fenced_layouts_are_stale<F: Fixture>(make: impl Fn() -> F) {
     client.check(range(0, SIZE)).await;
 }
 
-/// Durable bytes that a server no longer stores are reported as lost, and count as data, until a truncate of the file.
+/// Until a truncate of the file, the driver reports durable bytes that a server no longer stores as lost, and reports
+/// their range as data when a program seeks data.
 pub(crate) async fn lost_bytes_are_reported<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;
@@ -508,7 +511,7 @@ pub(crate) async fn lost_bytes_are_reported<F: Fixture>(make: impl Fn() -> F) {
     }
 }
 
-/// A layout learns the durable lengths from the replies of the servers, and assumes no other bytes to be durable.
+/// A layout counts bytes as durable only after a server has reported them as durable.
 pub(crate) async fn durable_lengths_are_learned<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     assert!(!client.layout.reaches(1), "the file is empty");
@@ -522,7 +525,7 @@ pub(crate) async fn durable_lengths_are_learned<F: Fixture>(make: impl Fn() -> F
     assert!(!client.layout.reaches(SIZE), "unstable writes are not durable");
 }
 
-/// The placement names a server for each lane, and the size of the file follows from the sizes of the objects in it.
+/// The placement of a file names a server for each lane, and its object sizes are consistent with the file size.
 pub(crate) async fn placements_show_the_file<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     let size = SIZE - 321;

@@ -30,7 +30,7 @@ use xdr::{Segments, Writer, Xdr};
 
 /// How often the client transfers a payload whose checksum does not match before it gives up.
 const CHECKSUM_TRIES: u32 = 3;
-/// The step in bytes in which the client searches for damaged bytes: the block size of the iods.
+/// The client searches for damaged bytes in steps of this many bytes, which is the block size of the iods' checksums.
 const DAMAGE_STEP: u64 = 4096;
 
 pub(super) struct Native {
@@ -99,7 +99,8 @@ fn encode(args: &impl Xdr) -> Segments {
     out.finish()
 }
 
-/// Converts an iod's refusal to the outcome that says whether a new layout can help.
+/// Converts a failed request to an iod to the outcome of the driver: [`NotDone::Stale`] if the request may succeed
+/// under a new layout.
 fn refused(refusal: Refused) -> NotDone {
     match refusal {
         Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
@@ -123,9 +124,8 @@ impl Objects {
         self.call_for_bytes(index, procedure, |_| args.clone(), what).await.map(|(result, _)| result)
     }
 
-    /// Calls an iod like [`Objects::call`], for requests or replies with a payload, which carries checksums on some
-    /// connections. `args` encodes the arguments with or without checksums. The second result says whether the reply
-    /// has checksums.
+    /// Calls an iod like [`Objects::call`], with a payload in the request or the reply. `args(checksums)` encodes the
+    /// arguments, with checksums if `checksums` is true. The second result says whether the reply has checksums.
     async fn call_for_bytes<T: Xdr>(
         &self,
         index: usize,
@@ -221,7 +221,8 @@ impl Objects {
     }
 }
 
-/// Converts the pieces of a READ reply to byte ranges of the object. Returns `None` unless they cover `wanted` bytes.
+/// Converts the pieces of a READ reply to byte ranges of the object. Returns `None` unless the reply covers exactly
+/// `wanted` bytes.
 fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<ObjectRun>> {
     let mut data = reply.data;
     let mut found = Vec::with_capacity(reply.head.pieces.len());
@@ -305,7 +306,8 @@ impl Objects {
         }
     }
 
-    /// Commits an object: all earlier writes that returned the same verifier are now durable.
+    /// Sends COMMIT for an object, and returns the verifier of the reply. The earlier writes that returned the same
+    /// verifier are now durable.
     async fn commit_object(&self, index: usize) -> Attempt<Verifier> {
         let args = encode(&ObjectArgs { cap: self.cap(index)? });
         let reply: CommitReply = self.call(index, Procedure::Commit, &args, "committing").await?;

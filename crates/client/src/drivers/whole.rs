@@ -162,8 +162,8 @@ struct WholeLayout {
 }
 
 impl WholeLayout {
-    /// Sends a request to the server. `changes` says that the request is not a read, so that a request without a reply
-    /// must be reported as [`NotDone::Unanswered`].
+    /// Sends a request to the server. `changes` says that the request changes the file; if such a request gets no
+    /// reply, the outcome is [`NotDone::Unanswered`].
     fn request<T>(&self, lane: usize, changes: bool, act: impl FnOnce(&mut Server) -> T) -> Attempt<T> {
         let error = |what: &str| Error::connection(what.to_owned());
         if lane != 0 {

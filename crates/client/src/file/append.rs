@@ -20,7 +20,8 @@ const APPENDER: u64 = u64::MAX;
 /// How long the client keeps the append lock while no other client has the file open. An appender on another client may
 /// wait this long for it.
 const KEPT: Duration = Duration::from_millis(100);
-/// After another client has held the append lock, the client releases the lock after each append for this long.
+/// After the client had to wait for another client's append lock, it releases the append lock after each append. This
+/// is the time for which it does so.
 const CONTENDED: Duration = Duration::from_secs(1);
 
 /// The state of the append lock. The inode's `appending` mutex protects it, so the appenders of one mount exclude each
@@ -29,7 +30,8 @@ const CONTENDED: Duration = Duration::from_secs(1);
 pub(crate) struct Appending {
     /// The open under which the client keeps the append lock, and when it releases the lock.
     kept: Option<(u64, Instant)>,
-    /// Set after another client held the append lock: until this time the client releases the lock after each append.
+    /// Set when the client had to wait for another client's append lock: until this time, the client releases the lock
+    /// after each append.
     contended: Option<Instant>,
 }
 
@@ -38,8 +40,8 @@ impl File {
     /// append at the same time, the file gets all of their data, one append after the other.
     ///
     /// The client gathers appended bytes like those of [`File::write_at`]; [`File::fsync`] or [`File::close`] makes
-    /// them durable. With `sharing=close-to-open`, other clients see the bytes within a tenth of a second. For the same
-    /// time this client may not notice that another client has extended or truncated the file by other means.
+    /// them durable. With `sharing=close-to-open`, other clients see the bytes within a tenth of a second. This client
+    /// may notice up to a tenth of a second late that another client truncated the file, or wrote without `append`.
     pub async fn append(&self, data: Bytes) -> Result<u64> {
         self.for_writing()?;
         let inode = self.inode();
@@ -48,7 +50,7 @@ impl File {
             inode.let_go(&mut appending).await;
         }
         let (alone, end) = match appending.kept {
-            // The append lock does not exclude clients that write or truncate without it, so get the current size.
+            // The append lock does not stop clients that write or truncate without the lock, so get the current size.
             Some(_) => (true, inode.size_now().await?),
             None => self.begin(&mut appending).await?,
         };
@@ -56,7 +58,8 @@ impl File {
         if alone {
             return written.map(|()| end);
         }
-        // Release the lock for the client that waits for it. `unlock` first makes the appended bytes durable.
+        // Release the append lock, because another client may wait for it. `unlock` first makes the appended bytes
+        // durable.
         appending.kept = None;
         let given_back = inode.unlock(self.key(), APPENDER, APPENDING).await;
         written.and(given_back).map(|()| end)
@@ -102,7 +105,8 @@ impl Inode {
             tokio::time::sleep_until(until).await;
             let Some(inode) = inode.upgrade() else { return };
             let mut appending = inode.appending().await;
-            // Release only the lock that this timer is for: a lock that the client acquired later has its own timer.
+            // If the client has acquired the append lock again since this timer started, leave the lock to the new
+            // timer.
             if appending.kept.is_some_and(|(_, kept)| kept <= until) {
                 inode.let_go(&mut appending).await;
             }

@@ -101,7 +101,7 @@ impl Open {
     async fn work_off(&self, mut rest: RemainingSteps) -> Result<Option<Attrs>> {
         let mut attrs = None;
         let mut outcome = Ok(());
-        // Each round completes at least one remaining step, so the loop ends; most closes need one round.
+        // Each COMPOUND that `round` sends completes at least one remaining step; most closes need one COMPOUND.
         while rest.is_left() {
             if let Err(error) = self.round(&mut rest, &mut attrs).await {
                 outcome = outcome.and(Err(error));
@@ -112,8 +112,8 @@ impl Open {
         outcome.map(|()| attrs)
     }
 
-    /// Sends one COMPOUND with all remaining steps. A step also counts as complete if the mgr no longer knows its open,
-    /// layout, delegation or file.
+    /// Sends one COMPOUND with all remaining steps of the close. A step also counts as complete if the mgr no longer
+    /// knows the open, layout, delegation or file.
     async fn round(&self, rest: &mut RemainingSteps, attrs: &mut Option<Attrs>) -> Result<()> {
         let (inode, before) = (&self.inode, rest.steps());
         if rest.report && inode.cannot_report().await {
@@ -155,7 +155,8 @@ impl Open {
             making.answered();
         }
         if sent.is_err() {
-            // The open and the delegation end with the session, so the client need not close or return them.
+            // The client got no reply, and does not send CLOSE and DELEGRETURN again: the mgr drops the open and the
+            // delegation when the session ends.
             (rest.close, rest.give_back) = (None, false);
         }
         let mut results = sent?;
@@ -179,7 +180,8 @@ impl Open {
             inode.mount.removed(removal);
         }
         match booked {
-            // The mgr delayed an operation after earlier ones. The next round begins with it, so the session retries.
+            // The mgr executed some operations, and answered the next one with NFS4ERR_DELAY. The next COMPOUND begins
+            // with the delayed operation, so the session can retry it.
             Err(error) if error.is(Status::Delay) && rest.steps() < before => Ok(()),
             booked => booked,
         }
@@ -196,13 +198,13 @@ impl Open {
             results.take::<StatusOnly>(OP_SETATTR)?;
             rest.changes = SetAttrs::default();
         }
-        // If LAYOUTRETURN fails, the mgr does not execute DELEGRETURN, so the next round returns the delegation.
+        // If LAYOUTRETURN fails, the mgr does not execute DELEGRETURN, so the next COMPOUND returns the delegation.
         rest.give_back = returned && delegation.is_some();
         if returned {
             match results.raw::<layoutreturn_stateid>(OP_LAYOUTRETURN) {
                 Ok(_) => {}
                 // The mgr does not know the layout any more. It did not execute the operations after LAYOUTRETURN; the
-                // next round sends them.
+                // next COMPOUND contains them.
                 Err(Failed::Nfs(_)) => return Ok(()),
                 Err(failed) => return Err(results.error(&failed)),
             }
@@ -216,7 +218,7 @@ impl Open {
         if let Some(open) = rest.close.take() {
             match results.raw::<stateid4>(OP_CLOSE) {
                 Ok(_) => {}
-                // The mgr delayed the CLOSE, so the next round sends it again.
+                // The mgr delayed the CLOSE, so send CLOSE again in the next COMPOUND.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) => {
                     rest.close = Some(open);
                     return Ok(());

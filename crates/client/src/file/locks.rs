@@ -25,8 +25,8 @@ fn span(range: ByteRange) -> Result<Span> {
 /// client drops bytes that are not durable, because they could overwrite newer bytes of other clients. Other files are
 /// not affected.
 impl File {
-    /// Locks a range, and waits while another owner holds a conflicting lock. A shared lock requires a file that is
-    /// open for reading, an exclusive lock one that is open for writing. Dropping the future cancels the wait.
+    /// Locks a range, and waits while another owner holds a conflicting lock. A shared lock requires that the file is
+    /// open for reading; an exclusive lock requires that it is open for writing. Dropping the future cancels the wait.
     pub async fn lock(&self, owner: u64, range: ByteRange, kind: LockKind) -> Result<()> {
         self.inode().wait_for_lock(self.key(), owner, span(range)?, kind).await.map(drop)
     }
@@ -50,8 +50,8 @@ impl File {
     /// locks there, does nothing.
     ///
     /// # Errors
-    /// Reports lost locks of the owner once; afterwards the owner may lock again. If writes could not be made durable,
-    /// the locks are released nevertheless.
+    /// If the owner lost locks, reports this once; after this report the owner may lock again. If writes could not be
+    /// made durable, the locks are released nevertheless.
     pub async fn unlock(&self, owner: u64, range: ByteRange) -> Result<()> {
         self.inode().unlock(self.key(), owner, span(range)?).await
     }

@@ -13,8 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, RwLock, oneshot};
 use tokio::time::Instant;
 use types::ByteRange;
 
-/// How long the client keeps unused read-ahead bytes: as long as a mount caches attributes. The bytes do not include
-/// writes of other clients during this time.
+/// How long the client keeps unused read-ahead bytes: as long as a mount caches attributes. Reads of these bytes do not
+/// see what other clients write during this time.
 const LIFE: Duration = Duration::from_secs(1);
 
 /// The read-ahead state of one open file.
@@ -35,13 +35,13 @@ struct State {
     over: bool,
 }
 
-/// The result of a read and the reserved buffer space; `None` if the read failed.
+/// The future result of a read-ahead, with the permit for its buffer space; `None` if the read failed.
 type Found = Shared<BoxFuture<'static, Option<Arc<(ReadResult, OwnedSemaphorePermit)>>>>;
 
 /// A piece: a file range that the client has read ahead or is reading ahead.
 struct Piece {
     range: ByteRange,
-    /// The version of the file's contents when the read began.
+    /// The version of the file's contents when the read-ahead began.
     version: Version,
     asked: Instant,
     found: Found,
@@ -79,8 +79,8 @@ impl ReadAhead {
         Ok(ReadResult { segments, eof: rest.eof })
     }
 
-    /// Records a request of the reader, and starts read-ahead. Returns the read-ahead pieces that cover the start of
-    /// `range` without a gap, in order.
+    /// Records that the reader requested `range`, and starts read-ahead. Returns the read-ahead pieces that cover the
+    /// start of `range` without a gap, in order.
     fn begin(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange) -> Vec<(ByteRange, Found)> {
         let version = inode.version();
         let now = Instant::now();
@@ -91,7 +91,7 @@ impl ReadAhead {
         let before = state.pieces.len();
         state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
         if state.pieces.len() < before {
-            // The file changed, or the reader paused and pieces expired: forget the detected access pattern.
+            // Pieces are outdated, because the file changed or the reader paused: forget the detected access pattern.
             state.streams.forget();
         }
         let mut out = Vec::new();
@@ -140,8 +140,8 @@ impl ReadAhead {
 
     /// Drops all read-ahead pieces, and prevents further read-ahead.
     pub(super) async fn end(&self) {
-        // While this task holds the lock for writing, no read-ahead task can begin. Later reads of the file see `over`,
-        // and start no read-ahead.
+        // While this task holds the lock for writing, no read-ahead task can begin. Then `over` keeps later reads of
+        // the file from starting read-ahead.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;

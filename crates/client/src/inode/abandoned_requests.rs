@@ -7,8 +7,8 @@ use crate::drivers::NotDone;
 use layout::kinds::native::Update;
 
 impl Inode {
-    /// Records that the client abandoned a change without a reply. After [`Inode::end_strays`], the client may send the
-    /// bytes on another path.
+    /// If an iod did not reply to a change, records that the client abandons the request. After [`Inode::end_strays`],
+    /// the client may send the bytes of the request on the mgr path.
     pub(super) fn note_stray(&self, not_done: NotDone) -> NotDone {
         match not_done {
             NotDone::Unanswered(error) => {

@@ -64,7 +64,7 @@ impl Inode {
     /// Waits until the creation of the file is durable.
     ///
     /// # Errors
-    /// `Stale`: the mgr's machine lost power, and the file with it.
+    /// `Stale` or `Io`: the mgr's machine lost power, perhaps before the creation was durable.
     pub(crate) async fn sync_making(&self) -> Result<()> {
         if self.mount.session.is_soon() {
             return self.mount.session.settle(&self.losses).await;
@@ -112,7 +112,7 @@ impl Inode {
             // Schedule the flush timer, which sends the size report to the mgr later.
             inode.settle_in_a_while(&inode.policy());
             inode.state().sending.relieving = false;
-            // Writers that began to wait while this task ran did not start another task, so check the window again.
+            // Writers that found the window full while this task ran did not start a task, so check the window again.
             inode.mount.relieve_if_full();
         });
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use types::{ByteRange, Status, Verifier};
 
-/// How often the client repeats the copy because a server restarted before the copy was durable.
+/// Maximum number of attempts to copy. The client repeats a copy if a server restarted before the copy was durable.
 const ROUNDS: u32 = 4;
 
 /// Returns the part of a range that lies inside a file of this size.
@@ -81,8 +81,8 @@ impl Inode {
             match to.copy(target, &from, range).await {
                 Err(error) if error.is_state_lost() => {
                     tries = tries.checked_sub(1).ok_or(error)?;
-                    // The client does not know which of the two stateids the mgr lost. So it sends a small request
-                    // under each stateid, which opens the file again if the mgr does not know the stateid.
+                    // The client does not know which of the two stateids the mgr lost. So it sends a small READ or
+                    // WRITE under each stateid; if the mgr does not know the stateid, the client opens the file again.
                     source.mgr_read(range.offset, 1).await?;
                     // The empty write belongs to no batch (`u64::MAX`), so the client never gives it up.
                     self.mgr_write(u64::MAX, target, Bytes::new(), false).await?;

@@ -56,9 +56,9 @@ pub trait UpperCache: Send + Sync {
 /// The rights of a delegation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DelegationType {
-    /// Cache bytes that were read: no other client writes the file.
+    /// The client may cache bytes that it has read, because no other client writes the file.
     Read,
-    /// Cache bytes and also buffer writes: no other client has the file open.
+    /// The client may cache bytes and buffer writes, because no other client has the file open.
     Write,
 }
 
@@ -184,8 +184,8 @@ impl Inode {
         Some((stateid, open_claim4::CLAIM_PREVIOUS(kind)))
     }
 
-    /// Returns the write delegation whose stateid LAYOUTGET and WRITE carry. With this stateid the mgr refuses bytes
-    /// that were buffered under a delegation that it has revoked.
+    /// Returns the stateid of the write delegation, for LAYOUTGET and WRITE. If the mgr has revoked the delegation, it
+    /// refuses requests with this stateid, and so refuses bytes that the client buffered under the delegation.
     pub(crate) fn delegation_of_io(&self) -> Option<stateid4> {
         match *self.delegated() {
             Delegation::Held(held, DelegationType::Write) | Delegation::Recalled(held, DelegationType::Write) => {
@@ -195,10 +195,11 @@ impl Inode {
         }
     }
 
-    /// Returns the delegation that the last close must return; from now on the client does nothing else under it.
-    /// Returns `None` if the file was opened again, because the new open may rely on the delegation.
+    /// Returns the delegation that the last close must return to the mgr. From now on, the client does not use the
+    /// delegation. Returns `None` if the file was opened again, because the new open may rely on the delegation.
     pub(crate) fn leave(&self) -> Option<stateid4> {
-        // An open adds itself to the list of opens before it checks the delegation, so this check finds the open.
+        // A concurrent open adds itself to the list of opens before it looks at the delegation. So either this task
+        // finds the open in the list, or the open finds that the delegation is being returned.
         let state = self.state();
         let mut delegated = self.delegated();
         if !state.opens.all().is_empty() {
@@ -210,7 +211,8 @@ impl Inode {
         delegated.to_return()
     }
 
-    /// Removes the delegation for a last close that passes it to `DeferredCloses`.
+    /// Removes the delegation of the file and returns it, so that the last close can pass it to `DeferredCloses`, which
+    /// returns it to the mgr.
     ///
     /// # Errors
     /// Another task is already returning the delegation.
@@ -234,8 +236,8 @@ impl Inode {
         }
     }
 
-    /// Records the delegation that an OPEN granted. If the mgr has restarted since the client sent the OPEN, the new
-    /// mgr most likely does not know the delegation.
+    /// Records the delegation that an OPEN granted. If the mgr has restarted since the client sent the OPEN, it
+    /// probably does not know the delegation, so the client treats the delegation as recalled.
     pub(crate) fn record_delegation(
         self: &Arc<Self>,
         answer: &open_delegation4,
@@ -250,16 +252,16 @@ impl Inode {
             if self.mount.deferred_closes().keep_queued(stateid, &delegated) == Queued::Sent {
                 return OpenOutcome { again: true, ..outcome };
             }
-            // Answers may arrive in another order than the mgr sent them. The mgr grants no read delegation to a client
-            // that holds a write delegation, so this reply is older: ignore it.
+            // Replies may arrive in another order than the mgr sent them. The mgr grants no read delegation to a client
+            // that holds a write delegation. So a read delegation is older than the write delegation: ignore it.
             let is_older =
                 power == DelegationType::Read && matches!(*delegated, Delegation::Held(_, DelegationType::Write));
             if is_older {
                 return outcome;
             }
             if !delegated.is(stateid) {
-                // While the client held no delegation, other clients may have changed the size and attributes that it
-                // knows or has requested. The reply to this OPEN is current.
+                // While the client held no delegation, other clients may have changed the file. So the cached size and
+                // attributes may be outdated, and also those in replies that are in flight. The OPEN reply is current.
                 state.size.doubt();
                 state.sharing.granted();
                 let changed = state.size.is_newer_than(asking.stamp);
@@ -281,7 +283,8 @@ impl Inode {
                 return outcome;
             }
         }
-        // Check the epoch only after storing the delegation: a reclaim that begins from now on finds the delegation.
+        // Compare the epochs only after the delegation is stored: if the mgr restarts after this check, the client
+        // reclaims the delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
@@ -297,7 +300,7 @@ impl Inode {
         }
     }
 
-    /// Records the delegation that a restarted mgr granted to a reclaim.
+    /// Records the delegation that a restarted mgr granted when the client reclaimed it.
     pub(crate) fn reclaimed_delegation(self: &Arc<Self>, answer: &open_delegation4) {
         let Some((stateid, power, recall)) = given(answer) else { return };
         {
@@ -343,7 +346,8 @@ impl Inode {
         Ok(self.is_alone())
     }
 
-    /// Handles a recall by the mgr; returns whether the client holds the delegation. A background task then returns it.
+    /// Handles a recall of a delegation by the mgr; returns whether the client holds this delegation. If it does, a
+    /// background task returns the delegation to the mgr.
     pub(crate) fn recall_delegation(self: &Arc<Self>, stateid: stateid4) -> bool {
         {
             let mut delegated = self.delegated();
@@ -351,7 +355,7 @@ impl Inode {
                 Delegation::Held(held, power) if held.other == stateid.other => {
                     *delegated = Delegation::Recalled(held, power);
                 }
-                // Another task is already returning the delegation, or the client does not hold it.
+                // Another task is already returning the delegation, or the client does not hold this delegation.
                 other => return other.is(stateid),
             }
         }
@@ -369,8 +373,8 @@ impl Inode {
                     // Record the error, so that the next write, fsync or close reports it.
                     inode.fail(error);
                 }
-                // Check before the pause whether the delegation is returned. After the pause, a close may already be
-                // returning another delegation.
+                // Check now whether the delegation is returned, and not after the pause: during the pause the client
+                // may get another delegation, which a close then returns.
                 if inode.delegated().to_return().is_none() {
                     return;
                 }
@@ -458,7 +462,7 @@ impl Inode {
 
     /// Handles the loss of the delegation when the mgr has lost all state of this client, but probably granted no
     /// conflicting open to another client. The client still writes its buffered bytes, which would otherwise be lost.
-    /// For a file opened with [`crate::OpenOptions::alone`] it drops them, as [`Inode::delegation_revoked`] does.
+    /// If the file was opened with [`crate::OpenOptions::alone`], handles the loss as a revocation instead.
     pub(crate) fn delegation_lost(&self, stateid: stateid4) {
         if self.state().sharing.is_exclusive() {
             return self.delegation_revoked(stateid);

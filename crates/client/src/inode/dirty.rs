@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use types::{ByteRange, Timestamp, Verifier};
 
-/// A server with its own write verifier for some bytes of a file.
+/// A server that receives written bytes of a file. Each server returns its own write verifier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Lane {
     /// The data server with this index (lane) in the layout.
@@ -39,17 +39,17 @@ pub(super) struct Piece {
 pub(super) struct SendConditions {
     /// The value of [`DirtyData::grant`] when the client sent the bytes; unused on the mgr path.
     pub(super) grant: u64,
-    /// Whether the file was shared. If so, other clients may have overwritten or truncated the bytes afterwards, and
-    /// the client must not undo their changes.
+    /// Whether the file was shared. If so, other clients may have overwritten or truncated the bytes since then, and
+    /// this client must not undo these changes by sending the bytes again.
     pub(super) shared: bool,
 }
 
 /// An uncommitted write: a server has received its bytes, and may still lose them.
 #[derive(Clone, Debug)]
 struct UncommittedWrite {
-    /// The number of the batch; writes of a later batch were sent later.
+    /// The number of the batch that contains the write. The client sends batches in the order of their numbers.
     number: u64,
-    /// The number of writes that servers had acknowledged before this write.
+    /// The number of unstable writes that servers had acknowledged before this write; it identifies the write.
     acknowledged: u64,
     piece: Piece,
     /// The verifier in the server's reply.
@@ -59,8 +59,8 @@ struct UncommittedWrite {
 
 /// An uncommitted write that the client has to send again.
 pub(super) struct Resend {
-    /// The position of the write among its server's uncommitted writes; `acknowledged` identifies the write if
-    /// positions have changed.
+    /// The position of the write in the list of the server's uncommitted writes. If the list changes, `acknowledged`
+    /// shows whether this position still has the same write.
     at: usize,
     acknowledged: u64,
     /// The number of the batch that the write belongs to.
@@ -84,9 +84,10 @@ pub(super) struct Batch {
 /// The outcome of a COMMIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Committed {
-    /// All bytes that the COMMIT covers are durable; they release this many bytes of window space.
+    /// All bytes that the COMMIT covers are durable. The value is their number, to be released from the write window.
     All(u64),
-    /// The server has lost some bytes. The durable bytes release this much window space.
+    /// The server has lost some bytes. The value is the number of bytes that are durable, to be released from the write
+    /// window.
     Lost(u64),
 }
 
@@ -98,8 +99,8 @@ pub(super) struct DirtyData {
     /// Batches with requests that have no reply yet, by number.
     in_flight: BTreeMap<u64, Batch>,
     next_batch: u64,
-    /// The client must not write the bytes of batches with a lower number, because it lost their locks or their
-    /// delegation.
+    /// Batches with a number below this one are given up: the client lost the locks or the delegation under which
+    /// programs wrote their bytes, and must not send the bytes any more.
     given_up: u64,
     /// Uncommitted writes of each server, in the order of sending.
     uncommitted: BTreeMap<Lane, Vec<UncommittedWrite>>,
@@ -110,14 +111,14 @@ pub(super) struct DirtyData {
     /// The file offset just after the last byte that became durable since the last LAYOUTCOMMIT. If set, a LAYOUTCOMMIT
     /// is due.
     unreported: Option<u64>,
-    /// Number of layouts granted after the loss of earlier ones. While the client had no layout, the mgr may have
-    /// truncated bytes that were written earlier.
+    /// How often the mgr granted a layout after the client had lost one. While the client had no layout, the mgr may
+    /// have truncated bytes that the client wrote under the lost layout.
     grant: u64,
     /// Whether unreported bytes became durable under a layout that the client has lost. The mgr must then ask the iods
     /// for the length of the file.
     ask_iods: bool,
-    /// Whether this client may have made holes in the file. From then on every size report says so. If the file has no
-    /// hole, this only makes the mgr ask the iods how much space the file uses.
+    /// Whether this client may have made holes in the file. If so, every size report says this, and the mgr asks the
+    /// iods how much space the file uses.
     holes: bool,
     /// Whether the client dropped bytes that iods may have received. The mgr must then ask the iods for the length of
     /// the file.
@@ -127,12 +128,12 @@ pub(super) struct DirtyData {
 }
 
 impl SendConditions {
-    /// The value for bytes that the client sends through the mgr. They need no layout, so `grant` is unused.
+    /// The conditions of bytes that the client sends on the mgr path, which needs no layout: `grant` is unused.
     pub(super) const MGR: SendConditions = SendConditions { grant: 0, shared: false };
 }
 
 impl Piece {
-    /// Creates the record of the bytes for one file range, which one WRITE to the mgr contains.
+    /// Creates the piece for one file range, which the client sends to the mgr in one WRITE.
     pub(super) fn of_range(range: ByteRange, data: Bytes) -> Piece {
         Piece { payload: Arc::new(Payload::new(data.into())), parts: vec![range] }
     }
@@ -240,14 +241,14 @@ impl DirtyData {
         self.in_flight.range(..before).any(|(_, batch)| batch.touches(range))
     }
 
-    /// Returns whether the only request of a batch to a server may be a stable write. That is useful only if the server
-    /// has no other bytes that need a COMMIT.
+    /// Returns whether a batch with only one request to this server may send the request as a stable write. A stable
+    /// write saves a COMMIT only if the server has no other bytes that need a COMMIT.
     pub(super) fn may_be_stable(&self, batch: u64, lane: Lane) -> bool {
         self.in_flight.keys().all(|other| *other == batch) && !self.is_uncommitted(lane)
     }
 
-    /// Records that a server received bytes of a batch. Returns the window space to release: that of bytes that are
-    /// durable or given up.
+    /// Records that a server received bytes of a batch. Returns the window space to release, which is the number of
+    /// bytes that are durable or given up.
     #[must_use]
     pub(super) fn received(
         &mut self,
@@ -271,17 +272,17 @@ impl DirtyData {
         bytes
     }
 
-    /// Records the end of a request, after [`DirtyData::received`] or [`DirtyData::lost`]. Returns the batch if this
-    /// was its last request.
+    /// Records the end of a request of a batch, after [`DirtyData::received`] or [`DirtyData::lost`]. Returns the batch
+    /// if this was the last request of the batch.
     pub(super) fn request_ended(&mut self, number: u64, done: bool) -> Option<Batch> {
         let batch = self.in_flight.get_mut(&number)?;
-        // A failed request may end early. Its batch then took no representative time, so drop the measurement.
+        // A failed request may end early. The total time of the batch is then not representative, so do not measure it.
         batch.timed = batch.timed.filter(|_| done);
         batch.left -= 1;
         if batch.left > 0 { None } else { self.in_flight.remove(&number) }
     }
 
-    /// Returns whether the client must not write the bytes of a batch any more.
+    /// Returns whether a batch is given up, so that the client must not send its bytes any more.
     pub(super) fn is_given_up(&self, batch: u64) -> bool {
         batch < self.given_up
     }
@@ -322,8 +323,8 @@ impl DirtyData {
         self.uncommitted.values().flatten().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Returns the servers whose uncommitted bytes are about to be overwritten on another path. `direct` and
-    /// `through_mgr` are the pending ranges for each path.
+    /// Returns the servers with uncommitted bytes that the pending bytes will overwrite on the other path. `direct` and
+    /// `through_mgr` are the pending ranges for the direct path and for the mgr path.
     pub(super) fn lanes_off_path(&self, direct: &[ByteRange], through_mgr: &[ByteRange]) -> Vec<Lane> {
         let off_path = |(lane, sent): &(&Lane, &Vec<UncommittedWrite>)| {
             let others = if **lane == Lane::Mgr { direct } else { through_mgr };
@@ -332,9 +333,8 @@ impl DirtyData {
         self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
     }
 
-    /// Returns the value for `covered` of [`DirtyData::committed`] if the client sends a COMMIT now; `None` if the
-    /// server has no uncommitted bytes. A COMMIT covers only bytes that the server acknowledged before the client sent
-    /// the COMMIT.
+    /// Returns the number of writes acknowledged so far: a COMMIT that the client sends now covers only these writes.
+    /// The caller passes the number to [`DirtyData::committed`]. Returns `None` if the server has no uncommitted bytes.
     pub(super) fn covered_by_commit(&self, lane: Lane) -> Option<u64> {
         self.is_uncommitted(lane).then_some(self.acknowledged)
     }
@@ -393,7 +393,8 @@ impl DirtyData {
         Some(Resend { at, acknowledged: sent.acknowledged, number: sent.number, piece: sent.piece.clone() })
     }
 
-    /// Records that the server received a write again, which the client sent under the layout grant with this number.
+    /// Records that the server received a write that the client sent again, under the layout grant with the number
+    /// `grant`.
     pub(super) fn resent(&mut self, lane: Lane, resend: &Resend, verifier: Verifier, grant: u64) {
         let sent = self.uncommitted.get_mut(&lane).and_then(|all| all.get_mut(resend.at));
         // If the client dropped the write before the reply arrived, there is nothing to record.
@@ -402,8 +403,8 @@ impl DirtyData {
         }
     }
 
-    /// Records that the mgr received a write that was first sent to a data server, in one request for each range.
-    /// Returns the window space to release.
+    /// Records that the mgr received a write that the client had first sent to a data server. The client sent the mgr
+    /// one request for each range. Returns the window space to release.
     #[must_use]
     pub(super) fn moved_to_mgr(
         &mut self,
@@ -471,8 +472,8 @@ impl DirtyData {
         self.ask_iods = self.unreported.is_some();
     }
 
-    /// Records that bytes up to `end`, sent under the layout grant with this number, are durable on iods and not
-    /// reported to the mgr.
+    /// Records that bytes up to file offset `end` are durable on iods, and that the client has to report this to the
+    /// mgr. The client sent the bytes under the layout grant with the number `grant`.
     pub(super) fn became_durable(&mut self, end: u64, grant: u64) {
         self.unreported = Some(self.unreported.unwrap_or(0).max(end));
         self.ask_iods |= grant != self.grant;
@@ -488,8 +489,8 @@ impl DirtyData {
         self.holes
     }
 
-    /// Returns the size report that is due, if any: the file offset just after the durable bytes, and the update for
-    /// the layout.
+    /// Returns the size report that is due, if any: the file offset just after the durable bytes, and the layout update
+    /// of the LAYOUTCOMMIT.
     pub(super) fn report_due(&self) -> Option<(u64, Update)> {
         self.unreported.map(|end| (end, Update { measure: self.ask_iods, holes: self.holes, ..Update::default() }))
     }
@@ -523,8 +524,8 @@ impl DirtyData {
         self.own_end_of(|_| true)
     }
 
-    /// Returns the end like [`DirtyData::own_end`]; of the uncommitted bytes, includes only those of servers for which
-    /// `counts` returns true.
+    /// Returns a file offset like [`DirtyData::own_end`], but ignores the uncommitted bytes of servers for which
+    /// `counts` returns false.
     pub(super) fn own_end_of(&self, counts: impl Fn(Lane) -> bool) -> u64 {
         let pending = self.pending.end();
         let in_flight = self.in_flight.values().flat_map(|batch| &batch.ranges).map(|range| range.end());
@@ -538,7 +539,7 @@ impl DirtyData {
         self.uncommitted.is_empty() && self.is_clean_but(Lane::Mgr)
     }
 
-    /// Returns whether nothing is dirty except the uncommitted bytes of server `but`.
+    /// Returns whether no bytes are dirty except uncommitted bytes on the server `but`.
     pub(super) fn is_clean_but(&self, but: Lane) -> bool {
         let uncommitted = self.uncommitted.keys().any(|lane| *lane != but);
         self.pending.is_empty() && self.in_flight.is_empty() && !uncommitted && self.unreported.is_none()

@@ -33,15 +33,16 @@ pub(super) struct KnownSize {
     /// A counter that increases when bytes that the client has read become outdated, other than by a change of the
     /// size.
     turns: u64,
-    /// Whether the mgr reported a smaller size than the client knew, so that a read up to the earlier end must be
-    /// repeated.
+    /// Whether the mgr reported a smaller size than the client knew, so that the client must repeat a read that relied
+    /// on the larger size.
     shorter: bool,
     /// When the client last learned the size from the mgr.
     learned: Option<Instant>,
-    /// Whether the client is requesting the size because its last reply is too old.
+    /// Whether a request for the size is in flight, because the size that the client last learned is too old.
     asking: bool,
-    /// The ends of the last LAYOUTCOMMITs, each with the mount's logical time when the mgr replied. The ends decrease.
-    /// A size that the client requested before some of these replies must reach at least the end of the first of them.
+    /// The last size reports (LAYOUTCOMMIT): the end offset in the report, and the mount's logical time when the mgr
+    /// replied. The end offsets decrease. A size that the client requested before the reply to a report may be too
+    /// small: the file reaches at least to the end offset of this report.
     reported: VecDeque<(u64, u64)>,
 }
 
@@ -77,7 +78,7 @@ impl KnownSize {
         (!self.doubtful).then_some(Version { stamp: self.stamp, turns: self.turns })
     }
 
-    /// Records that this client wrote bytes that end at `end`.
+    /// Records that this client wrote bytes up to file offset `end`.
     pub(super) fn extend_to(&mut self, end: u64, stamp: u64) {
         self.set(self.size.max(end), stamp);
     }

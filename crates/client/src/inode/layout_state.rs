@@ -5,7 +5,7 @@
 //! sequence number grows, until the client returns the last layout or the mgr revokes it (RFC 8881 §12.5.3). The
 //! sequence numbers order grants and recalls that arrive in another order than the mgr sent them.
 //!
-//! The state is pure: the time is an argument, and `L` stands for the driver's layout.
+//! This module does no I/O and reads no clock: callers pass the time. The type `L` is the layout of a driver.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ const RENEW_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Grant<L> {
     /// The layout that the driver created from the mgr's reply.
     pub(super) layout: L,
-    /// The generation of the file when the mgr granted the layout; each fence increases it.
+    /// The generation of the file when the mgr granted the layout; each fence increases the generation.
     pub(super) generation: Generation,
     pub(super) kind: KindId,
     pub(super) stateid: stateid4,
@@ -32,7 +32,8 @@ pub(super) struct Grant<L> {
     pub(super) write: bool,
     /// Whether the file was open for reading when the mgr granted the layout. If so, the layout allows reads.
     pub(super) read: bool,
-    /// The number of the OPEN that requested the layout in the same COMPOUND; `None` for a separate LAYOUTGET.
+    /// The number of the OPEN that requested the layout in the same COMPOUND; `None` if the client sent the LAYOUTGET
+    /// without an OPEN.
     pub(super) open: Option<u64>,
 }
 
@@ -46,10 +47,11 @@ pub(super) enum Granted {
     },
     /// A recall arrived before the grant. The client holds the layout only to return it.
     Recalled,
-    /// The client lost or returned its layout after it had sent this request, so the mgr may have granted this layout
-    /// before the loss. The client holds the layout, but requests another one before I/O uses it.
+    /// The client lost or returned its layout after it had sent the request for this layout, so the mgr may have
+    /// granted this layout before the loss. The client keeps this layout, but requests another layout before it does
+    /// I/O.
     Doubtful,
-    /// The mgr granted this layout before one that the client holds or has returned.
+    /// The mgr granted this layout before a layout that the client holds or has returned. The client ignores it.
     Outdated,
 }
 
@@ -67,8 +69,8 @@ pub(super) struct Recall {
 enum Usability {
     /// I/O may use the layout.
     Usable,
-    /// No I/O may use the layout, because the iods refuse it or the mgr may have revoked it. The client still reports
-    /// earlier writes under it, and returns it on a recall.
+    /// No I/O may use the layout, because the iods refuse it or the mgr may have revoked it. The client can still send
+    /// size reports under the layout, and returns it on a recall.
     Unusable,
     /// No new I/O may use the layout. The client returns it when the last request under it has ended.
     Returning,
@@ -128,7 +130,7 @@ pub(super) struct LayoutState<L> {
     refused: bool,
 }
 
-/// Returns whether sequence number `seqid` is after `other`, also if the sequence number has wrapped around.
+/// Returns whether sequence number `seqid` is after `other`, even if the sequence number has wrapped around.
 fn is_after(seqid: u32, other: u32) -> bool {
     seqid.wrapping_sub(other) as i32 > 0
 }
@@ -266,7 +268,7 @@ impl<L> LayoutState<L> {
     }
 
     /// Ends an attempt to replace the layout with this number. If the client still holds the layout, the attempt has
-    /// failed, and the next one begins after a pause.
+    /// failed, and the next attempt may begin after a pause.
     pub(super) fn end_renewal(&mut self, number: u64, now: Instant) {
         if let Some(held) = self.held.as_mut().filter(|held| held.number == number) {
             held.renewal = Some(Renewal::NotBefore(now + RENEW_PAUSE));
@@ -298,7 +300,7 @@ impl<L> LayoutState<L> {
         self.uses == 0
     }
 
-    /// Returns whether a request uses a layout.
+    /// Returns whether any request uses a layout.
     pub(super) fn is_in_use(&self) -> bool {
         self.uses > 0
     }
@@ -320,7 +322,8 @@ impl<L> LayoutState<L> {
         }
     }
 
-    /// Forbids I/O under the layout, because the servers may execute requests in the wrong order.
+    /// Forbids I/O under the layout after a failed truncate: the mgr may still execute the truncate, after later
+    /// writes.
     pub(super) fn distrust(&mut self) {
         if let Some(held) = &mut self.held {
             held.spend();
@@ -371,8 +374,8 @@ impl<L> LayoutState<L> {
         let held = self.held.take_if(|held| held.grant.stateid.other == stateid.other);
         let stateid = held.map_or(stateid, |held| later(held.grant.stateid, stateid));
         if let Some(other) = &mut self.held {
-            // The client holds a layout with another stateid: the recall was late, or arrived before the grant of the
-            // layout that it recalls. The next I/O requests a layout again.
+            // The client holds a layout with a stateid other than the recalled one: the recall came late, or it
+            // overtook the grant of the recalled layout. The next I/O requests a layout again.
             other.usability = Usability::Unusable;
         }
         self.gone = Some(stateid);

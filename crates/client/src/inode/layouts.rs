@@ -21,10 +21,10 @@ use types::limits::LAYOUT_BODY_MAX;
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// The longest pause before the client requests a layout again.
+/// The longest pause between two requests for a layout while the client waits for a layout to send a size report under.
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
-/// How often the client requests a layout again because it lost the previous one while its LAYOUTGET was in flight.
+/// Maximum number of LAYOUTGETs that the client sends in a row because it loses its layout while each is in flight.
 const ASKS: u32 = 3;
 
 type DynLayout = Arc<dyn Layout>;
@@ -91,7 +91,7 @@ impl Drop for LayoutUse {
     }
 }
 
-/// A LAYOUTGET in flight, until this value is dropped.
+/// Marks a LAYOUTGET as in flight until this value is dropped.
 struct LayoutgetGuard<'a>(&'a Layouts);
 
 impl Drop for LayoutgetGuard<'_> {
@@ -303,9 +303,9 @@ impl Inode {
         }
     }
 
-    /// Sends LAYOUTCOMMIT with the size and modification time after the writes since the last report (RFC 8881 §18.42).
-    /// If the client holds no layout, it first requests one. The mgr grants no layout while another client truncates
-    /// the file.
+    /// Sends a size report if one is due: a LAYOUTCOMMIT (RFC 8881 §18.42) with the end offset of the writes since the
+    /// last report. If the client holds no layout, it first requests a layout. The mgr grants no layout while another
+    /// client truncates the file.
     pub(crate) async fn report(&self) -> Result<()> {
         self.report_within(self.mount.options.retry_timeout).await
     }
@@ -383,8 +383,8 @@ impl Inode {
         !reportable && self.state().dirty.report_due().is_some()
     }
 
-    /// Excludes attribute changes ([`Inode::set_attrs`]). A close holds the guard from before it removes its open until
-    /// the mgr has its size report.
+    /// Excludes attribute changes ([`Inode::set_attrs`]) until the returned guard is dropped. A close takes the guard
+    /// before it removes its open, and keeps the guard until the mgr has received the size report of the close.
     pub(crate) async fn reporting(&self) -> RwLockReadGuard<'_, ()> {
         self.reporting.read().await
     }
@@ -408,13 +408,13 @@ impl Inode {
         self.state().dirty.drop_report();
     }
 
-    /// Appends the LAYOUTCOMMIT that is due, if any, and returns the LAYOUTRETURN of a last close. `report` is `None`
-    /// if the caller wants no LAYOUTCOMMIT; otherwise it says whether all written bytes are durable.
+    /// Appends the LAYOUTCOMMIT that is due, if any, and returns the LAYOUTRETURN of the last close of the file.
+    /// `report` is `None` if the caller wants no LAYOUTCOMMIT; otherwise it says whether all written bytes are durable.
     ///
-    /// While the COMPOUND is in flight, another task may open the file again. No I/O may use the layout while the
-    /// client returns it, because afterwards the mgr no longer asks the iods for sizes. With `wait`, no task can
-    /// request another layout before [`LayoutClose::ended`]. Callers set no `wait` if the mgr may have to recall this
-    /// layout before it replies.
+    /// While the COMPOUND is in flight, another task may open the file again. This task must not write under the layout
+    /// that is being returned, because after LAYOUTRETURN the mgr no longer asks the iods for sizes. With `wait`, no
+    /// task can request another layout before [`LayoutClose::ended`]. Callers set no `wait` if the mgr may have to
+    /// recall this layout before it replies.
     pub(crate) async fn append_layout_close(
         &self,
         compound: &mut Compound,
@@ -496,7 +496,7 @@ impl Inode {
     /// Returns the size report that is due, in the form for an mgr that has restarted since it granted the layout
     /// (`loca_reclaim`, RFC 8881 §12.7.4).
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
-        // The task that has locked `layout_turn`, if any, sends the size report itself, so do nothing.
+        // If another task has locked `layout_turn`, that task sends the size report, so return no report.
         let _turn = self.layout_turn.try_lock()?;
         let (end, update) = self.state().dirty.report_due()?;
         let layouts = self.layouts.state();
@@ -589,7 +589,7 @@ impl Inode {
 /// The operations that [`Inode::append_layout_close`] appended to the COMPOUND, and the LAYOUTRETURN that the caller
 /// appends.
 pub(crate) struct LayoutClose<'a> {
-    /// The end of the durable bytes in the LAYOUTCOMMIT, if one was appended.
+    /// The file offset just after the durable bytes, which the LAYOUTCOMMIT reports; `None` without a LAYOUTCOMMIT.
     pub(crate) committed: Option<u64>,
     /// The LAYOUTRETURN that the caller has to append.
     pub(crate) returned: Option<LAYOUTRETURN4args>,

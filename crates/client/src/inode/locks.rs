@@ -22,7 +22,7 @@ use wire::nfs4::*;
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
-/// Whether the caller had to wait, because another owner held a conflicting lock when the caller requested its lock.
+/// Whether the caller had to wait for the lock, because another owner held a conflicting lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waited(pub(crate) bool);
 
@@ -41,19 +41,20 @@ pub struct HeldLock {
 enum LockReply {
     Granted,
     Denied,
-    /// The stateid in the request was replaced or is no longer valid: the client must send the request again.
+    /// The stateid in the request is outdated or no longer valid: the client must send the request again under another
+    /// stateid.
     Again,
 }
 
-/// A LOCK request in flight. If its caller is cancelled or the reply is lost, the client does not know whether the
-/// owner has the lock. Dropping this value then starts a task that finds out.
+/// A LOCK request in flight. If the caller is cancelled or the reply is lost, the client does not know whether the mgr
+/// granted the lock. Dropping this value then starts a task that gives the lock back ([`Inode::settle_doubt`]).
 struct LockInFlight<'a> {
     inode: &'a Arc<Inode>,
     key: u64,
     owner: u64,
     span: Span,
     kind: LockKind,
-    /// Whether the client still waits for the reply to LOCK.
+    /// Whether the client has sent LOCK and has no reply yet.
     open: bool,
 }
 
@@ -159,15 +160,15 @@ impl Inode {
         self.lock_free.notify_waiters();
     }
 
-    /// Makes the mgr's locks match the locks that the client has recorded, after the client lost or ignored the reply
-    /// to a LOCK.
+    /// Undoes a LOCK whose reply the client did not process, so that the owner has the same locks at the mgr as on this
+    /// client.
     async fn settle_doubt(&self, key: u64, owner: u64, span: Span, kind: LockKind) -> Result<()> {
         // If the file is closed, the mgr has released its locks, so there is nothing to do.
         let Some(before) = self.state().opens.locks_in(key, owner, span) else { return Ok(()) };
         let (mut tries, mut open) = (TRIES, false);
         if self.lock_stateids(key, owner)?.1.is_none() {
-            // The lost reply contained the lock stateid, which the client needs to unlock. A repeated LOCK returns it
-            // again.
+            // To unlock, the client needs the lock stateid, which was in the lost reply. The reply to another LOCK of
+            // the same range contains this stateid too.
             match self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await? {
                 LockReply::Granted => {}
                 LockReply::Denied | LockReply::Again => return Ok(()),
@@ -178,7 +179,7 @@ impl Inode {
             self.send_unlock(lock, gap).await?;
             self.state().opens.unlocked(owner, lock, gap);
         }
-        // The LOCK may have changed the kind of a lock that the owner held before: restore it.
+        // The LOCK may have replaced locks that the owner already held, by locks of another kind: restore them.
         for (span, kind) in before {
             if !matches!(
                 self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await?,
@@ -230,7 +231,8 @@ impl Inode {
         match results.raw::<LOCK4resok>(OP_LOCK) {
             Ok(got) if self.locked(key, owner, open, got.lock_stateid, (span, kind)) => Ok(LockReply::Granted),
             Err(Failed::Nfs(NFS4ERR_DENIED)) => Ok(LockReply::Denied),
-            // During the request the open was closed, or was reclaimed without this lock: request the lock again.
+            // While LOCK was in flight, the file was closed, or the client reclaimed the open without this lock:
+            // request the lock again.
             Ok(_) => self.again(tries, lost_error()),
             Err(failed @ Failed::Nfs(status)) if is_state_lost(status) => {
                 let error = results.error(&failed);
@@ -249,13 +251,14 @@ impl Inode {
         Ok(LockReply::Again)
     }
 
-    /// Releases a lock range, after earlier writes are durable, so that the next lock holder sees them.
+    /// Makes earlier writes durable, then releases the owner's locks on a range. So the next lock holder sees the
+    /// writes.
     pub(crate) async fn unlock(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = if self.is_open_for_writing() { self.fsync(key).await } else { Ok(()) };
         self.locking.hold(pin!(self.send_back(owner, span))).await.and(written)
     }
 
-    /// Releases a lock range like [`Self::unlock`], but leaves write errors for the next call that reports errors.
+    /// Releases locks like [`Self::unlock`], but keeps a write error for the next call that reports write errors.
     pub(crate) async fn unlock_quietly(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = self.flush(key).await;
         self.locking.hold(pin!(self.send_back(owner, span))).await.and(written)
@@ -308,7 +311,7 @@ impl Inode {
         }
     }
 
-    /// Returns the stateid of an open, and the stateid of the owner's locks under it, if there is one.
+    /// Returns the stateid of an open, and the lock stateid of the owner under this open, if the mgr has issued one.
     fn lock_stateids(&self, key: u64, owner: u64) -> Result<(stateid4, Option<stateid4>)> {
         let stateids = self.state().opens.lock_stateids(key, owner);
         stateids.ok_or_else(|| Error::usage("the file is no longer open"))
@@ -360,8 +363,8 @@ impl Inode {
         LOCK4args { locktype, reclaim: true, offset, length, locker }
     }
 
-    /// Handles a refused lock stateid that the client has not replaced since the request: the mgr has revoked the locks
-    /// or does not know them.
+    /// Handles the mgr's refusal of a lock stateid: the mgr has revoked the locks, or does not know them. Records their
+    /// loss, and frees the stateid (FREE_STATEID).
     pub(super) async fn lock_refused(&self, lock: stateid4) -> Result<()> {
         self.lock_gone(lock);
         self.mount.session.free_stateid(lock).await
@@ -412,7 +415,7 @@ impl Inode {
         self.state().opens.locks_kept(key, None)
     }
 
-    /// Returns an error if the client gave up this batch, because it lost a lock or delegation.
+    /// Returns an error if the client gave up this batch of writes, because it lost a lock or delegation.
     pub(super) fn check_given_up(&self, batch: u64) -> Result<()> {
         if self.state().dirty.is_given_up(batch) { Err(lost_error()) } else { Ok(()) }
     }

@@ -128,11 +128,11 @@ impl OpenStates {
         }
     }
 
-    /// Returns a stateid that allows the I/O, and the credentials of its open. `delegation` is the stateid of a write
-    /// delegation.
+    /// Returns a stateid for a read, or for a write if `write`, and the credentials of the open that it belongs to.
+    /// `delegation` is the stateid of a write delegation, if the client holds one.
     pub(super) fn suitable(&self, write: bool, delegation: Option<stateid4>) -> Option<(stateid4, Caller)> {
-        // The mgr refuses reads under a write-only open. Use such an open only for seeks to holes, when there is no
-        // other.
+        // The mgr refuses READ under a write-only open, but allows SEEK. So use a write-only open only if the client
+        // has no other open of the file.
         let readable = !write && self.may_read();
         let mut fit = self.opens.iter().filter(|open| if readable { open.read } else { open.write });
         let locked = fit.clone().find_map(|open| Some((open.lock_of_io(write)?, open)));
@@ -156,7 +156,7 @@ impl OpenStates {
         self.get_mut(key).and_then(|open| open.error.take()).map_or(Ok(()), Err)
     }
 
-    /// Returns the error like [`OpenStates::take_error`], but does not clear it.
+    /// Returns the unreported error of an open like [`OpenStates::take_error`], but does not clear the error.
     pub(super) fn see_error(&self, key: u64) -> Result<()> {
         self.get(key).and_then(|open| open.error.clone()).map_or(Ok(()), Err)
     }
@@ -175,7 +175,7 @@ impl OpenStates {
         self.opens.iter_mut().filter_map(move |open| open.locks.get_mut(&owner))
     }
 
-    /// Returns the stateid of an open, and the stateid of the owner's locks under it, if there is one.
+    /// Returns the stateid of an open, and the lock stateid of the owner under this open, if the mgr has issued one.
     pub(super) fn lock_stateids(&self, key: u64, owner: u64) -> Option<(stateid4, Option<stateid4>)> {
         let open = self.get(key)?;
         Some((open.stateid, open.locks.get(&owner).and_then(|locks| locks.stateid)))
@@ -199,7 +199,8 @@ impl OpenStates {
         self.get(key).is_some_and(|open| if kind == LockKind::Write { open.write } else { open.read })
     }
 
-    /// Records a lock that the mgr granted under an open. Returns `false` if the open has ended or has been replaced.
+    /// Records a lock that the mgr granted under an open. Returns `false` if the file was closed, or if the client has
+    /// opened it again under another stateid.
     pub(super) fn locked(&mut self, key: u64, open_stateid: stateid4, lock: stateid4, wanted: LockToReclaim) -> bool {
         let (owner, span, kind) = wanted;
         let same = |open: &Open| open.key == key && open.stateid.other == open_stateid.other;
@@ -228,8 +229,8 @@ impl OpenStates {
         is_known
     }
 
-    /// Returns the locks to reclaim under an open that the client has reclaimed. Forgets their stateids, because the
-    /// mgr that issued them has restarted.
+    /// Returns the locks to reclaim under an open that the client has reclaimed. Forgets the lock stateids, because the
+    /// mgr has restarted and does not know them.
     pub(super) fn locks_to_reclaim(&mut self, key: u64) -> (Option<stateid4>, Vec<LockToReclaim>) {
         let Some(open) = self.get_mut(key) else { return (None, Vec::new()) };
         let mut wanted = Vec::new();
@@ -252,11 +253,11 @@ impl OpenStates {
         self.opens.iter().flat_map(|open| open.locks.values()).any(|locks| locks.is(lock))
     }
 
-    /// Forgets a lock stateid that the mgr does not know any more. Returns the open and the lock owner, if there are
-    /// any.
+    /// Forgets a lock stateid that the mgr does not know any more. Returns the open and the lock owner that had this
+    /// stateid, if any.
     pub(super) fn forget_lock(&mut self, lock: stateid4) -> Option<(u64, u64)> {
         self.opens.iter_mut().find_map(|open| {
-            // Locks that the client has reclaimed since the request have another stateid, so they do not match.
+            // Locks that the client has reclaimed from a restarted mgr have another stateid, so this keeps them.
             let (owner, locks) = open.locks.iter_mut().find(|(_, locks)| locks.is(lock))?;
             locks.stateid = None;
             Some((open.key, *owner))

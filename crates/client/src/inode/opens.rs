@@ -14,19 +14,20 @@ use bytes::Bytes;
 use types::ByteRange;
 use wire::nfs4::*;
 
-/// How often the client sends a request again under a new stateid.
+/// Maximum number of times that the client repeats a request under a new stateid.
 pub(super) const TRIES: u32 = 8;
 
 impl Inode {
-    /// Returns a stateid that allows the I/O, and the credentials of its open. If there are locks, returns a lock
-    /// stateid, so that the mgr refuses I/O under locks that it has revoked (RFC 8881 §8.2.5).
+    /// Returns a stateid for a read, or for a write if `write`, and the credentials of the open that it belongs to. If
+    /// the client holds locks, returns a lock stateid, so that the mgr refuses I/O under revoked locks (RFC 8881
+    /// §8.2.5).
     fn suitable(&self, write: bool) -> Result<(stateid4, Caller)> {
         let found = self.state().opens.suitable(write, self.delegation_of_io());
         found.ok_or_else(|| Error::usage("the file is no longer open for this operation"))
     }
 
-    /// Returns the current stateid of an open that allows the I/O (for writing, if `write`), with what a request to the
-    /// mgr needs.
+    /// Returns an open for requests to the mgr: a current stateid for reading, or for writing if `write`, the file
+    /// handle and the credentials.
     pub(super) fn opened(&self, write: bool) -> Result<Opened<'_>> {
         let (stateid, caller) = self.suitable(write)?;
         let (session, tally, handle) = (&self.mount.session, &self.mount.tally, &self.node.handle);
@@ -101,8 +102,8 @@ impl Inode {
         }
     }
 
-    /// Replaces a stateid of an open or lock that the mgr refused with `error`. Returns `error` if the attempts in
-    /// `tries` are used up.
+    /// Opens the file again at the mgr, after the mgr refused the stateid of an open with `error`. If the stateid
+    /// belongs to a lock or a delegation, records its loss instead. Fails with `error` when `tries` is 0.
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
         // Box the future, so that the caller's future stays small: the mgr rarely loses a stateid.
@@ -122,8 +123,8 @@ impl Inode {
         // The open was closed, or got another stateid after the client prepared the request: the caller tries again.
         let Some(open) = open else { return Ok(()) };
         tracing::debug!(file = %self.node.id, "{error}; opening it again");
-        // When the mgr drops an open, it also drops the locks under it. It may keep revoked stateids until
-        // FREE_STATEID, so free them all.
+        // When the mgr drops an open, it also drops the locks under the open. The mgr may keep revoked stateids until
+        // FREE_STATEID, so free the stateids of the open and of its locks.
         let locks = self.locks_under(open.key);
         self.lose_locks(open.key, None);
         for gone in locks.into_iter().chain([open.stateid]) {

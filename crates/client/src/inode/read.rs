@@ -34,7 +34,7 @@ impl Inode {
     /// Reads a range, see [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         if self.is_shared() {
-            // Box the future, so that the future of most reads stays small: most files are not shared.
+            // Box this large future, so that the future of the other reads stays small: most files are not shared.
             return Box::pin(self.read_beside_others(&policy, offset, len)).await;
         }
         let found = self.read_once(&policy, offset, len).await?;
@@ -44,8 +44,8 @@ impl Inode {
     }
 
     async fn read_once(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
-        // A write on this mount may complete before the reply arrives. The reply may then be older than the write, or
-        // older than another client's truncate. So ask again.
+        // If a write on this mount completes while the client requests the size, the client cannot tell whether the
+        // reply includes the write. Then request the size again.
         for _ in 0..SIZE_TRIES {
             if !self.is_doubtful() {
                 break;
@@ -131,8 +131,8 @@ impl Inode {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
-            // Compute `own_end` before the request, because the mgr's reply need not include reports that follow the
-            // request.
+            // Compute `own_end` before sending READ: if another task sends a size report after the READ, the mgr's
+            // reply to the READ may not include the report.
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;
             if data.is_empty() && !eof {
@@ -246,7 +246,7 @@ impl Inode {
     async fn read_direct(self: &Arc<Self>, layout: LayoutUse, range: ByteRange) -> Result<Runs> {
         let shares = layout.shares(&[range]).into_iter();
         let reads: Vec<_> = shares.map(|share| self.read_share(layout.clone(), share)).collect();
-        // From here on each share holds its own use of the layout until its request ends, so drop this use.
+        // Each share has its own use of the layout, until the request of the share ends. So drop the use of this task.
         drop(layout);
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
@@ -259,8 +259,8 @@ impl Inode {
                 Ok(ReadDone { mut runs, lost }) => {
                     drop(layout);
                     for range in lost {
-                        // Box the future of this rarely needed read, so that the future of every other read stays
-                        // small.
+                        // Box the future of this read, which is rarely needed, so that the future of the whole read
+                        // stays small.
                         runs.extend(Box::pin(self.read_via_mgr(range)).await?);
                     }
                     return Ok(runs);
@@ -305,15 +305,14 @@ impl Inode {
             if len > 0 {
                 runs.push((at, Found::Data(data)));
             } else {
-                // The mgr has no bytes here, below the known size: another client truncated the file, or this client
-                // has not reported its writes.
+                // The mgr has no bytes at this offset, which is below the known size: another client truncated the
+                // file, or this client has not reported its writes.
                 if !eof {
                     return Err(Error::protocol(
                         "reading through the mgr: the mgr returned 0 bytes before the end of the file",
                     ));
                 }
-                // The mgr does not know of all of this client's writes, and returns zeros in their place: report the
-                // writes, and read again.
+                // If this client has writes that the mgr does not know of, report the writes, and read again.
                 if !told && !self.is_clean() {
                     self.make_durable().await;
                     self.report().await?;
@@ -332,7 +331,7 @@ impl Inode {
     }
 }
 
-/// Returns whether a read at `offset` returned all bytes in `own`.
+/// Returns whether the result of a read at `offset` contains all of this client's uncommitted bytes `own`.
 fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
     let bytes = found.to_vec();
     let range = ByteRange { offset, len: u64::MAX - offset };
@@ -342,7 +341,7 @@ fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
     })
 }
 
-/// Returns the file size from which on the client requests a layout.
+/// Returns the smallest file size for which the client requests a layout (`layout_when` of the policy).
 pub(super) fn least_size(policy: &Policy) -> u64 {
     match policy.layout_when {
         LayoutWhen::Size(size) => size,
@@ -350,10 +349,10 @@ pub(super) fn least_size(policy: &Policy) -> u64 {
     }
 }
 
-/// Replaces parts of the bytes that servers returned by the client's `own` uncommitted bytes.
+/// Overwrites the bytes that servers returned with the client's uncommitted bytes `own`, where both overlap.
 ///
-/// A server that restarted may have lost bytes that it had received. Until the next commit sends them again, only this
-/// client has them.
+/// A server that restarted may have lost uncommitted bytes. Only this client has these bytes, until the next commit
+/// sends them to the server again.
 fn overlay(runs: Runs, own: &Extents) -> Runs {
     if own.is_empty() {
         return runs;
@@ -377,7 +376,7 @@ fn overlay(runs: Runs, own: &Extents) -> Runs {
     out
 }
 
-/// Joins pieces to segments in file order.
+/// Joins the pieces that servers returned, sorted by file offset, to the segments of a read result.
 ///
 /// # Errors
 /// The pieces do not cover `range` exactly.

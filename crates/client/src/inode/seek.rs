@@ -18,8 +18,8 @@ impl Inode {
         if offset >= size {
             return Ok(None);
         }
-        // Get a layout, because the mgr then stops gathering other clients' writes. End this use at once, because a
-        // task must not hold a use of the layout while it waits for the mgr.
+        // Get a layout, because the mgr then stops gathering other clients' writes. Drop the use of the layout at once,
+        // because a task must not hold it while it waits for the mgr.
         drop(self.layout(false, None).await?);
         self.expose_to_iods().await;
         let layout = self.layout(false, None).await?;
@@ -57,7 +57,8 @@ impl Inode {
 
     /// Punches a hole, see [`crate::File::punch`].
     pub(crate) async fn punch(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
-        // Commit first. Otherwise sending uncommitted bytes again could fill the hole.
+        // Make all writes durable first. Otherwise, if a server restarted, the client would send lost bytes again after
+        // the punch, and fill the hole.
         self.fsync_data(key).await?;
         let _invalidate = InvalidateReads(self);
         let size = self.size_now().await?;
@@ -106,8 +107,8 @@ impl Inode {
         caller: &Caller,
         changes: &SetAttrs,
     ) -> Result<Attrs> {
-        // Make everything durable first. Otherwise sending uncommitted bytes again could restore bytes beyond the new
-        // end.
+        // Make all writes durable first. Otherwise, if a server restarted, the client would send lost bytes again after
+        // the truncate, and restore bytes beyond the new end.
         self.make_durable().await;
         key.map_or(Ok(()), |key| self.take_error(key))?;
         self.order.hold(pin!(self.set_attrs_in_order(caller, changes))).await
@@ -124,7 +125,8 @@ impl Inode {
 
     async fn report_and_set_attrs(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         let settled = async { self.end_strays().await.and(self.report().await) }.await;
-        // Without an open for writing, the client can report nothing. It need not: each close has reported, or failed.
+        // Without an open for writing, the client cannot send a size report, so ignore the error. Each close of an open
+        // for writing has already sent the report, or failed.
         if self.is_open_for_writing() {
             settled?;
         }
@@ -150,8 +152,8 @@ impl Inode {
         if changes.size.is_some() {
             self.forget_lengths().await;
             let mut state = self.state();
-            // The client still holds the bytes that programs wrote during the truncate. It sends them after the
-            // truncate.
+            // Programs may have written during the truncate. The client sends these bytes after the truncate, so the
+            // size includes them.
             let size = attrs.size.max(state.dirty.own_end());
             state.size.set(size, self.mount.next_stamp());
         }
@@ -180,7 +182,7 @@ impl Inode {
     }
 }
 
-/// A guard that marks bytes which the client read earlier as outdated, when the guard is dropped.
+/// A guard: when it is dropped, all bytes that the client has read so far count as outdated.
 struct InvalidateReads<'a>(&'a Inode);
 
 impl Drop for InvalidateReads<'_> {
@@ -189,7 +191,7 @@ impl Drop for InvalidateReads<'_> {
     }
 }
 
-/// A guard whose drop marks the truncate as finished.
+/// A guard: when it is dropped, the truncate counts as finished ([`Inode::cutting`]).
 struct TruncateGuard<'a>(&'a Inode);
 
 impl Drop for TruncateGuard<'_> {

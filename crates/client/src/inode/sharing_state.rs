@@ -1,5 +1,5 @@
 //! The sharing of a file with other clients: whether the opens require coherence, the delegations that this client got
-//! and lost, and when it may request the next one.
+//! and lost, and when it may request the next delegation.
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ pub(super) struct SharingState {
     grants: u64,
     /// Number of delegations that the mgr revoked. The client drops writes that relied on a revoked delegation.
     revocations: u64,
-    /// When the client last requested a delegation of the file, or lost one.
+    /// When the client last requested or lost a delegation of the file.
     asked: Option<Instant>,
 }
 

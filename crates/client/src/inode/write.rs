@@ -20,10 +20,12 @@ use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{ByteRange, Status, Timestamp, leaves_hole};
 
-/// How often the client gets a new layout for a request before it sends the request through the mgr.
+/// Maximum number of attempts to send a request on the direct path, each under a new layout. After the last attempt the
+/// client uses the mgr path.
 pub(super) const LAYOUT_TRIES: u32 = 3;
 
-/// The largest request in bytes that the calling task sends itself.
+/// The size in bytes of the largest write request that the caller's task sends itself; other tasks send larger
+/// requests.
 const BEGIN_MAX: u64 = 64 << 10;
 
 /// Maximum number of requests of one batch in flight. Each uses some KiB of memory, and scattered writes may need a
@@ -49,8 +51,8 @@ struct WriteRequest {
     piece: Piece,
     /// Whether to send a stable write, which the server makes durable at once.
     stable: bool,
-    /// Number of requests of the batch on the same path; `None` if the client does not measure the time of each
-    /// request.
+    /// Number of requests of the batch on the path of this request; `None` if the client does not measure the time of
+    /// each request.
     together: Option<usize>,
 }
 
@@ -72,8 +74,8 @@ impl Inode {
             self.take_run(open_policy, &policy, revocations, (offset, data)).await?;
             hull = Some(hull.map_or(range, |hull| hull.around(range)));
         }
-        // Check only now, after the inode has the bytes, whether writes must reach a server. A later recall finds the
-        // bytes in the inode and makes them durable.
+        // Check only now, when the inode has the bytes, whether writes must reach a server before they return. If the
+        // mgr recalls the delegation after this check, the recall makes the bytes durable.
         if let Some(hull) = hull.filter(|hull| !hull.is_empty())
             && (policy.access == Access::Unbuffered || self.writes_through())
         {
@@ -131,8 +133,8 @@ impl Inode {
         if self.size_now().await? >= end {
             return Ok(());
         }
-        // Request the layout before recording the new end. When the mgr grants another layout, the client no longer
-        // trusts an end that it recorded before.
+        // Request the layout before recording the new end of the file: a layout grant after a lost layout makes the
+        // size report ask the iods for the size, which would not include the new end.
         if self.layout(true, None).await?.is_none() {
             // The client gets no layout, for example because the file has mirrors. Write the last byte through the mgr
             // instead, to extend the file.
@@ -195,7 +197,7 @@ impl Inode {
         }
     }
 
-    /// Schedules the flush timer to commit sent bytes, unless the policy disables the timer.
+    /// Schedules the flush timer to commit the bytes that the client has sent, unless the policy disables the timer.
     pub(super) fn settle_in_a_while(self: &Arc<Self>, policy: &Policy) {
         if policy.gather_delay == NEVER {
             return;
@@ -262,7 +264,8 @@ impl Inode {
             };
             let may = long_enough || state.size.get() >= least_size(&policy);
             let choice = if may { choice } else { ALWAYS_MGR.into() };
-            // Without a layout, the number of requests is unknown. Assume one to decide whether to request a layout.
+            // Without a layout, the number of requests is unknown. To decide whether to request a layout, assume one
+            // request.
             (choice, !threshold::divide_by(&ranges, choice, state.sending.streamed, |_| 1).0.is_empty())
         };
         let layout = match self.end_strays().await {
@@ -328,8 +331,8 @@ impl Inode {
                 }
                 let split = state.split_by_path(rule);
                 if let Some((number, extents)) = state.dirty.begin_batch() {
-                    // Later ranges count as part of a sequential write only if the last range was long. After a
-                    // short range, for example one that measures a path, the write threshold decides again.
+                    // The next range continues a sequential write only if the last range was long. After a short range,
+                    // for example one that measures the direct path, the write threshold decides again.
                     if let (Some(last), Some((choice, _))) = (split.direct.last(), rule) {
                         let long = threshold::path(last.len, choice.t) == Path::Direct;
                         state.sending.streamed = long.then(|| last.end());
@@ -420,15 +423,16 @@ impl Inode {
             }
         }
         self.state().dirty.disregard_time(request.batch);
-        // Bytes that this iod received earlier and may lose must take the mgr path before these newer bytes.
+        // This iod may lose bytes that it received before. Send those older bytes on the mgr path first, so that they
+        // do not overwrite the bytes of this request.
         let moved = locks.committing.hold(pin!(self.move_to_mgr(request.lane))).await;
         moved.map_err(|error| lost(Error::by_no_path(why.clone(), error)))?;
         let written = self.write_via_mgr(request).await;
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
-    /// Waits until the iods have all older bytes that `piece` overwrites, and locks the server's bytes against moves to
-    /// the mgr. Older bytes may have moved to the mgr after the batch began, and the mgr could send them later than
+    /// Waits until the iods have all older bytes that `piece` overwrites. While the returned guard exists, no
+    /// uncommitted bytes of this server move to the mgr. Without this, the mgr could send older bytes to the iods after
     /// `piece`.
     async fn sending_after_mgr<'a>(self: &Arc<Self>, locks: &'a LaneLocks, piece: &Piece) -> RwLockReadGuard<'a, ()> {
         loop {
@@ -437,7 +441,7 @@ impl Inode {
                 return sending;
             }
             drop(sending);
-            // Box the future of this rarely needed commit, so that the future of every write stays small.
+            // Box the future of this commit, which is rarely needed, so that the future of the whole write stays small.
             Box::pin(self.commit_lane(Lane::Mgr)).await;
         }
     }
@@ -522,7 +526,8 @@ impl State {
         PathSplit { direct: straight, via_mgr: through }
     }
 
-    /// Returns the servers whose uncommitted bytes the gathered bytes overwrite on another path.
+    /// Returns the servers with uncommitted bytes that the gathered bytes will overwrite on the other path (direct or
+    /// mgr).
     fn lanes_off_path(&self, rule: Option<(ThresholdChoice, &dyn Layout)>) -> Vec<Lane> {
         let split = self.split_by_path(rule);
         self.dirty.lanes_off_path(&split.direct, &split.via_mgr)

@@ -51,7 +51,8 @@ impl Objects {
         Ok(PlacedObject { iod: self.ids[index], addresses, size: size.size, allocated: size.allocated })
     }
 
-    /// Returns the file offset just after the object's last byte before `from`. If no data follow, a hole begins there.
+    /// Returns the file offset of the first byte of the object at or after file offset `from`. If the object ends
+    /// before this byte, a hole begins there.
     fn first_after(&self, index: usize, from: u64) -> Option<u64> {
         self.distribution.file_offset(index, self.distribution.object_size(from, index))
     }
@@ -100,7 +101,8 @@ impl Layout for Objects {
     async fn punch(&self, range: ByteRange) -> Attempt<()> {
         let ranges = object_ranges(&self.distribution, range);
         let punches = ranges.into_iter().map(|(index, range)| self.punch_object(index, range));
-        // Wait for all replies, because an iod that punches late destroys bytes that the client writes afterwards.
+        // Wait for the replies of all iods: an iod that punches the hole after this call would destroy bytes that the
+        // client writes after this call.
         let failed = join_all(punches).await.into_iter().filter_map(Attempt::err);
         let rank = |not_done: &NotDone| match not_done {
             NotDone::Unanswered(_) => 0,
@@ -121,7 +123,8 @@ impl Layout for Objects {
             start
         };
         let from = start.max(whole);
-        // SEEK finds no hole beyond the end of an object, so the hole begins at the end of the object.
+        // SEEK finds no hole at or beyond the end of an object. There the hole begins at `from`, or at the next byte
+        // that the object would store.
         let holes = self.indices().map(|index| async move {
             let found = self.seek(index, from, SeekWhat::Hole).await?;
             Ok::<_, NotDone>(found.or_else(|| self.first_after(index, from)))
@@ -137,8 +140,8 @@ impl Layout for Objects {
     }
 }
 
-/// Returns the range of each object that stores a file range. With dense distributions, a contiguous file range is one
-/// contiguous range in each object.
+/// Returns the objects that store bytes of a file range, and the range in each object. A contiguous file range is one
+/// contiguous range in each object, because the distribution leaves no gaps in objects.
 fn object_ranges(distribution: &Distribution, file: ByteRange) -> Vec<(usize, ByteRange)> {
     let range = |index| {
         let start = distribution.object_size(file.offset, index);
@@ -148,9 +151,9 @@ fn object_ranges(distribution: &Distribution, file: ByteRange) -> Vec<(usize, By
     (0..distribution.count()).map(range).filter(|(_, range)| !range.is_empty()).collect()
 }
 
-/// Converts byte ranges of an object, as an iod returned them, to file ranges. `parts` are the requested file ranges in
-/// the order of the object's bytes; `found` covers the same number of bytes. Bytes beyond the end of the object are
-/// lost if they lie within the first `whole` bytes of the file, which are durable.
+/// Converts the byte ranges `found` of an object, as an iod returned them, to file ranges. `parts` are the requested
+/// file ranges, in the order in which the object stores them. The first `whole` bytes of the file are durable: if some
+/// of them are beyond the end of the object, they are lost.
 fn in_file(parts: &[ByteRange], found: Vec<ObjectRun>, whole: u64) -> ReadDone {
     let mut done = ReadDone::default();
     let mut parts = parts.iter().copied();

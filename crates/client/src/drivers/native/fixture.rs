@@ -1,5 +1,5 @@
-//! In-memory iods for tests of the native driver: real object stores and procedures behind a network inside this
-//! thread.
+//! In-memory iods for tests of the native driver: real object stores and procedures, which the client reaches through a
+//! simulated network in its own thread.
 
 use super::encode;
 use crate::counters::Tally;
@@ -283,7 +283,7 @@ struct Line {
 }
 
 struct Ends {
-    /// The client of the connection; `None` after the connection was closed.
+    /// The iod's state of this connection; `None` after the connection was closed.
     peer: Option<Peer>,
     inbox: BytesMut,
     outbox: BytesMut,

@@ -10,7 +10,8 @@ pub(super) struct Lengths(Mutex<Known>);
 
 #[derive(Debug)]
 struct Known {
-    /// A file size up to which all objects were durable when the mgr granted the layout. 0 if unknown.
+    /// The number of bytes, from the start of the file, that were durable when the mgr granted the layout; 0 if
+    /// unknown.
     whole: u64,
     /// The durable length of each object, in bytes.
     objects: Vec<u64>,
@@ -31,8 +32,8 @@ impl Lengths {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the file size up to which every object is durable; an object that is too short for this file size has
-    /// lost bytes. 0 if unknown.
+    /// Returns the number of bytes, from the start of the file, that were durable when the mgr granted the layout; 0 if
+    /// unknown. An object that is too short to store its share of these bytes has lost bytes.
     pub(super) fn whole(&self) -> u64 {
         self.known().whole
     }
@@ -47,7 +48,8 @@ impl Lengths {
         }
     }
 
-    /// Returns whether every object is durable up to file size `size`, see [`crate::drivers::Layout::reaches`].
+    /// Returns whether the objects store the first `size` bytes of the file durably, see
+    /// [`crate::drivers::Layout::reaches`].
     pub(super) fn reach(&self, distribution: &Distribution, size: u64) -> bool {
         let known = self.known();
         (0..distribution.count()).zip(&known.objects).all(|(index, has)| *has >= distribution.object_size(size, index))

@@ -1,4 +1,4 @@
-//! Byte ranges of an object, as an iod or a lent file returns them: data, holes, and bytes beyond its end.
+//! Byte ranges in the result of a read of an object: data, holes, and bytes beyond the end of the object.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ pub(crate) enum ObjectRun {
     Data(Bytes),
     /// A hole of this many bytes.
     Hole(u64),
-    /// A range of this many bytes beyond the end of the object. No client wrote them, unless the object has lost bytes.
+    /// A range of this many bytes beyond the end of the object: never written, or written and lost by the iod.
     Beyond(u64),
 }
 

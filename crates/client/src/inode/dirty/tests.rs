@@ -16,7 +16,7 @@ type Content = [u8; BYTES];
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// The program writes a byte range with this offset and length.
+    /// The program writes the byte range from the first offset up to, and not including, the second offset.
     Write(u64, u64),
     /// The client sends all pending bytes to this server in one request.
     Send(Lane),
@@ -46,7 +46,7 @@ struct Server {
     restarts: u8,
     /// The received bytes that are not durable, in the order of arrival.
     volatile: Vec<(u64, Vec<u8>)>,
-    /// A COMMIT whose reply the client has not received: the value of `covered`, and the verifier.
+    /// A COMMIT whose reply the client has not received: the number of writes that the COMMIT covers, and the verifier.
     commit: Option<(u64, Verifier)>,
 }
 
@@ -185,7 +185,8 @@ impl Model {
         // If the client lost the layout while the request was in flight, it sends the request again under the new
         // layout.
         let grant = if lane == DIRECT { grant.max(self.dirty.grant()) } else { grant };
-        // The client moved older bytes of these ranges to the mgr. They must reach the iods before this request.
+        // If the client has moved older bytes of these ranges to the mgr, the older bytes must reach the iods before
+        // the bytes of this request.
         let waits = lane == DIRECT && self.dirty.are_gathered(&piece.parts);
         if waits || self.dirty.is_given_up(batch) || stable && !self.dirty.may_be_stable(batch, lane) {
             return false;
@@ -256,7 +257,7 @@ impl Model {
         if !self.dirty.is_uncommitted(DIRECT) {
             return false;
         }
-        // The mgr fences the layout, so the iod executes no more requests of it.
+        // The mgr fences the layout, so the iod executes no more requests under this layout.
         let server = self.servers.entry(DIRECT).or_default();
         server.volatile.clear();
         server.commit = None;

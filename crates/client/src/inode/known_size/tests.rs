@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// The client writes bytes that end at this offset.
+    /// The client writes bytes up to this file offset.
     Write(u64),
     /// The mgr executes a size report.
     Report,
@@ -30,7 +30,7 @@ enum Call {
 #[derive(Clone, Copy, Debug)]
 struct Question {
     stamp: u64,
-    /// Number of changes, by any client, before the mgr executed the size request.
+    /// Number of changes of the file, by any client, before this client sent the size request.
     changes: u64,
     answer: Option<u64>,
 }
@@ -46,7 +46,7 @@ struct Model {
     mgr: u64,
     /// The file offset just after the last byte that the mgr does not know of.
     own_end: u64,
-    /// The end of a size report that the mgr has executed and not yet answered.
+    /// The end offset in a size report that the mgr has executed, and whose reply the client has not received.
     report: Option<u64>,
     questions: VecDeque<Question>,
     /// The size that the client must see while no other client changes the file.

@@ -9,17 +9,17 @@ const KIND: KindId = KindId::new(7, "seven");
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Call {
-    /// The client sends a LAYOUTGET.
+    /// The client sends a LAYOUTGET without an OPEN.
     Ask,
     /// The client sends an OPEN and a LAYOUTGET in one COMPOUND.
     Open,
-    /// The mgr executes the separate LAYOUTGET.
+    /// The mgr executes the LAYOUTGET that the client sent without an OPEN.
     Execute,
-    /// The mgr executes the LAYOUTGET that follows the OPEN.
+    /// The mgr executes the LAYOUTGET that the client sent together with an OPEN.
     ExecuteOpen,
-    /// The client receives the reply to the separate LAYOUTGET, or abandons the request.
+    /// The client receives the reply to the LAYOUTGET that it sent without an OPEN.
     Answer,
-    /// The client receives the reply to the OPEN with LAYOUTGET.
+    /// The client receives the reply to the COMPOUND with OPEN and LAYOUTGET.
     AnswerOpen,
     /// The mgr sends a recall of the layout.
     Recall,
@@ -99,7 +99,8 @@ struct Model {
     uses: Vec<stateid4>,
     /// The number of the layout that the client used last.
     last: Option<u64>,
-    /// Layouts that no new request may use: the stateid's `other`, and the greatest sequence number.
+    /// Layouts that no new request may use: the field `other` of the stateid, and the greatest sequence number that is
+    /// no longer valid.
     dead: BTreeSet<(u8, u32)>,
 }
 
@@ -217,7 +218,7 @@ impl Model {
             self.opens += 1;
             return true;
         }
-        // Operations on the layout stateid exclude each other, so send no LAYOUTGET during a LAYOUTRETURN.
+        // The client sends only one operation on the layout stateid at a time, so no LAYOUTGET during a LAYOUTRETURN.
         if self.returning.is_some() {
             return false;
         }
@@ -301,7 +302,7 @@ impl Model {
         let begun = self.state.begin_return();
         assert_eq!(begun, self.owed.is_some());
         let Some(owed) = self.owed.filter(|_| begun) else { return false };
-        // From here on, no request may begin under the recalled layout.
+        // From now on, no request may begin under the recalled layout.
         self.kill(owed);
         let taken = self.state.take_recalled();
         assert_eq!(taken.is_some(), self.uses.is_empty(), "the answer waits for the requests");
@@ -314,7 +315,8 @@ impl Model {
 
     fn execute_return(&mut self) -> bool {
         let Some(stateid) = self.returning.take() else { return false };
-        // The mgr refuses a LAYOUTRETURN whose sequence number is older than its last grant to an OPEN (OLD_STATEID).
+        // If the mgr has granted a layout to an OPEN since the recall, the stateid in the LAYOUTRETURN is too old. The
+        // mgr then refuses the LAYOUTRETURN (NFS4ERR_OLD_STATEID).
         self.record.take_if(|record| record.other == stateid.other[0] && stateid.seqid >= record.granted);
         self.state.returned(self.opens);
         true
@@ -375,7 +377,7 @@ fn a_refused_kind_is_followed_by_the_next() {
     let mut state = LayoutState::<()>::default();
     state.refuse(0, 2);
     assert!(state.kind() == 1 && !state.is_refused());
-    // The mgr refuses the first kind twice, because an OPEN requested this kind at the same time.
+    // The mgr refuses the first kind twice if a LAYOUTGET and an OPEN requested this kind at the same time.
     state.refuse(0, 2);
     assert!(state.kind() == 1 && !state.is_refused());
     state.refuse(1, 2);

@@ -5,7 +5,7 @@ use super::*;
 use crate::explorer::walk;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The owner of all locks; `UNITS` is the number of bytes that the histories lock.
+/// The owner of all locks. `UNITS` is the number of bytes that calls can lock.
 const OWNER: u64 = 7;
 const UNITS: u64 = 3;
 
@@ -19,7 +19,7 @@ enum Call {
     Close(u64),
     /// The client loses written bytes; each open for writing has to report this error.
     Fail,
-    /// The caller takes the error of an open.
+    /// An open reports its error to the caller, and clears the error.
     Take(u64),
     Lock {
         key: u64,
@@ -35,7 +35,7 @@ enum Call {
     Lose(u64),
     /// The mgr restarts, and the client reclaims the locks under an open.
     Reclaim(u64),
-    /// The owner unlocks after it has lost locks.
+    /// The owner unlocks after it has lost locks, and gets the error about the loss.
     Acknowledge,
 }
 
@@ -43,7 +43,7 @@ enum Call {
 struct Model {
     opens: OpenStates,
     issued: u8,
-    /// For each open, whether it is for writing, and the number of the failure that it has to report.
+    /// For each open, whether it is for writing, and the number of the failure that it has yet to report.
     model: BTreeMap<u64, (bool, Option<u8>)>,
     failures: u8,
     /// For each locked byte, the open under which it is locked, and the kind of the lock.
