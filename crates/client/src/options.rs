@@ -9,8 +9,8 @@ use types::limits::{CLIENT_WINDOW_BYTES, IN_FLIGHT_PER_IOD, PAYLOAD_MAX};
 /// The options of a mount; [`Options::default`] suits most uses.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whether payloads to and from iods carry checksums (CRC-32C). Payloads on a Unix socket never leave this machine
-    /// and carry none.
+    /// Whether payloads to and from iods carry checksums (CRC-32C). Payloads on a Unix socket never leave this machine,
+    /// so they carry no checksums.
     pub checksums: bool,
     /// The write window: the maximum number of written bytes that are not durable yet, before writers wait. The minimum
     /// is 2 MiB, which is twice the largest payload of a request; smaller values are raised to the minimum.
@@ -30,7 +30,8 @@ pub struct Options {
     /// How long the client uses a cached size of an open file. After that time, a read up to the end of the file asks
     /// the mgr for the size, and so sees bytes that other clients appended.
     pub size_valid: Duration,
-    /// The default policy, which applies to policy settings that are set nowhere.
+    /// The default policy: the values of all policy settings that no server, directory, file, mount or environment
+    /// sets.
     pub driver: Policy,
     /// The policy settings of this mount, which override those of the server and of directories.
     /// [`crate::Mount::set_policy`] changes them later.
@@ -50,9 +51,9 @@ pub struct Options {
     /// The name of the client that the mgr shows to administrators; by default the host name, a blank, and the process
     /// id.
     pub name: String,
-    /// A fixed client identity, for a program that takes the place of an earlier run that may have been killed. The mgr
-    /// then releases the state of the earlier run at once. Two running clients must never use the same identity,
-    /// because each would revoke the other's state. `None`: a new unique identity.
+    /// A fixed client identity, for a program that is started again after an earlier process of it may have been
+    /// killed. The mgr then releases the state of the earlier process at once. Two running clients must never use the
+    /// same identity, because each would revoke the other's state. `None`: a new unique identity.
     pub identity: Option<[u8; 16]>,
     /// A connection to an mgr in this process; the target must have the mgr's address. `None`: connect through a
     /// socket.
@@ -94,7 +95,8 @@ impl Default for Options {
     }
 }
 
-/// A value of [`Options::retry_timeout`] that never expires: a century, which any clock can add to the current time.
+/// A value of [`Options::retry_timeout`] that never expires: a century. A larger value could overflow when it is added
+/// to the current time.
 pub const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The longest time that the client waits for one reply before it sends the request again over another connection.
 const ATTEMPT_MAX: Duration = Duration::from_secs(20);
@@ -114,7 +116,8 @@ impl Options {
 /// The environment variable with policy settings, for example `write_threshold=32K,access=direct`.
 pub const POLICY_VARIABLE: &str = "WEIR_POLICY";
 
-/// Parses the policy settings in the environment variable `WEIR_POLICY`; empty if it is not set.
+/// Parses the policy settings in the environment variable `WEIR_POLICY`. If the variable is not set, returns no
+/// settings.
 ///
 /// # Errors
 /// The text is not a valid policy.
@@ -128,7 +131,8 @@ pub fn process_name() -> String {
     format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
 }
 
-/// Returns the effective user and groups of this process, with at most 16 supplementary groups, as AUTH_SYS can carry.
+/// Returns the effective user and groups of this process, with at most 16 supplementary groups, the maximum of AUTH_SYS
+/// (RFC 5531).
 pub fn process_cred() -> Cred {
     let groups = rustix::process::getgroups().unwrap_or_default();
     Cred {

@@ -104,13 +104,14 @@ enum Next {
 }
 
 impl Session {
-    /// Returns the random verifier of this session object, which is unique among clients.
+    /// Returns the random verifier (`co_verifier` of EXCHANGE_ID), which distinguishes this client from all other
+    /// clients.
     pub(crate) fn verifier(&self) -> u64 {
         u64::from_be_bytes(self.shared.owner.co_verifier)
     }
 
-    /// Connects to the mgr and creates a session. The session passes recalls and revocations of the state that the mgr
-    /// grants to `held`.
+    /// Connects to the mgr and creates a session. The session calls `held` when the mgr recalls or revokes state that
+    /// the mgr has granted.
     pub(crate) async fn connect(
         target: &Target,
         options: Options,
@@ -411,8 +412,8 @@ impl Shared {
         let body = compound.request.encode(&sequence, MINOR, soon);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
-        // A reply from the reply cache reflects the mgr's state at the time of the first transmission, so keep this
-        // time.
+        // A reply from the reply cache reflects the state of the mgr when the mgr first received the request, so keep
+        // the time of the first transmission.
         let sent = *slot.first.get_or_insert_with(now);
         let timeout = self.attempt_timeout();
         slot.sent = true;

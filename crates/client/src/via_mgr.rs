@@ -62,7 +62,8 @@ impl Opened<'_> {
         Ok((got.data, got.eof))
     }
 
-    /// Writes all of `data`, at most one payload. Sends several requests if the server writes only a part at a time.
+    /// Writes all of `data`, at most one payload. If the server writes only some of the bytes, sends another request
+    /// for the remaining bytes.
     pub(crate) async fn write(&self, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let how = if stable { FILE_SYNC4 } else { UNSTABLE4 };
         let mut done = 0;
@@ -84,8 +85,8 @@ impl Opened<'_> {
             if let Some(before) = written
                 && (before.verifier, before.stable) != (now.verifier, now.stable)
             {
-                // The mgr restarted between two parts of the write, and may have lost the earlier part: write all parts
-                // again.
+                // The mgr restarted between two requests of this write, and may have lost the bytes of the first
+                // request: send all bytes of the write again.
                 (done, written) = (0, None);
                 continue;
             }
@@ -130,8 +131,9 @@ impl Opened<'_> {
         results.done(&[OP_PUTFH, OP_ALLOCATE])
     }
 
-    /// Copies the beginning of a range of another open file to offset `target`. Returns the number of copied bytes, and
-    /// the verifier that a later COMMIT must return.
+    /// Copies bytes from the start of `range` of another open file to offset `target` of this file. The mgr may copy
+    /// fewer bytes than requested. Returns the number of copied bytes, and the verifier that a later COMMIT must
+    /// return.
     pub(crate) async fn copy(&self, target: u64, from: &Opened<'_>, range: ByteRange) -> Result<(u64, Verifier)> {
         let mut compound = Compound::new("copying").cached();
         compound.putfh(from.handle).void(OP_SAVEFH).putfh(self.handle);

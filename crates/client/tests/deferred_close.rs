@@ -82,8 +82,8 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
         assert_eq!(flushes().await, before + n as u64 + 1, "{name}");
     }
     assert_eq!(commits(), asked + 5);
-    // The other client calls create and opens the existing file. The mgr makes the file durable before it answers this
-    // open.
+    // A second client calls create, which opens the existing file. The mgr makes the file durable before it answers
+    // this open.
     let file = make("there", soon).await;
     let found = other.create(&other.root(), b"there", soon).await.unwrap();
     assert!(!found.is_unsynced());

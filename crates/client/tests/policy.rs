@@ -106,7 +106,7 @@ async fn every_policy_setting_of_a_directory_takes_effect() {
         ("", vec![20 * KIB, 40 * KIB], (0, 0), (1, 60 * KIB as u64), 1),
         ("write_threshold=32K", vec![20 * KIB, 40 * KIB], (1, 20 * KIB as u64), (1, 40 * KIB as u64), 1),
         ("write_threshold=max", vec![20 * KIB, 40 * KIB], (2, 60 * KIB as u64), (0, 0), 0),
-        // The write has more bytes than one request can carry.
+        // Together, the two written ranges have more bytes than one request can carry.
         ("write_threshold=max", vec![800 * KIB, 800 * KIB], (2, 1600 * KIB as u64), (0, 0), 0),
         ("write_threshold=32K,layout_when=open", vec![KIB], (1, KIB as u64), (0, 0), 1),
         ("write_threshold=32K,layout_when=first-io", vec![KIB], (1, KIB as u64), (0, 0), 0),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, SetAttrs, Status};
 
-/// The connect and retry timeout for tests in which a daemon stays down. A running daemon on a busy machine must reply
-/// within it.
+/// The connect and retry timeout for tests in which a daemon stays down. A running daemon must reply within this time,
+/// even on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
 
 /// The length of the header of an object file in bytes (`docs/FORMATS.md`).
@@ -34,7 +34,7 @@ async fn read_back(mount: &Mount, name: &str) -> Vec<u8> {
     got.to_vec()
 }
 
-/// Truncates every object, as a crash may remove bytes that were not committed.
+/// Truncates every object file. This simulates a crash of the iod, which may lose bytes that were not committed.
 fn lose_bytes(dir: &Path) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
@@ -46,7 +46,7 @@ fn lose_bytes(dir: &Path) {
     }
 }
 
-/// If the flush timer started a write, no program waits for it. So the client keeps the bytes, even if the mgr is
+/// No program waits for a write that the flush timer started. So the client keeps the written bytes, even if the mgr is
 /// unreachable for longer than `retry_timeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
@@ -95,7 +95,7 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let counters = mount.counters();
     assert!(counters.written_direct >= 20 << 20, "the bytes were not sent again: {counters:?}");
     assert!(counters.reconnects >= 2 && counters.written_via_mgr == 0, "{counters:?}");
-    // Bytes that fsync made durable survive another restart of the iods.
+    // Bytes that fsync made durable survive one more restart of the iods.
     for i in 0..2 {
         cluster.stop_iod(i);
         cluster.start_iod(i);
@@ -306,7 +306,7 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: with one, the truncate waits until this client has flushed its bytes.
+    // Use no delegation: under a delegation, the truncate would wait until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
@@ -330,12 +330,12 @@ async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
 async fn a_truncate_before_a_late_size_report_leaves_a_consistent_file() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: with one, the truncate waits until this client has flushed its bytes.
+    // Use no delegation: under a delegation, the truncate would wait until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     file.write_at(0, fill(5, 100)).await.unwrap();
     file.fsync().await.unwrap();
-    // A hole is durable at once, so the client has only the modification time of the hole to report.
+    // A hole is durable at once, so after the punch the client has only the new modification time to report to the mgr.
     file.punch(ByteRange { offset: 0, len: 10 }).await.unwrap();
     file.write_at(100, fill(6, 100)).await.unwrap();
     assert_eq!(file.read_at(100, 100).await.unwrap().len(), 100);

@@ -22,7 +22,7 @@ const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
 /// once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How often the client sends the COMPOUND before it gives up the closes.
+/// How many times the client tries to send a COMPOUND of CLOSEs before it gives up these CLOSEs.
 const TRIES: u32 = 2;
 
 /// An open that the caller has closed, and whose CLOSE the client has not sent to the mgr.
@@ -111,14 +111,14 @@ impl DeferredCloses {
         is_returned
     }
 
-    /// Records that the client is returning a delegation. An OPEN whose reply grants the same delegation does not get
-    /// it.
+    /// Records that the client is returning a delegation. If the reply to an OPEN grants the same delegation, the
+    /// client does not use the delegation.
     pub(crate) fn begin_return(&self, stateid: stateid4) {
         self.queue().sent.insert(stateid.other);
     }
 
     /// Records that the client has returned or lost a delegation. `asked` is the number of OPENs that the client has
-    /// sent by now, and `answered` the number of the first unanswered one.
+    /// sent by now, and `answered` the sequence number of the oldest unanswered OPEN.
     pub(crate) fn returned(&self, other: [u8; 12], (asked, answered): (u64, u64)) {
         let mut queue = self.queue();
         queue.sent.remove(&other);
@@ -173,7 +173,7 @@ impl Inner {
                 () = tokio::time::sleep(PATIENCE) => {}
                 () = mount.deferred_closes().hurry.notified() => {}
             }
-            // The next task closes the opens that are queued from now on.
+            // An open that is queued from now on starts a new task.
             mount.deferred_closes().queue().expected = false;
             mount.close_deferred().await;
         });

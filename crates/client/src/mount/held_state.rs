@@ -1,4 +1,4 @@
-//! How the mount reacts when the mgr recalls or revokes state that it granted, or restarts.
+//! How the mount reacts when the mgr recalls or revokes delegations, layouts, opens or locks, or restarts.
 
 mod reclaim;
 
@@ -28,9 +28,9 @@ impl HeldState for Inodes {
     }
 
     /// Handles the recall of a delegation. If the client does not know the delegation and an OPEN is unanswered, the
-    /// reply may grant the delegation; the client rejects the recall, and the mgr repeats it. If every OPEN is
-    /// answered, the program that opened the file was gone when the reply arrived; the client returns the delegation
-    /// at once.
+    /// reply to this OPEN may grant the delegation; the client rejects the recall, and the mgr repeats the recall. If
+    /// every OPEN is answered, the program that opened the file was gone when the reply arrived; the client returns the
+    /// delegation at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;
         // Check first whether all OPENs are answered. If so, the client knows every delegation that it may hold, and
@@ -84,7 +84,8 @@ impl HeldState for Inodes {
         if inode.delegation().is_none_or(|held| held.other != stateid.other) {
             return inode.revoked(stateid).await;
         }
-        // The mgr does not know a delegation whose DELEGRETURN has just arrived. Such a delegation is not lost.
+        // If a DELEGRETURN has just reached the mgr, the mgr no longer knows the delegation. The client has not lost
+        // such a delegation.
         if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
             match status {
                 NFS4ERR_DELEG_REVOKED => inode.delegation_revoked(stateid),

@@ -43,7 +43,7 @@ impl Known {
         self.changed = true;
     }
 
-    /// Begins a barrier; returns whether any change needs it.
+    /// Begins a barrier; returns whether any change needs the barrier.
     fn begin(&mut self) -> bool {
         self.settling = std::mem::take(&mut self.changed);
         self.settling

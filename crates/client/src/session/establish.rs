@@ -24,14 +24,14 @@ use xdr::Xdr;
 /// The lease time that the client assumes before the mgr has reported it.
 const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
-/// How often the client tries to end a session. Only a connection failure leads to another attempt.
+/// How many times the client tries to end a session. Only a connection failure leads to another attempt.
 const END_TRIES: usize = 3;
 
 /// The parts of a session that the client has established: the connection, the client id, and the session itself.
 #[derive(Default)]
 pub(super) struct Link {
     connection: Option<Connection>,
-    /// The epoch of the session; `None` if there is none, or if the client has learned that the mgr does not know it.
+    /// The epoch of the session; `None` if the client has no session, or if the mgr no longer knows the session.
     epoch: Option<u64>,
     /// The client id that the mgr issued, and the sequence number of the next CREATE_SESSION.
     identity: Option<Identity>,
@@ -65,8 +65,8 @@ pub(crate) fn auth_of(options: &Options, cred: &Cred) -> Auth {
     Auth::Sys(AuthSys::new(cred, options.name.split(' ').next().unwrap_or_default()))
 }
 
-/// Returns the client owner. By default it is unique for each run of a program. With a fixed identity, each run has the
-/// same owner and another verifier.
+/// Returns the client owner. By default, each process has a unique owner. With a fixed identity, successive processes
+/// have the same owner and different verifiers.
 pub(super) fn owner(options: &Options) -> Result<client_owner4> {
     let mut random = [0u8; 24];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
@@ -179,8 +179,8 @@ impl Shared {
             (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
             _ => {}
         }
-        // If the session is lost during the reclaim, the next session continues the reclaim, although the mgr then
-        // knows this client. So keep `pending_reclaim` in that case.
+        // Begin a full reclaim only if the mgr has lost the state of this client. Otherwise keep `pending_reclaim`, so
+        // that this session continues a reclaim that the loss of the previous session interrupted.
         if continuity == Continuity::Lost {
             link.pending_reclaim = PendingReclaim::Everything;
         }
@@ -205,7 +205,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Destroys a session that another one has replaced. Otherwise the mgr would refuse DESTROY_CLIENTID when this
+    /// Destroys a session that a newer session has replaced. Otherwise the mgr would refuse DESTROY_CLIENTID when this
     /// client unmounts.
     async fn let_go(&self, connection: &Connection, old: sessionid4, new: Option<sessionid4>) -> Result<()> {
         if new == Some(old) {
@@ -396,7 +396,7 @@ impl Shared {
         }
     }
 
-    /// Sends RECLAIM_COMPLETE. Then opens the files again for the opens whose reclaim the mgr refused.
+    /// Sends RECLAIM_COMPLETE. Then sends a new OPEN for each open whose reclaim the mgr refused.
     async fn end_reclaim(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()> {
         let mut compound = Compound::new("ending recovery").cached();
         compound.op(OP_RECLAIM_COMPLETE, &RECLAIM_COMPLETE4args { rca_one_fs: false });
@@ -443,7 +443,7 @@ impl Shared {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // The mgr has restarted, and waits in its grace period for a client with the owner of this client.
+            // The mgr has restarted, and waits in its grace period for a reclaim by this client owner.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;
         }

@@ -73,7 +73,7 @@ struct State {
     /// The state of the random generator while the proxy closes connections at random.
     random: Option<u64>,
     cuts: u64,
-    /// The number of connections that failed because no server listened at the target.
+    /// The number of connections that failed because no server listened at the address that the proxy forwards to.
     refused: u64,
     stopping: bool,
 }
@@ -179,8 +179,8 @@ impl Proxy {
         std::mem::take(&mut state.cuts)
     }
 
-    /// Delays replies after `free` replies have passed. Each chunk of bytes counts as one reply. This is exact if the
-    /// client sends no request before it has received the previous reply.
+    /// Delays replies after `free` replies have passed. Each chunk of bytes counts as one reply. The count is exact if
+    /// the client sends no request before it has received the previous reply.
     pub fn hold_answers_after(&self, free: u64) {
         self.shared.state().free = free;
     }
@@ -234,8 +234,8 @@ impl Proxy {
         self.shared.state().losing = Some(passing);
     }
 
-    /// Waits until `more` further connections have failed because no server listened at the target, or until `over`
-    /// returns true.
+    /// Waits until `more` new connections have failed because no server listened at the address that the proxy forwards
+    /// to, or until `over` returns true.
     pub fn wait_for_refusals(&self, more: u64, mut over: impl FnMut() -> bool) {
         let mut state = self.shared.state();
         let wanted = state.refused + more;
@@ -256,7 +256,7 @@ impl Proxy {
         self.shared.state().altering = None;
     }
 
-    /// Returns how often [`Proxy::alter_answers`] has replaced bytes.
+    /// Returns how many times [`Proxy::alter_answers`] has replaced bytes.
     pub fn altered(&self) -> u64 {
         self.shared.state().altered
     }
@@ -309,7 +309,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-/// Forwards bytes in one direction, until either side or the proxy closes the connection.
+/// Forwards bytes in one direction, until the client, the server or the proxy closes the connection.
 fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answers: bool, budget: &Mutex<u64>) {
     let mut buffer = vec![0; 256 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {
@@ -327,7 +327,8 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
         let allowed = {
             let mut left = budget.lock().unwrap_or_else(PoisonError::into_inner);
             if *left < len as u64 && shared.state().random.is_none() {
-                // The test has stopped random closes, so older connections may also carry any number of bytes.
+                // The test has stopped random closes, so a connection that was opened before may now carry any number
+                // of bytes.
                 *left = u64::MAX;
             }
             let allowed = (*left).min(len as u64);

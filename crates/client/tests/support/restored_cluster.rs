@@ -1,4 +1,5 @@
-//! A cluster whose stores a test repeatedly restores from a copy, damages while it is stopped, and starts.
+//! A cluster for damage tests: a test repeatedly restores the stores from a copy, damages a file, and starts the
+//! cluster.
 
 use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
