@@ -8,8 +8,8 @@ pub const NAME_MAX: usize = 255;
 pub const PATH_MAX: usize = 4095;
 /// Maximum number of hard links to one file.
 pub const LINK_MAX: u32 = 1 << 30;
-/// Largest size of a file in bytes. An iod's file for an object of this size, with the head of the file, stays below
-/// `i64::MAX` bytes.
+/// Largest size of a file in bytes. The length of an iod's file for an object of this size, with the header of the
+/// file, stays below `i64::MAX` bytes.
 pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
 /// Longest xattr name in bytes, without its `user.` prefix.
 pub const XATTR_NAME_MAX: usize = 250;
@@ -150,7 +150,7 @@ pub const OPEN_OBJECTS_MAX: usize = 4096;
 pub const IOD_GONE_MAX: usize = 64 << 10;
 /// Maximum number of payload buffers of an iod in use at a time; further requests wait for a buffer.
 pub const IOD_BUFFERS_MAX: usize = 256;
-/// Payload bytes that a client may have in flight or uncommitted. Above this limit, its writers wait.
+/// Payload bytes that a client may have in flight or uncommitted. Above this limit, the writers on the client wait.
 pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
 /// Bytes of read-ahead data that a client may hold for all its readers together.
 pub const READ_AHEAD_BYTES: usize = 64 << 20;
@@ -275,7 +275,7 @@ const _: () = {
     assert!(2 * META_RESERVE_BYTES <= IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
     // A removal deletes all extended attributes of a file in one batch. A new directory copies the extended attributes
-    // of its parent. So all of them must fit into one batch.
+    // of its parent. So all extended attributes of one file must fit into one batch.
     assert!(XATTRS_MAX + 16 < BATCH_WRITES_MAX && 2 * XATTRS_BYTES_MAX < BATCH_BYTES_MAX);
     assert!(XATTR_VALUE_MAX + XATTR_NAME_MAX <= XATTRS_BYTES_MAX);
 };
