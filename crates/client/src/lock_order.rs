@@ -35,14 +35,15 @@ pub(crate) enum Rank {
     SendOrder,
     /// Held while a task sends bytes under a layout, and while it returns the layout.
     SendUnderLayout,
-    /// Held during COMMIT to an iod, including a move of the iod's bytes to the mgr and their COMMIT there.
+    /// Held during COMMIT to an iod, also if the client instead sends the iod's bytes to the mgr and commits the bytes
+    /// there.
     CommitIod,
     /// Held during COMMIT to the mgr.
     CommitMgr,
-    /// Held for reading during a WRITE to an iod. Held for writing while a task sends the iod's bytes again, or moves
-    /// them to the mgr.
+    /// Held for reading during a WRITE to an iod. Held for writing while a task sends bytes to the iod again, or sends
+    /// bytes for this iod to the mgr instead.
     WriteIod,
-    /// Held for reading during a WRITE to the mgr. Held for writing while a task sends the mgr's bytes again.
+    /// Held for reading during a WRITE to the mgr. Held for writing while a task sends bytes to the mgr again.
     WriteMgr,
     /// Held for reading by a close until the mgr has received the file size from the close, and for writing by SETATTR.
     Report,
@@ -94,7 +95,7 @@ impl<T> OrderedMutex<T> {
         OrderedMutex { rank: LockRank::new(rank), mutex: Mutex::new(value) }
     }
 
-    /// Locks the mutex, even if an earlier holder panicked.
+    /// Locks the mutex, even if a thread panicked while it held the mutex.
     pub(crate) fn lock(&self) -> OrderedGuard<'_, T> {
         let held = self.rank.take();
         OrderedGuard { guard: self.mutex.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
@@ -115,7 +116,7 @@ impl<T> DerefMut for OrderedGuard<'_, T> {
     }
 }
 
-/// An async mutex with a rank in the lock order. A task may hold it while it waits for servers.
+/// An async mutex with a rank in the lock order. A task may hold the mutex while the task waits for servers.
 pub(crate) struct AsyncMutex<T> {
     rank: LockRank,
     mutex: sync::Mutex<T>,
@@ -146,7 +147,7 @@ impl<T> AsyncMutex<T> {
     }
 }
 
-/// An async read-write lock with a rank in the lock order. A task may hold it while it waits for servers.
+/// An async read-write lock with a rank in the lock order. A task may hold the lock while the task waits for servers.
 pub(crate) struct AsyncRwLock {
     rank: LockRank,
     lock: sync::RwLock<()>,
@@ -158,7 +159,7 @@ impl AsyncRwLock {
         AsyncRwLock { rank: LockRank::new(rank), lock: sync::RwLock::default() }
     }
 
-    /// Locks for reading until the guard is dropped.
+    /// Locks the read-write lock for reading, until the guard is dropped.
     pub(crate) async fn read(&self) -> sync::RwLockReadGuard<'_, ()> {
         self.rank.check();
         self.lock.read().await

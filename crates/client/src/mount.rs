@@ -102,7 +102,7 @@ struct OpensInFlight {
     /// Number of OPENs that the client has sent (`asked`), and the sequence numbers of the unanswered OPENs.
     asked: u64,
     unanswered: BTreeSet<u64>,
-    /// For each logical time at which the client sent an unanswered OPEN, the number of these OPENs.
+    /// Number of unanswered OPENs, by the logical time at which the client sent the OPENs.
     sent: BTreeMap<u64, usize>,
     /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of its
     /// last size change. The size in the reply to the oldest OPEN may be older than the close.

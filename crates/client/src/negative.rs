@@ -53,8 +53,8 @@ pub(crate) struct Removal {
 /// What the cache knows of one directory, and whether the client has a delegation of the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// The number of failed lookups in the directory, and the time of the last one. The client holds no delegation of
-    /// the directory.
+    /// The number of failed lookups in the directory, and the time of the last failed lookup. The client holds no
+    /// delegation of the directory.
     Missed(u32, Timestamp),
     /// The client does not request a delegation of the directory before this time.
     Alone(Timestamp),
@@ -198,8 +198,8 @@ impl<C: Clone + PartialEq> Negative<C> {
                 known.handle = Bytes::copy_from_slice(handle);
                 known.epoch = epoch;
                 known.callers = vec![caller.clone()];
-                // The mgr may execute a create request in flight after it has sent the names. So add the names in such
-                // requests to the cache now.
+                // The mgr may execute a create request in flight after it has sent the names of the directory. So add
+                // the names in such create requests to the cache now.
                 let making = self.making.keys().filter(|(of, _)| *of == dir);
                 known.may_be = making.map(|(_, name)| (name.clone(), clock)).collect();
                 self.names += known.may_be.len();
@@ -219,7 +219,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         if self.dirs.len() < DIRS {
             return None;
         }
-        // A task that reads the names of this directory will find that its entry is gone, and stop.
+        // If a task is reading the names of the removed directory, the task will find that the cache no longer contains
+        // the directory, and stop.
         let oldest = self.dirs.iter().min_by_key(|(_, known)| known.used).map(|(dir, _)| *dir)?;
         self.forget(oldest, None)
     }

@@ -63,7 +63,7 @@ struct Shared {
     owner: client_owner4,
     link: AsyncMutex<Link>,
     table: Arc<Mutex<Epoch>>,
-    /// Notified when a slot of the session becomes free, or when another session replaces this one.
+    /// Notified when a slot of the session becomes free, or when a new session replaces the current session.
     freed: Notify,
     callbacks: Arc<Callbacks>,
     held: Arc<dyn HeldState>,
@@ -73,7 +73,7 @@ struct Shared {
     waits: LongWaits,
 }
 
-/// The current session, and its number among all sessions of this client (the epoch).
+/// The current session, and its sequence number among all sessions of this client (the epoch).
 #[derive(Default)]
 struct Epoch {
     number: u64,
@@ -224,7 +224,7 @@ impl Session {
         self.shared.lease()
     }
 
-    /// Returns the epoch: the number of the current session among all sessions of this client.
+    /// Returns the epoch: the sequence number of the current session among all sessions of this client.
     pub(crate) fn epoch(&self) -> u64 {
         lock(&self.shared.table).number
     }
@@ -316,7 +316,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends a request in one slot until the mgr replies or the slot is lost.
+    /// Sends a request in one slot, repeatedly if necessary, until the mgr replies or no longer knows the session of
+    /// the slot.
     async fn on_slot(
         self: &Arc<Self>,
         slot: &mut Slot<'_>,

@@ -232,7 +232,7 @@ async fn copies_survive_restarts_of_iods() {
                 async move { to.copy_range(round * 1000, &from, ByteRange { offset: 0, len: 24 << 20 }).await },
             )
         };
-        // In odd rounds, stop the iod only after iods have copied some bytes; in even rounds, stop it at once.
+        // In odd rounds, stop the iod only after iods have copied some bytes; in even rounds, stop the iod at once.
         while moved(&cluster).1 == begun && !copying.is_finished() && round % 2 == 1 {
             tokio::task::yield_now().await;
         }

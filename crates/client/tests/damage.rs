@@ -106,7 +106,7 @@ async fn case(copies: &StoreCopies, random: &mut SeededRandom) -> &'static str {
         assert!(!wrong || damage.excuses(copies), "{about}: {name} has other bytes after the repair");
     }
     if whole && running.all_up() {
-        // The damage is repaired by this check with repair, or by the background repair of the mgr.
+        // The check with repair above, or the background repair of the mgr, repairs the damage.
         running.until_clean(&about).await;
         assert!(again.values().all(|read| *read == Read::Right || damage.excuses(copies)), "{about}: {again:?}");
         assert!(

@@ -165,7 +165,7 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         assert_eq!(*stuck.given_up.lock().unwrap(), 1, "the bytes of the cache above are lost too");
         assert!(!mine.is_alone());
         assert!(theirs.read_at(0, 2 * len).await.unwrap().to_vec() == newer);
-        // After the error, the client accepts writes again and does not lose them.
+        // fsync has reported the lost bytes, so the client accepts new writes and does not lose them.
         mine.write_at(0, Bytes::from_static(b"new")).await.unwrap();
         mine.close().await.unwrap();
         assert_eq!(theirs.read_at(0, 4).await.unwrap().to_vec(), [b'n', b'e', b'w', 2]);

@@ -348,7 +348,7 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     };
     let (refused, ended) = (count("refused.fenced"), count("connections.open"));
     wired.iods[0].let_requests_go();
-    // Wait for one of two events: the iod refuses the late write, or the HELLO of a newer connection closes the
+    // Wait for one of two events: the iod refuses the delayed write, or the HELLO of a newer connection closes the
     // connection of the write.
     let arrived = async {
         while count("refused.fenced") == refused && count("connections.open") == ended {

@@ -175,8 +175,8 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         assert!(through <= 2000, "{through} bytes through an overloaded mgr");
 
         load_thread.set(LoadState::Idle);
-        // The mgr reports its load as an average of twelve samples. It takes one sample every ten milliseconds, no
-        // matter how many requests it gets.
+        // The mgr reports its load as an average of about twelve samples. It takes one sample every ten milliseconds,
+        // no matter how many requests it gets.
         let begun = Instant::now();
         while mount.write_threshold() <= 1000 {
             assert!(begun.elapsed() < LONG, "small writes do not return to the idle mgr");

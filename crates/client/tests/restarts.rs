@@ -55,8 +55,8 @@ async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
     let mount = cluster.mount(Options { retry_timeout: Duration::from_millis(1500), policy, ..options() }).await;
     let file = create(&mount, "f").await;
     cluster.mgr.take().unwrap().stop().await;
-    // The failed GETATTR shows that the mount considers the mgr unreachable. The flush timer runs during the following
-    // loop, which takes longer than `retry_timeout`.
+    // The failed GETATTR shows that the mount considers the mgr unreachable. The GETATTRs in the loop below take longer
+    // than `retry_timeout`, and the flush timer runs in this time.
     let root = mount.root();
     mount.getattr(&root).await.unwrap_err();
     file.write_at(0, fill(1, 100)).await.unwrap();
@@ -76,7 +76,7 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let file = create(&mount, "f").await;
     let data = fill(1, 9 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // Overwrite some bytes. When the client sends the writes again, later bytes must still replace earlier ones.
+    // Overwrite some bytes. When the client sends the writes again, the newer bytes must still replace the older bytes.
     let top = fill(2, 3 << 20);
     let bottom = file.read_at(0, 9 << 20).await.unwrap().to_vec();
     assert!(bottom == data);
@@ -209,8 +209,8 @@ async fn bytes_not_reported_to_the_mgr_can_be_read_on_the_mgr_path() {
     file.write_at(0, data.clone()).await.unwrap();
     assert!(file.read_at(0, 1 << 20).await.unwrap().to_vec() == data);
     cluster.stop_iod(0);
-    // After an iod was unreachable, the client does not try it again for a while. The mgr reconnects sooner, so the
-    // read takes the mgr path.
+    // After an iod was unreachable, the client does not try it again for a while. The mgr connects to the iod again
+    // sooner than the client does, so the read takes the mgr path.
     let read = file.read_at(0, 1 << 20);
     let back = async {
         while !mount.counters().operations.iter().any(|(name, _)| name == "READ") {
@@ -292,8 +292,8 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
     // The read makes the client send its pending bytes to the iods. The client has not reported these bytes to the mgr.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // With this request the client notices that its session and its layout are lost. It does not report bytes that are
-    // not durable yet.
+    // The reply to `statfs` shows the client that its session and its layout are lost. The client does not report bytes
+    // that are not durable yet.
     mount.statfs().await.unwrap();
     assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 0);
     file.close().await.unwrap();
@@ -314,7 +314,8 @@ async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     // The read makes the client send its pending bytes to the iods, which may lose them.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The restarted mgr knows the open, but not the layout. So it executes the truncate without a recall.
+    // The restarted mgr knows the open, but not the layout. So it executes a truncate by another client without a
+    // layout recall.
     mount.statfs().await.unwrap();
     let other = cluster.mount(options()).await;
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();

@@ -159,8 +159,8 @@ pub const IN_FLIGHT_PER_IOD: usize = 8;
 
 /// Maximum number of writes of keys in one metadata batch.
 pub const BATCH_WRITES_MAX: usize = 1000;
-/// Maximum number of preconditions of one metadata batch. The limit also bounds the depth to which directories may be
-/// moved.
+/// Maximum number of preconditions of one metadata batch. A move of a directory has one precondition for each ancestor
+/// of the new name, so the limit also bounds the depth of moved directories.
 pub const BATCH_EXPECTS_MAX: usize = 4096;
 /// Largest metadata batch in bytes of keys and values.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;

@@ -57,8 +57,8 @@ impl Mount {
 
     async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        // Send dirty bytes and the size report before SETATTR, also those of a close in progress. If they arrived after
-        // SETATTR, they would overwrite the new size or time.
+        // Send dirty bytes and report the file size before SETATTR, also for a close in progress. If a write or report
+        // reached the mgr after SETATTR, it would overwrite the new size or time.
         let settles = |inode: &&Arc<Inode>| {
             let undone = (changes.size.is_some() || changes.mtime.is_some()) && !inode.is_clean();
             undone || (changes.size.is_some() && inode.is_open_for_writing())

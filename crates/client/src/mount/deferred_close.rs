@@ -17,9 +17,8 @@ use wire::nfs4::*;
 /// Maximum number of files that one COMPOUND closes. The COMPOUND has one SEQUENCE, and three operations for each file:
 /// PUTFH, DELEGRETURN and CLOSE.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
-/// How long the client defers a CLOSE. If the file is removed before the CLOSE, it stays an orphan until the CLOSE.
-/// Other clients do not wait this long: a recall of a queued delegation makes the client close all queued files at
-/// once.
+/// How long the client defers a CLOSE. A file that is removed before the CLOSE stays an orphan until the CLOSE. Other
+/// clients do not wait this long: a recall of a queued delegation makes the client close all queued files at once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How many times the client tries to send a COMPOUND of CLOSEs before it gives up these CLOSEs.
@@ -29,7 +28,7 @@ const TRIES: u32 = 2;
 pub(crate) struct DeferredClose {
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
-    /// The delegation to return in the same COMPOUND.
+    /// The delegation of the file, which the client returns in the same COMPOUND as the CLOSE.
     pub(crate) delegation: Option<stateid4>,
     pub(crate) caller: Caller,
 }
@@ -39,7 +38,8 @@ pub(crate) struct DeferredClose {
 pub(crate) enum Queued {
     /// The delegation is not in the queue of deferred closes.
     Nowhere,
-    /// The delegation was in the queue. It has been removed, so the client keeps it.
+    /// The delegation was in the queue of deferred closes. It has been removed from the queue, so the client keeps the
+    /// delegation.
     Kept,
     /// The client is returning the delegation, or must return it, although the file is open again.
     Sent,
@@ -155,7 +155,8 @@ impl Inner {
         {
             let mut queue = self.deferred_closes().queue();
             if let Some(held) = left.delegation {
-                // The delegation is now in the queue. An open of the file may remove it from the queue and keep it.
+                // The delegation is now in the queue. If a program opens the file again, the client may remove the
+                // delegation from the queue and keep the delegation.
                 queue.sent.remove(&held.other);
             }
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));
@@ -244,8 +245,8 @@ impl Inner {
             }
             match found.and_then(|_| results.raw::<stateid4>(OP_CLOSE)) {
                 Ok(_) => continue,
-                // The session retries a delayed request only if its first operation was delayed. So the next COMPOUND
-                // sends this close again.
+                // The session repeats a COMPOUND only if the mgr answered its first operation with NFS4ERR_DELAY. So
+                // the next COMPOUND sends this close again.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
                 // The mgr has revoked the open, and FREE_STATEID acknowledges this. If FREE_STATEID fails, the mgr
                 // reports the revocation again later.

@@ -29,18 +29,19 @@ impl HeldState for Inodes {
 
     /// Handles the recall of a delegation. If the client does not know the delegation and an OPEN is unanswered, the
     /// reply to this OPEN may grant the delegation; the client rejects the recall, and the mgr repeats the recall. If
-    /// every OPEN is answered, the program that opened the file was gone when the reply arrived; the client returns the
-    /// delegation at once.
+    /// every OPEN is answered, the program that opened the file had ended before the reply arrived; the client returns
+    /// the delegation at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;
         // Check first whether all OPENs are answered. If so, the client knows every delegation that it may hold, and
-        // the search that follows finds it.
+        // the search below finds the recalled delegation.
         let all_answered = self.names.are_opens_answered();
         let leaves = || self.deferred_closes.recall(stateid);
         let is_known = self.names.recall(stateid)
             || leaves()
             || self.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))
-            // A close may have moved the delegation to the deferred closes after the first call of `leaves`.
+            // Search the deferred closes a second time, because a close may have moved the delegation there after the
+            // first search.
             || leaves();
         match is_known {
             false if !all_answered => return NFS4ERR_BAD_STATEID,

@@ -163,7 +163,8 @@ impl Mount {
         results.done(&[OP_PUTFH])?;
         let given = match results.raw::<GET_DIR_DELEGATION4res_non_fatal>(OP_GET_DIR_DELEGATION) {
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_OK(given)) => given.gddr_stateid,
-            // Other clients change the directory, or the mgr does not support directory delegations: cache nothing.
+            // The mgr granted no delegation, because other clients change the directory or because the mgr does not
+            // support directory delegations. Cache nothing.
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(_)) | Err(Failed::Nfs(_)) => return Ok(false),
             Err(failed) => return Err(results.error(&failed)),
         };

@@ -305,8 +305,8 @@ impl Mount {
         OPEN4args { seqid: 0, share_access, share_deny: OPEN4_SHARE_DENY_NONE, owner, openhow, claim }
     }
 
-    /// Creates the open file from the remaining results of a COMPOUND with OPEN. They begin with PUTFH for an open by
-    /// filehandle, and with OPEN for an open by name.
+    /// Creates the open file from the remaining results of a COMPOUND with OPEN. These results begin with the result of
+    /// PUTFH for an open by filehandle, and with the result of OPEN for an open by name.
     async fn finish_open(
         &self,
         mut results: Results,

@@ -32,7 +32,8 @@ pub(crate) struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// Records the service time of a write of `len` bytes. The client sent `together` requests at the same time.
+    /// Records the service time of a write of `len` bytes. `together` is the number of requests that the client sent at
+    /// the same time.
     pub(crate) fn done(self, len: u64, together: usize) {
         self.mount.learn_service((Path::Mgr, len, together), self.begun, false);
     }

@@ -87,8 +87,8 @@ impl Callbacks {
                 }
                 NFS4_OK
             }
-            // Ignore CB_RECALL_ANY and CB_NOTIFY_DEVICEID: the client has no state to spare, and requests device
-            // addresses again whenever a connection fails.
+            // Ignore CB_RECALL_ANY and CB_NOTIFY_DEVICEID: the client holds no state that it can give up, and requests
+            // device addresses again whenever a connection fails.
             Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
             Event::Resized(_) => NFS4_OK,
         }

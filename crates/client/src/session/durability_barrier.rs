@@ -20,7 +20,7 @@ use wire::nfs4::*;
 #[derive(Default)]
 pub(super) struct DurabilityBarrier {
     known: Mutex<Known>,
-    /// Locked during a barrier. Later callers wait for the lock, and then check whether any change still needs a
+    /// Locked during a barrier. Other callers wait for the lock, and then check whether any change still needs a
     /// barrier.
     turn: AsyncMutex<()>,
 }

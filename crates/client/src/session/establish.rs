@@ -125,7 +125,7 @@ impl Shared {
         }
     }
 
-    /// Closes the connection. The next call connects again, and binds the new connection for callbacks.
+    /// Closes the connection. The next request connects again, and binds the new connection for callbacks.
     pub(super) async fn hang_up(&self) {
         if let Some(connection) = self.link.lock().await.connection.take() {
             connection.close();
@@ -262,8 +262,8 @@ impl Shared {
         let (net, limits) = (self.net.clone(), Limits::default());
         let connected =
             Connection::connect_sent(&address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
-        // Another process could own the path of the Unix socket. So check that the peer reports the same random run id
-        // as the mgr.
+        // Another process could own the path of the Unix socket. So check that the peer reports the random run id that
+        // the mgr reported over TCP.
         let near = connected
             .inspect_err(|e| tracing::debug!("the Unix socket of the mgr is unusable, so the client keeps TCP: {e}"))
             .ok()?;
@@ -438,7 +438,8 @@ impl Shared {
         let connection = self.connected(link).await?;
         let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
         let gone = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        // The mgr may not have noticed yet that an earlier connection of this client is closed.
+        // The mgr has not noticed yet that an earlier connection of the session is closed, so it refuses
+        // DESTROY_SESSION over an unbound connection. Bind this connection, and send DESTROY_SESSION again.
         if gone == Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION) && self.bind(&connection, session.id()).await? {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }

@@ -9,8 +9,8 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use types::ByteRange;
 
-/// `f_type` of tmpfs (Linux `include/uapi/linux/magic.h`). Its files do not support non-blocking reads, and reads never
-/// block.
+/// `f_type` of tmpfs (Linux `include/uapi/linux/magic.h`). Files on tmpfs do not support non-blocking reads
+/// (`RWF_NOWAIT`), but a read of such a file never waits for a disk.
 const TMPFS: i64 = 0x0102_1994;
 
 /// The unit of `st_blocks` in bytes.
@@ -67,9 +67,9 @@ impl Loan {
         Ok(Loan { file, begin, mark, expires, is_there, flags })
     }
 
-    /// Reads extents of the object at time `now` (Unix seconds); the returned runs cover the extents in order. Returns
-    /// `None` if the client must send the read to the iod instead: some bytes are not in the page cache, or bytes are
-    /// zero and only the iod knows whether they are a hole.
+    /// Reads extents of the object at time `now` (Unix seconds); the result describes the extents in order, as ranges
+    /// of data and holes. Returns `None` if the client must send the read to the iod instead: some bytes are not in the
+    /// page cache, or bytes are zero and only the iod knows whether they are a hole.
     ///
     /// # Errors
     /// The loan is invalid, and so are all bytes that were read.

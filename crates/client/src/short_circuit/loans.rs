@@ -111,7 +111,7 @@ impl Loans {
     fn put(&self, new: QueuedLoan) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         if loans.len() >= self.most {
-            // Remove the loans from the queue that the client gave up or dropped with their layouts.
+            // Remove from the queue the loans that the client gave up, or dropped with their layouts.
             loans.retain(|queued| queued.loan.strong_count() > 0);
         }
         let mut looks = loans.len();

@@ -41,7 +41,7 @@ impl Meter {
     }
 }
 
-/// A proxy in front of one address; dropping the proxy stops it.
+/// A proxy that forwards connections to one address; dropping the proxy stops the forwarding.
 pub struct Proxy {
     shared: Arc<Shared>,
 }
@@ -62,7 +62,8 @@ struct State {
     answers: u64,
     /// The number of chunks of bytes that the proxy delays or has delayed.
     held: u64,
-    /// The proxy delays requests on the connection with this number and on later connections.
+    /// The sequence number of the first connection on which the proxy delays requests. It delays requests on all later
+    /// connections too.
     keeping: u64,
     /// The number of replies that may still pass before the proxy drops one reply and closes its connection.
     losing: Option<u64>,
@@ -190,8 +191,8 @@ impl Proxy {
         self.shared.state().next
     }
 
-    /// Delays requests on the connection with this number, counted from 1, and on later connections. The server
-    /// receives them after [`Proxy::let_requests_go`], even if the client has closed the connection.
+    /// Delays requests on the connection with this sequence number, counted from 1, and on later connections. The
+    /// server receives them after [`Proxy::let_requests_go`], even if the client has closed the connection.
     pub fn hold_requests_from(&self, connection: u64) {
         self.shared.state().keeping = connection;
     }
@@ -229,7 +230,7 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Drops one reply and closes its connection, after `passing` replies have passed.
+    /// Forwards `passing` replies, then drops one reply and closes the connection of this reply.
     pub fn lose_answer_after(&self, passing: u64) {
         self.shared.state().losing = Some(passing);
     }

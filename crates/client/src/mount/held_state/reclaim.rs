@@ -62,8 +62,8 @@ impl Inode {
     pub(super) async fn open_refused(self: &Arc<Self>, session: &NewSession<'_>, owner: u64) -> Result<()> {
         let Some(open) = self.opens().into_iter().find(|open| open.key == owner) else { return Ok(()) };
         match self.reopen(session, &open, open_claim4::CLAIM_FH).await {
-            // The mgr answers with NFS4ERR_DELAY. It has no state of this open that could be lost, so the client opens
-            // the file again at the next use.
+            // The mgr answers with NFS4ERR_DELAY. The mgr has no state of this open that could be lost, so the client
+            // opens the file again at the next use.
             Err(error) if error.is(Status::Delay) => Ok(()),
             other => other.map(drop),
         }
