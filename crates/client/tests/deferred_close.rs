@@ -65,7 +65,8 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
     assert!(!file.is_unsynced());
     assert_eq!((flushes().await, commits()), (before + 1, asked));
     file.close().await.unwrap();
-    // Without a write, each way to sync or close the file costs one COMMIT and one flush. The last way is `sync_names`.
+    // Without a write, each way to sync or close the new file (flush, fsync, close, `leave`, `sync_names`) costs one
+    // COMMIT and one flush.
     let before = flushes().await;
     for (n, name) in ["flushed", "synced", "closed", "left", "with its directory"].iter().enumerate() {
         let file = make(name, soon).await;

@@ -175,12 +175,12 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         assert!(through <= 2000, "{through} bytes through an overloaded mgr");
 
         load_thread.set(LoadState::Idle);
-        // The mgr reports its load as an average of about twelve samples. It takes one sample every ten milliseconds,
-        // no matter how many requests it gets.
+        // The mgr reports a moving average of its queue delay. So the client sends small writes to the idle mgr again
+        // only after several new samples.
         let begun = Instant::now();
         while mount.write_threshold() <= 1000 {
             assert!(begun.elapsed() < LONG, "small writes do not return to the idle mgr");
-            // Every reply of the mgr contains the load, so any request updates the threshold.
+            // GETATTR also returns the queue delay of the mgr, so its reply updates the write threshold.
             mount.getattr(&mount.root()).await.unwrap();
         }
         let before = mount.counters().written_via_mgr;

@@ -78,10 +78,9 @@ pub const UNCONFIRMED_MAX: usize = 4 << 10;
 pub const OPENS_PER_CLIENT_MAX: usize = 64 << 10;
 /// Maximum number of open states of all clients.
 pub const OPENS_MAX: usize = 512 << 10;
-/// Maximum number of byte-range locks of one client: locked ranges, lock owners of opens, and waiting lock requests
-/// together.
+/// Maximum number of byte-range locks of one client: locked ranges, lock stateids, and waiting lock requests together.
 pub const LOCKS_PER_CLIENT_MAX: usize = 16 << 10;
-/// Maximum number of locked ranges, lock owners of opens, and waiting lock requests of all clients together.
+/// Maximum number of locked ranges, lock stateids, and waiting lock requests of all clients together.
 pub const LOCKS_MAX: usize = 256 << 10;
 /// Maximum number of waiting lock requests of one file that the mgr queues in the order of their arrival.
 pub const LOCK_WAITERS_PER_FILE_MAX: usize = 64;

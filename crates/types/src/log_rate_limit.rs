@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 /// Seconds after which a message with the same reason about the same machine may be logged again.
 const INTERVAL: u64 = 10;
-/// Maximum number of pairs of reason and machine that the limiter tracks. Further machines share one entry per
-/// reason.
+/// Maximum number of pairs of reason and machine that the limiter tracks. For each reason, all machines beyond this
+/// number share one entry.
 const ENTRIES_MAX: usize = 1024;
 
 /// A rate limiter: the times of recent log messages, by reason and machine.
