@@ -207,7 +207,7 @@ mod checked {
             LockRank(rank)
         }
 
-        /// Panics if this thread holds a lock of this rank or a later one.
+        /// Panics if this thread holds a lock of this rank, or of a rank that comes after this rank in the lock order.
         pub(super) fn check(&self) {
             let LockRank(rank) = self;
             let later = HELD.with_borrow(|held| held.iter().find(|held| *held >= rank).copied());

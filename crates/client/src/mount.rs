@@ -84,9 +84,9 @@ pub(crate) struct Inner {
     pub(crate) inodes: Arc<Inodes>,
     /// The cache above this mount, such as the kernel's page cache, if any.
     pub(crate) upper_cache: OnceLock<Arc<dyn UpperCache>>,
-    /// The number of the next open owner of this mount.
+    /// The number that will identify the next open owner of this mount.
     owners: AtomicU64,
-    /// A counter that increases with every change of a file size on this mount.
+    /// The logical time: a counter that increases with every change of a file size on this mount.
     stamps: AtomicU64,
     opening: OrderedMutex<OpensInFlight>,
     behind: FlushTimer,
@@ -112,7 +112,7 @@ struct OpensInFlight {
 /// An OPEN that waits for the reply of the mgr. Dropping this value marks the OPEN as answered.
 pub(crate) struct OpenInFlight<'a> {
     mount: &'a Inner,
-    /// The mount's logical time when the client sent the OPEN.
+    /// The logical time of the mount (its count of file size changes) when the client sent the OPEN.
     pub(crate) stamp: u64,
     /// The epoch of the session when the client sent the OPEN.
     pub(crate) epoch: u64,
@@ -324,17 +324,17 @@ impl Inner {
         }
     }
 
-    /// Returns the number of a new open owner.
+    /// Returns the number that identifies a new open owner of this mount.
     pub(crate) fn next_owner(&self) -> u64 {
         self.owners.fetch_add(1, Relaxed)
     }
 
-    /// Returns the current logical time, see [`Inode::stamp`].
+    /// Returns the current logical time of the mount, which counts the changes of file sizes; see [`Inode::stamp`].
     pub(crate) fn stamp(&self) -> u64 {
         self.stamps.load(SeqCst)
     }
 
-    /// Increases the logical time and returns it.
+    /// Increases the logical time of the mount because a file size changes, and returns the new logical time.
     pub(crate) fn next_stamp(&self) -> u64 {
         self.stamps.fetch_add(1, SeqCst) + 1
     }

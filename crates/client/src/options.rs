@@ -98,11 +98,11 @@ impl Default for Options {
 /// A value of [`Options::retry_timeout`] that never expires: a century. A larger value could overflow when it is added
 /// to the current time.
 pub const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// The longest time that the client waits for one reply before it sends the request again over another connection.
+/// The longest time that the client waits for one reply before it sends the request again over a new connection.
 const ATTEMPT_MAX: Duration = Duration::from_secs(20);
 
 impl Options {
-    /// Returns how long the client waits for one reply before it sends the request again over another connection.
+    /// Returns how long the client waits for one reply before it sends the request again over a new connection.
     pub(crate) fn attempt_timeout(&self) -> Duration {
         (self.retry_timeout / 3).min(ATTEMPT_MAX)
     }

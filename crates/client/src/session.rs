@@ -40,7 +40,7 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Segments, Xdr};
 
-/// The minor version of NFSv4: the first one with extended attributes, SEEK and DEALLOCATE.
+/// The minor version of NFSv4: the first minor version with extended attributes, SEEK and DEALLOCATE.
 const MINOR: u32 = 2;
 /// The RPC procedure for COMPOUNDs (RFC 8881 §16.2).
 const COMPOUND: u32 = 1;

@@ -1,5 +1,5 @@
-//! Deferred closes: the client sends many CLOSEs in one COMPOUND, also around removals, disconnects and restarts of the
-//! mgr.
+//! Deferred closes: the client sends many CLOSEs in one COMPOUND, also when files are removed, a mount disconnects, or
+//! the mgr restarts.
 
 #[path = "support/cluster.rs"]
 mod cluster;

@@ -97,7 +97,7 @@ pub const LAYOUTS_MAX: usize = 512 << 10;
 /// Maximum number of bytes in the reply caches of all sessions together.
 pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
 /// A new session gets at most the free part of the reply cache divided by this number, so that space remains for
-/// further sessions.
+/// sessions that clients create later.
 pub const REPLY_CACHE_SHARE: u64 = 1024;
 
 /// Maximum number of connections that one daemon accepts.

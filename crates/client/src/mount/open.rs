@@ -91,7 +91,7 @@ pub struct CreateOptions {
     pub exclusive: bool,
     /// The access mode, and whether to truncate an existing file to length 0.
     pub open: OpenFlags,
-    /// User and group of a new file; `None` means those of the caller.
+    /// User and group of a new file; `None` means the user and group of the caller.
     pub owner: Option<(u32, u32)>,
     /// The policy settings of this open, which override all other settings.
     pub policy: Settings,

@@ -53,7 +53,8 @@ impl Known {
     fn told(&mut self, boot: u64) {
         let other = self.boot.replace(boot).is_some_and(|before| before != boot);
         if other && (self.changed || self.settling) {
-            // The boot number changed, so the earlier changes count as lost. Only later changes need a barrier.
+            // The boot number changed, so all changes without a completed barrier count as lost. Only changes from now
+            // on need a barrier.
             (self.changed, self.settling) = (false, false);
             self.losses += 1;
         }

@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Returns how long the client waits for a reply before it sends the request again over another connection. An mgr
+    /// Returns how long the client waits for a reply before it sends the request again over a new connection. An mgr
     /// whose host lost power does not reply. After its restart it accepts reclaims for one lease time. So the client
     /// waits at most a third of the lease time, in order not to lose its locks.
     pub(super) fn attempt_timeout(&self) -> Duration {
@@ -303,8 +303,8 @@ impl Shared {
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
             }
             Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
-                // The mgr accepts only source ports below 1024. Close the connection, because the next one may have
-                // such a port.
+                // The mgr accepts only source ports below 1024. Close the connection, because the next connection may
+                // have such a port.
                 connection.close();
                 if rustix::process::geteuid().is_root() {
                     let why = "it accepts requests from this machine only from ports below 1024, and all of them are in use here; end a program that uses one";
