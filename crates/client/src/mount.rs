@@ -104,15 +104,15 @@ struct OpensInFlight {
     unanswered: BTreeSet<u64>,
     /// Number of unanswered OPENs, by the logical time at which the client sent the OPENs.
     sent: BTreeMap<u64, usize>,
-    /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of its
-    /// last size change. The size in the reply to the oldest OPEN may be older than the close.
+    /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of the
+    /// last change of the file size. The file size in the reply to the oldest OPEN may be from before the close.
     closed: HashMap<FileId, u64>,
 }
 
 /// An OPEN that waits for the reply of the mgr. Dropping this value marks the OPEN as answered.
 pub(crate) struct OpenInFlight<'a> {
     mount: &'a Inner,
-    /// The logical time of the mount (its count of file size changes) when the client sent the OPEN.
+    /// The logical time of the mount ([`Inode::stamp`]) when the client sent the OPEN.
     pub(crate) stamp: u64,
     /// The epoch of the session when the client sent the OPEN.
     pub(crate) epoch: u64,
@@ -329,12 +329,12 @@ impl Inner {
         self.owners.fetch_add(1, Relaxed)
     }
 
-    /// Returns the current logical time of the mount, which counts the changes of file sizes; see [`Inode::stamp`].
+    /// Returns the current logical time of the mount, see [`Inode::stamp`].
     pub(crate) fn stamp(&self) -> u64 {
         self.stamps.load(SeqCst)
     }
 
-    /// Increases the logical time of the mount because a file size changes, and returns the new logical time.
+    /// Increases the logical time of the mount, and returns the new logical time.
     pub(crate) fn next_stamp(&self) -> u64 {
         self.stamps.fetch_add(1, SeqCst) + 1
     }

@@ -39,12 +39,14 @@ pub struct Options {
     /// The policy settings from the environment, which override those of the mount; see [`environment`].
     pub environment: Settings,
     /// How long to try to connect to a server: to the mgr when mounting, and to an iod. 10 s by default. After an iod
-    /// was unreachable, the client does not try it again for 5 s, and its bytes take the mgr path.
+    /// was unreachable, the client does not connect to this iod for 5 s, and reads and writes on this iod take the mgr
+    /// path.
     pub connect_timeout: Duration,
     /// How long a request waits for an unreachable server before it fails; 60 s by default, [`FOR_EVER`] if it must
     /// never fail. If the server does not reply within a third of this time, or within 20 s, the client sends the
-    /// request over a new connection. After a request has failed on an iod, it may wait as long again on the mgr path.
-    /// During the grace period of a restarted mgr, the wait is longer by the lease time.
+    /// request over a new connection. After a request to an iod has failed, the client sends the request on the mgr
+    /// path, where it may wait for the same time again. During the grace period of a restarted mgr, the wait is longer
+    /// by the lease time.
     pub retry_timeout: Duration,
     /// The user and groups of the requests that the mount itself sends.
     pub cred: Cred,

@@ -184,8 +184,8 @@ impl Session {
         wire::admin::Status::decode(&mut reply.body).map_err(malformed)
     }
 
-    /// Sends a COMPOUND and returns its results, whatever their status. Sends it again if the request or reply is lost;
-    /// the mgr's reply cache ensures that the mgr executes it only once.
+    /// Sends a COMPOUND and returns its results, whatever their status. If the request or reply is lost, sends the
+    /// COMPOUND again; the reply cache of the mgr ensures that the mgr executes the COMPOUND only once.
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
         // Box the future, so that operations without a request to the mgr, such as most reads and writes, need no
         // memory for it.

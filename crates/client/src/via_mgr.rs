@@ -77,8 +77,8 @@ impl Opened<'_> {
             let mut results = self.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: WRITE4resok = results.take(OP_WRITE)?;
-            // Count the bytes only after a success: the client sends a write again if the mgr refused its stateid, and
-            // must not count it twice.
+            // Count the bytes only after a success. If the mgr refuses the stateid of a write, the client sends the
+            // write again, and must not count the write twice.
             add(&self.tally.written_via_mgr, got.count.into());
             self.hear_load(&mut results);
             let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };

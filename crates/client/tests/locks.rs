@@ -193,8 +193,8 @@ async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     assert_eq!(mgr.counts().opens, 0);
 }
 
-/// After a client's lease has expired, its buffered bytes do not overwrite bytes that another client wrote after the
-/// expiry. The client writes its buffered bytes of other files.
+/// After the lease of a client has expired, the bytes that this client buffered do not overwrite bytes that another
+/// client wrote after the expiry. Buffered bytes of files that no other client wrote are not lost.
 #[tokio::test]
 async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     let mgr = MemoryMgr::start().await;

@@ -231,7 +231,7 @@ impl Inner {
                     self.deferred_closes().returned(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
                         // The mgr does not know the delegation or has revoked it, and did not execute the remaining
-                        // operations. The next COMPOUND contains them.
+                        // operations. The next COMPOUND contains these operations.
                         some.push_front(left);
                         if status == NFS4ERR_DELEG_REVOKED {
                             // The mgr reports a revoked delegation in every reply until FREE_STATEID acknowledges the
@@ -253,7 +253,8 @@ impl Inner {
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
                 Err(failed) => tracing::debug!(?failed, "the mgr had forgotten an open before CLOSE"),
             }
-            // After a failed operation, the mgr did not execute the remaining ones. The next COMPOUND contains them.
+            // After a failed operation, the mgr did not execute the remaining operations. The next COMPOUND contains
+            // the remaining operations.
             break;
         }
         Ok(())

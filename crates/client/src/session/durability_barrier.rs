@@ -60,8 +60,8 @@ impl Known {
         }
     }
 
-    /// Ends a barrier. If it failed (`done` is false), the changes that it covers may not be durable, and need another
-    /// barrier.
+    /// Ends a barrier. If the barrier failed (`done` is false), the changes that the barrier covers may not be durable,
+    /// and need a new barrier.
     fn end(&mut self, done: bool) {
         self.changed |= !done && self.settling;
         self.settling = false;
@@ -99,7 +99,7 @@ impl Shared {
     }
 
     /// Records the end of a request that `sends_soon` registered: the mgr answered the request, or the client abandoned
-    /// it. A barrier that began after the client sent the request may not cover its changes.
+    /// it. A barrier that began after the client sent the request may not cover the changes of this request.
     pub(super) fn answered_soon(&self) {
         lock(&self.settling.known).change();
     }

@@ -147,8 +147,8 @@ impl Shared {
     }
 
     /// Returns how long the client waits for a reply before it sends the request again over a new connection. An mgr
-    /// whose host lost power does not reply. After its restart it accepts reclaims for one lease time. So the client
-    /// waits at most a third of the lease time, in order not to lose its locks.
+    /// whose host lost power does not reply. After a restart, the mgr accepts reclaims for one lease time. So the
+    /// client waits at most a third of the lease time, in order not to lose its locks.
     pub(super) fn attempt_timeout(&self) -> Duration {
         let usual = self.options.attempt_timeout();
         lock(&self.table).lease.map_or(usual, |lease| usual.min(lease / 3))
