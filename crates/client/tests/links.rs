@@ -309,7 +309,7 @@ async fn requests_to_an_iod_that_never_answers_time_out() {
         }
         file.write_at(0, fill(2, 1000)).await.unwrap();
         assert_eq!(file.fsync().await.unwrap_err().errno(), 5);
-        // Operations on names need no iod, so they succeed although the iod is down.
+        // Operations on names need no iod, so they succeed although the iod does not reply.
         other.mkdir(&other.root(), b"dir", 0o755).await.unwrap();
     };
     tokio::time::timeout(EVER, work).await.expect("a request waits for ever");
