@@ -14,8 +14,8 @@
 //!   know which locks the task acquires while the guard exists; use `hold` for a guard that would live to the end of a
 //!   function.
 //!
-//! The check does not know locks without a rank, such as the one of the session's slot table. No task acquires a lock
-//! with a rank while it holds one of them.
+//! The check does not know locks without a rank, such as the lock of the session's slot table. A task that holds a lock
+//! without a rank never acquires a lock with a rank.
 
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
@@ -27,7 +27,7 @@ use tokio::sync;
 /// locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rank {
-    /// Held during an append, which locks the append lock at the mgr and writes.
+    /// Held during a write with `O_APPEND`: while the client gets the append lock from the mgr, and writes.
     Append,
     /// Held during LOCK and LOCKU.
     ByteRangeLocks,
@@ -35,16 +35,17 @@ pub(crate) enum Rank {
     SendOrder,
     /// Held while a task sends bytes under a layout, and while it returns the layout.
     SendUnderLayout,
-    /// Held during COMMIT to an iod, including a move of the iod's bytes to the mgr and their COMMIT there.
+    /// Held during COMMIT to an iod, also if the client instead sends the iod's bytes to the mgr and commits the bytes
+    /// there.
     CommitIod,
     /// Held during COMMIT to the mgr.
     CommitMgr,
-    /// Held for reading during a WRITE to an iod. Held for writing while a task sends the iod's bytes again, or moves
-    /// them to the mgr.
+    /// Held for reading during a WRITE to an iod. Held for writing while a task sends bytes to the iod again, or sends
+    /// bytes for this iod to the mgr instead.
     WriteIod,
-    /// Held for reading during a WRITE to the mgr. Held for writing while a task sends the mgr's bytes again.
+    /// Held for reading during a WRITE to the mgr. Held for writing while a task sends bytes to the mgr again.
     WriteMgr,
-    /// Held for reading by a close until the mgr has its size report, and for writing by SETATTR.
+    /// Held for reading by a close until the mgr has received the file size from the close, and for writing by SETATTR.
     Report,
     /// Held during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN.
     LayoutStateid,
@@ -66,13 +67,13 @@ pub(crate) enum Rank {
     Delegation,
     /// Protects the queue of opens whose CLOSE is deferred.
     DeferredCloses,
-    /// Protects the time at which the flush timer next looks for files with due steps.
+    /// Protects the time at which the flush timer next searches the open files for bytes to send or commit.
     FlushTimer,
     /// Protects the list of the OPENs that the mgr has not answered yet.
     Opening,
     /// Protects the policy settings of one open file.
     FileSettings,
-    /// Protects the table of the locks for the requests to each server of one open file.
+    /// Protects the table of lanes of one open file: for each server, the locks around the requests to this server.
     Lanes,
 }
 
@@ -94,7 +95,7 @@ impl<T> OrderedMutex<T> {
         OrderedMutex { rank: LockRank::new(rank), mutex: Mutex::new(value) }
     }
 
-    /// Locks the mutex, even if an earlier holder panicked.
+    /// Locks the mutex, even if a thread panicked while it held the mutex.
     pub(crate) fn lock(&self) -> OrderedGuard<'_, T> {
         let held = self.rank.take();
         OrderedGuard { guard: self.mutex.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
@@ -115,7 +116,7 @@ impl<T> DerefMut for OrderedGuard<'_, T> {
     }
 }
 
-/// An async mutex with a rank in the lock order. A task may hold it while it waits for servers.
+/// An async mutex with a rank in the lock order. A task may hold the mutex while the task waits for servers.
 pub(crate) struct AsyncMutex<T> {
     rank: LockRank,
     mutex: sync::Mutex<T>,
@@ -133,7 +134,7 @@ impl<T> AsyncMutex<T> {
         self.mutex.lock().await
     }
 
-    /// Locks the mutex if it is free. This never waits, so it is allowed in any order.
+    /// Locks the mutex if no task holds the mutex. The call never waits, so the lock order does not apply to it.
     pub(crate) fn try_lock(&self) -> Option<sync::MutexGuard<'_, T>> {
         self.mutex.try_lock().ok()
     }
@@ -146,7 +147,7 @@ impl<T> AsyncMutex<T> {
     }
 }
 
-/// An async read-write lock with a rank in the lock order. A task may hold it while it waits for servers.
+/// An async read-write lock with a rank in the lock order. A task may hold the lock while the task waits for servers.
 pub(crate) struct AsyncRwLock {
     rank: LockRank,
     lock: sync::RwLock<()>,
@@ -158,7 +159,7 @@ impl AsyncRwLock {
         AsyncRwLock { rank: LockRank::new(rank), lock: sync::RwLock::default() }
     }
 
-    /// Locks for reading until the guard is dropped.
+    /// Locks the read-write lock for reading, until the guard is dropped.
     pub(crate) async fn read(&self) -> sync::RwLockReadGuard<'_, ()> {
         self.rank.check();
         self.lock.read().await
@@ -191,14 +192,14 @@ mod checked {
     use std::pin::Pin;
 
     thread_local! {
-        /// The ranks that this thread holds.
+        /// The ranks of the locks that this thread holds.
         static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
     }
 
     /// The rank of a lock, which debug builds store with the lock.
     pub(super) struct LockRank(Rank);
 
-    /// A rank that this thread holds, until this value is dropped.
+    /// Records that this thread holds a lock of this rank, until this value is dropped.
     pub(super) struct Held(Rank);
 
     impl LockRank {
@@ -206,7 +207,7 @@ mod checked {
             LockRank(rank)
         }
 
-        /// Panics if this thread holds a lock of this rank or a later one.
+        /// Panics if this thread holds a lock of this rank, or of a rank that comes after this rank in the lock order.
         pub(super) fn check(&self) {
             let LockRank(rank) = self;
             let later = HELD.with_borrow(|held| held.iter().find(|held| *held >= rank).copied());
@@ -220,7 +221,7 @@ mod checked {
             Held::new(self.0)
         }
 
-        /// Runs a future; the rank counts as held by the thread during each poll.
+        /// Runs a future. During each poll of the future, the polling thread counts as holding a lock of this rank.
         pub(super) async fn during<R>(&self, mut work: Pin<&mut impl Future<Output = R>>) -> R {
             poll_fn(|task| {
                 let _held = Held::new(self.0);
@@ -275,7 +276,7 @@ mod unchecked {
         }
     }
 
-    // In a release build, the lock order costs no memory.
+    // In a release build, a lock with a rank is as large as the lock that it wraps.
     const _: () = {
         use super::{AsyncMutex, OrderedGuard, OrderedMutex};
         use std::mem::size_of;

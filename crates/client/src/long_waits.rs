@@ -14,7 +14,7 @@ const SAID_AFTER: Duration = Duration::from_secs(2);
 /// Minimum time between two messages about the same server.
 const SAID_FOR: Duration = Duration::from_secs(60);
 
-/// Watches the requests that wait for one server, and remembers when one of them last logged a message.
+/// Logs long waits of requests for one server, and remembers the time of the last log message.
 #[derive(Debug, Default)]
 pub(crate) struct LongWaits {
     report: Mutex<Report>,
@@ -24,7 +24,7 @@ pub(crate) struct LongWaits {
 struct Report {
     /// The address at which the client last tried to reach the server.
     address: Option<String>,
-    /// When a request last logged a message.
+    /// When a request last logged that it waits for this server.
     said: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl LongWaits {
         }
     }
 
-    /// Returns the address to log, or `None` if another request has logged a message recently.
+    /// Returns the server address to log, or `None` if a request has logged a wait for this server in the last minute.
     fn is_to_say(&self) -> Option<Option<String>> {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         if report.said.is_some_and(|said| said.elapsed() < SAID_FOR) {

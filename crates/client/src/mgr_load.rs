@@ -1,5 +1,5 @@
-//! The queue delay that the mgr reports: how long requests wait at the mgr. The client uses it to choose the path of
-//! writes.
+//! The queue delay that the mgr reports: how long requests wait at the mgr. From the queue delay, the client chooses
+//! between the direct path and the mgr path for writes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

@@ -84,9 +84,9 @@ pub(crate) struct Inner {
     pub(crate) inodes: Arc<Inodes>,
     /// The cache above this mount, such as the kernel's page cache, if any.
     pub(crate) upper_cache: OnceLock<Arc<dyn UpperCache>>,
-    /// The number of the next open owner of this mount.
+    /// The number that will identify the next open owner of this mount.
     owners: AtomicU64,
-    /// A counter that increases with every change of a file size on this mount.
+    /// The logical time: a counter that increases with every change of a file size on this mount.
     stamps: AtomicU64,
     opening: OrderedMutex<OpensInFlight>,
     behind: FlushTimer,
@@ -96,27 +96,27 @@ pub(crate) struct Inner {
     losses: AtomicU64,
 }
 
-/// The OPENs that the mgr has not answered yet, and the files that the client closed while it waited for their replies.
+/// The OPENs that the mgr has not answered yet, and the files that the client closed while an OPEN was unanswered.
 #[derive(Default)]
 struct OpensInFlight {
-    /// Number of OPENs that the client has sent, and the numbers of the unanswered ones.
+    /// Number of OPENs that the client has sent (`asked`), and the sequence numbers of the unanswered OPENs.
     asked: u64,
     unanswered: BTreeSet<u64>,
-    /// For each logical time at which the client sent an unanswered OPEN, the number of these OPENs.
+    /// Number of unanswered OPENs, by the logical time at which the client sent the OPENs.
     sent: BTreeMap<u64, usize>,
-    /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of its
-    /// last size change. The size in the reply to the oldest OPEN may be older than the close.
+    /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of the
+    /// last change of the file size. The file size in the reply to the oldest OPEN may be from before the close.
     closed: HashMap<FileId, u64>,
 }
 
-/// An OPEN that the mgr has not answered yet, until this value is dropped.
+/// An OPEN that waits for the reply of the mgr. Dropping this value marks the OPEN as answered.
 pub(crate) struct OpenInFlight<'a> {
     mount: &'a Inner,
-    /// The mount's logical time when the client sent the OPEN.
+    /// The logical time of the mount ([`Inode::stamp`]) when the client sent the OPEN.
     pub(crate) stamp: u64,
     /// The epoch of the session when the client sent the OPEN.
     pub(crate) epoch: u64,
-    /// Number of OPENs that the client sent before this one.
+    /// Sequence number of the OPEN: the number of OPENs that the client sent before this OPEN.
     pub(crate) number: u64,
 }
 
@@ -181,7 +181,7 @@ impl Mount {
     }
 
     /// Mounts the file system of `target`; ignores the path in `target`. The background tasks of the mount run in the
-    /// current tokio runtime. Its methods may be awaited in another runtime.
+    /// current tokio runtime. The methods of the mount may be awaited in another runtime.
     pub async fn connect(target: &Target, options: Options) -> Result<Mount> {
         let tally = Arc::new(Tally::default());
         let inodes = Arc::new(Inodes::default());
@@ -233,9 +233,9 @@ impl Mount {
         Ok(Mount { inner, caller: None, walks: None })
     }
 
-    /// Returns a handle of the same mount that sends requests with the credentials of another user. All I/O on a file
-    /// that it opens carries this user's credentials, even if another user uses the file. Only the servers check
-    /// permissions. The client sends at most 16 groups (RFC 5531 §8.2).
+    /// Returns a handle of the same mount that sends requests with the credentials `cred`. All I/O on a file that is
+    /// opened through the returned handle carries these credentials, even if another user uses the file. Only the
+    /// servers check permissions. The client sends at most 16 groups (RFC 5531 §8.2).
     pub fn acting_as(&self, cred: &Cred) -> Mount {
         let auth = crate::session::auth_of(&self.inner.options, cred);
         Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)), walks: None }
@@ -276,7 +276,7 @@ impl Mount {
         values.statfs().ok_or_else(|| Error::protocol(format!("{what}: the mgr's answer lacks an attribute")))
     }
 
-    /// Returns the status of the mgr and its cluster, as groups of names and values for display.
+    /// Returns the status of the mgr and of its cluster, as groups of named values for display.
     pub async fn status(&self) -> Result<wire::admin::Status> {
         self.inner.session.status().await
     }
@@ -309,9 +309,8 @@ impl Inner {
         OpenInFlight { mount: self, stamp, epoch: self.session.epoch(), number }
     }
 
-    /// Returns the number of OPENs that the client has sent, and the number of the first unanswered one (the same if
-    /// there is none). An OPEN that the client sent before it returned a delegation may still grant this delegation.
-    /// All such OPENs are answered when the second number reaches the value that the first number had at the return.
+    /// Returns the number of OPENs that the client has sent, and the sequence number of the oldest unanswered OPEN. If
+    /// every OPEN is answered, the two values are equal.
     pub(crate) fn opens_asked(&self) -> (u64, u64) {
         let opening = self.opening();
         (opening.asked, opening.unanswered.first().copied().unwrap_or(opening.asked))
@@ -325,17 +324,17 @@ impl Inner {
         }
     }
 
-    /// Returns the number of a new open owner.
+    /// Returns the number that identifies a new open owner of this mount.
     pub(crate) fn next_owner(&self) -> u64 {
         self.owners.fetch_add(1, Relaxed)
     }
 
-    /// Returns the current logical time, see [`Inode::stamp`].
+    /// Returns the current logical time of the mount, see [`Inode::stamp`].
     pub(crate) fn stamp(&self) -> u64 {
         self.stamps.load(SeqCst)
     }
 
-    /// Increases the logical time and returns it.
+    /// Increases the logical time of the mount, and returns the new logical time.
     pub(crate) fn next_stamp(&self) -> u64 {
         self.stamps.fetch_add(1, SeqCst) + 1
     }
@@ -373,7 +372,7 @@ impl Inner {
         self.inodes.all().iter().for_each(Inode::relieve);
     }
 
-    /// Starts [`Inner::relieve`] if the write window has no space for a payload.
+    /// Starts [`Inner::relieve`] if the write window has no space for a payload of the maximum size.
     pub(crate) fn relieve_if_full(&self) {
         if self.window.try_take(PAYLOAD_MAX) {
             self.window.release(PAYLOAD_MAX as u64);

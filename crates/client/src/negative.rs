@@ -1,10 +1,11 @@
-//! The negative-lookup cache: it knows all names of some directories, under directory delegations. The mgr recalls a
-//! delegation before another client changes a name.
+//! The negative-lookup cache: under directory delegations, it contains all names of some directories. The mgr recalls a
+//! delegation before another client changes a name in the directory.
 //!
 //! If lookups in a directory often fail, the mount requests a directory delegation (GET_DIR_DELEGATION, RFC 8881
 //! §18.39) and reads all names. From then on, a name that the cache does not contain does not exist. Creates and
-//! removes by this mount do not end the delegation. The cache contains a name from before the mount sends its create
-//! request until the mgr answers its removal. For names in the cache, the mount still asks the mgr.
+//! removes by this mount do not end the delegation. The mount adds a name to the cache before it sends a request that
+//! creates the name. It removes a name from the cache after the mgr has confirmed the removal of the name. For names in
+//! the cache, the mount still asks the mgr.
 
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::stateid4;
 
-/// Failed lookups (misses) in a directory count together if each occurs within this time of the one before.
+/// Failed lookups (misses) in a directory count together if each miss occurs within this time after the previous miss.
 const MISSES_WITHIN: Duration = Duration::from_secs(2);
 /// How long the client requests no delegation of a directory after the mgr refused or recalled one, or after the
 /// directory had too many names.
@@ -22,7 +23,7 @@ const DIRS: usize = 1024;
 /// Maximum number of cached names of one directory; `NAMES` is the maximum of all directories together.
 const NAMES_OF_DIR: usize = 1 << 16;
 const NAMES: usize = 1 << 18;
-/// Maximum number of callers per directory of which the cache records that they have lookup permission.
+/// Maximum number of callers with lookup permission that the cache records for one directory.
 const CALLERS: usize = 16;
 /// The cache is switched off when this many requests that may create a name were never answered, because the mgr may
 /// still execute them.
@@ -40,8 +41,8 @@ pub(crate) struct DelegationToReturn {
     pub(crate) stateid: stateid4,
 }
 
-/// A request in flight that removes or renames a name, with the clock value that the name had when the client sent the
-/// request.
+/// A request in flight that removes or renames a name. `stamp` is the clock value of the cached name at the time when
+/// the client sent the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Removal {
     dir: FileId,
@@ -52,8 +53,8 @@ pub(crate) struct Removal {
 /// What the cache knows of one directory, and whether the client has a delegation of the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// The number of failed lookups in the directory, and the time of the last one. The client holds no delegation of
-    /// the directory.
+    /// The number of failed lookups in the directory, and the time of the last failed lookup. The client holds no
+    /// delegation of the directory.
     Missed(u32, Timestamp),
     /// The client does not request a delegation of the directory before this time.
     Alone(Timestamp),
@@ -70,11 +71,12 @@ struct Dir<C> {
     handle: Bytes,
     /// The session epoch in which the delegation was granted.
     epoch: u64,
-    /// The names that may exist, each with the clock value of the last create request or READDIR that added it.
+    /// The names that may exist, each with the value of the logical clock at the last create request or READDIR that
+    /// added the name.
     may_be: HashMap<Name, u64>,
     /// The callers that have lookup permission in the directory.
     callers: Vec<C>,
-    /// The clock value of the last use of this directory in the cache.
+    /// The value of the logical clock when the cache last used this directory.
     used: u64,
 }
 
@@ -125,8 +127,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         self.clock
     }
 
-    /// Removes a directory from the cache; returns its delegation. With `until`, the client requests no other
-    /// delegation before that time.
+    /// Removes a directory from the cache; returns its delegation. With `until`, the client requests no delegation of
+    /// the directory before the time `until`.
     fn forget(&mut self, dir: FileId, until: Option<Timestamp>) -> Option<DelegationToReturn> {
         let known = self.dirs.remove(&dir)?;
         self.names -= known.may_be.len();
@@ -156,7 +158,8 @@ impl<C: Clone + PartialEq> Negative<C> {
 
     /// Records that the mgr did not find a name in a directory. After `wanted` such misses, a task must read all names.
     ///
-    /// Returns the number of this task if one must start, and delegations to return.
+    /// Returns the number of this task if the caller must start the task, and the delegations that the caller must
+    /// return to the mgr.
     pub(crate) fn missed(
         &mut self,
         (dir, handle): (FileId, &Bytes),
@@ -195,8 +198,8 @@ impl<C: Clone + PartialEq> Negative<C> {
                 known.handle = Bytes::copy_from_slice(handle);
                 known.epoch = epoch;
                 known.callers = vec![caller.clone()];
-                // The mgr may execute a create request in flight after it has sent the names. So add the names in such
-                // requests to the cache now.
+                // The mgr may execute a create request in flight after it has sent the names of the directory. So add
+                // the names in such create requests to the cache now.
                 let making = self.making.keys().filter(|(of, _)| *of == dir);
                 known.may_be = making.map(|(_, name)| (name.clone(), clock)).collect();
                 self.names += known.may_be.len();
@@ -210,12 +213,14 @@ impl<C: Clone + PartialEq> Negative<C> {
         (None, back)
     }
 
-    /// Removes the least recently used directory if the cache has no space for one more. Returns its delegation.
+    /// If the cache contains the maximum number of directories, removes the least recently used directory. Returns the
+    /// delegation of the removed directory.
     fn make_room(&mut self) -> Option<DelegationToReturn> {
         if self.dirs.len() < DIRS {
             return None;
         }
-        // A task that reads the names of this directory will find that its entry is gone, and stop.
+        // If a task is reading the names of the removed directory, the task will find that the cache no longer contains
+        // the directory, and stop.
         let oldest = self.dirs.iter().min_by_key(|(_, known)| known.used).map(|(dir, _)| *dir)?;
         self.forget(oldest, None)
     }
@@ -238,7 +243,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Adds names that exist. Returns false if the task may stop, because the cache no longer needs the names.
+    /// Adds names that READDIR returned to a task. Returns false if the task may stop, because the cache no longer
+    /// needs the names.
     pub(crate) fn read(&mut self, dir: FileId, number: u64, names: impl Iterator<Item = Bytes>) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir).filter(|known| known.is_read_by(number)) else { return false };
@@ -250,8 +256,9 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.may_be.len() <= NAMES_OF_DIR && self.names <= NAMES
     }
 
-    /// Records that a task has read all names (`all`), or has failed. After a failure, the client requests no
-    /// delegation of the directory for a while. Returns a delegation to return.
+    /// Records that a task has read all names of a directory (`all`), or has failed. After a failure, the client
+    /// requests no delegation of the directory for a while. Returns the delegation if the caller must return it to the
+    /// mgr.
     pub(crate) fn finished(
         &mut self,
         dir: FileId,
@@ -295,8 +302,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         self.dirs.values().filter_map(Dir::stateid).collect()
     }
 
-    /// Registers a create request before the client sends it. If the directory then has too many names, drops it and
-    /// returns its delegation.
+    /// Registers a create request before the client sends it. If the directory then has too many names for the cache,
+    /// drops the directory and returns its delegation.
     pub(crate) fn makes(&mut self, dir: FileId, name: &[u8], now: Timestamp) -> Option<DelegationToReturn> {
         let clock = self.tick();
         *self.making.entry((dir, name.into())).or_default() += 1;
@@ -311,7 +318,8 @@ impl<C: Clone + PartialEq> Negative<C> {
     }
 
     /// Records the end of a create request: the mgr has answered it (`answered`), or will never answer it and may still
-    /// execute it. Returns delegations to return if too many requests will never be answered.
+    /// execute it. If too many requests will never be answered, returns all delegations, which the caller must return
+    /// to the mgr.
     pub(crate) fn made(&mut self, dir: FileId, name: &[u8], answered: bool) -> Vec<DelegationToReturn> {
         if !answered {
             self.doubts += 1;

@@ -9,8 +9,8 @@ use types::limits::{CLIENT_WINDOW_BYTES, IN_FLIGHT_PER_IOD, PAYLOAD_MAX};
 /// The options of a mount; [`Options::default`] suits most uses.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whether payloads to and from iods carry checksums (CRC-32C). Payloads on a Unix socket never leave this machine
-    /// and carry none.
+    /// Whether payloads to and from iods carry checksums (CRC-32C). Payloads on a Unix socket never leave this machine,
+    /// so they carry no checksums.
     pub checksums: bool,
     /// The write window: the maximum number of written bytes that are not durable yet, before writers wait. The minimum
     /// is 2 MiB, which is twice the largest payload of a request; smaller values are raised to the minimum.
@@ -30,7 +30,8 @@ pub struct Options {
     /// How long the client uses a cached size of an open file. After that time, a read up to the end of the file asks
     /// the mgr for the size, and so sees bytes that other clients appended.
     pub size_valid: Duration,
-    /// The default policy, which applies to policy settings that are set nowhere.
+    /// The default policy: the values of all policy settings that no server, directory, file, mount or environment
+    /// sets.
     pub driver: Policy,
     /// The policy settings of this mount, which override those of the server and of directories.
     /// [`crate::Mount::set_policy`] changes them later.
@@ -38,21 +39,23 @@ pub struct Options {
     /// The policy settings from the environment, which override those of the mount; see [`environment`].
     pub environment: Settings,
     /// How long to try to connect to a server: to the mgr when mounting, and to an iod. 10 s by default. After an iod
-    /// was unreachable, the client does not try it again for 5 s, and its bytes take the mgr path.
+    /// was unreachable, the client does not connect to this iod for 5 s, and reads and writes on this iod take the mgr
+    /// path.
     pub connect_timeout: Duration,
     /// How long a request waits for an unreachable server before it fails; 60 s by default, [`FOR_EVER`] if it must
     /// never fail. If the server does not reply within a third of this time, or within 20 s, the client sends the
-    /// request over a new connection. After a request has failed on an iod, it may wait as long again on the mgr path.
-    /// During the grace period of a restarted mgr, the wait is longer by the lease time.
+    /// request over a new connection. After a request to an iod has failed, the client sends the request on the mgr
+    /// path, where it may wait for the same time again. During the grace period of a restarted mgr, the wait is longer
+    /// by the lease time.
     pub retry_timeout: Duration,
     /// The user and groups of the requests that the mount itself sends.
     pub cred: Cred,
     /// The name of the client that the mgr shows to administrators; by default the host name, a blank, and the process
     /// id.
     pub name: String,
-    /// A fixed client identity, for a program that takes the place of an earlier run that may have been killed. The mgr
-    /// then releases the state of the earlier run at once. Two running clients must never use the same identity,
-    /// because each would revoke the other's state. `None`: a new unique identity.
+    /// A fixed client identity, for a program that is started again after an earlier process of it may have been
+    /// killed. The mgr then releases the state of the earlier process at once. Two running clients must never use the
+    /// same identity, because each would revoke the other's state. `None`: a new unique identity.
     pub identity: Option<[u8; 16]>,
     /// A connection to an mgr in this process; the target must have the mgr's address. `None`: connect through a
     /// socket.
@@ -94,13 +97,14 @@ impl Default for Options {
     }
 }
 
-/// A value of [`Options::retry_timeout`] that never expires: a century, which any clock can add to the current time.
+/// A value of [`Options::retry_timeout`] that never expires: a century. A larger value could overflow when it is added
+/// to the current time.
 pub const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// The longest time that the client waits for one reply before it sends the request again over another connection.
+/// The longest time that the client waits for one reply before it sends the request again over a new connection.
 const ATTEMPT_MAX: Duration = Duration::from_secs(20);
 
 impl Options {
-    /// Returns how long the client waits for one reply before it sends the request again over another connection.
+    /// Returns how long the client waits for one reply before it sends the request again over a new connection.
     pub(crate) fn attempt_timeout(&self) -> Duration {
         (self.retry_timeout / 3).min(ATTEMPT_MAX)
     }
@@ -114,7 +118,8 @@ impl Options {
 /// The environment variable with policy settings, for example `write_threshold=32K,access=direct`.
 pub const POLICY_VARIABLE: &str = "WEIR_POLICY";
 
-/// Parses the policy settings in the environment variable `WEIR_POLICY`; empty if it is not set.
+/// Parses the policy settings in the environment variable `WEIR_POLICY`. If the variable is not set, returns no
+/// settings.
 ///
 /// # Errors
 /// The text is not a valid policy.
@@ -128,7 +133,8 @@ pub fn process_name() -> String {
     format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
 }
 
-/// Returns the effective user and groups of this process, with at most 16 supplementary groups, as AUTH_SYS can carry.
+/// Returns the effective user and groups of this process, with at most 16 supplementary groups, the maximum of AUTH_SYS
+/// (RFC 5531).
 pub fn process_cred() -> Cred {
     let groups = rustix::process::getgroups().unwrap_or_default();
     Cred {

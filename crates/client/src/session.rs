@@ -40,7 +40,7 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Segments, Xdr};
 
-/// The minor version of NFSv4: the first one with extended attributes, SEEK and DEALLOCATE.
+/// The minor version of NFSv4: the first minor version with extended attributes, SEEK and DEALLOCATE.
 const MINOR: u32 = 2;
 /// The RPC procedure for COMPOUNDs (RFC 8881 §16.2).
 const COMPOUND: u32 = 1;
@@ -63,7 +63,7 @@ struct Shared {
     owner: client_owner4,
     link: AsyncMutex<Link>,
     table: Arc<Mutex<Epoch>>,
-    /// Notified when a slot of the session becomes free, or when another session replaces this one.
+    /// Notified when a slot of the session becomes free, or when a new session replaces the current session.
     freed: Notify,
     callbacks: Arc<Callbacks>,
     held: Arc<dyn HeldState>,
@@ -73,7 +73,7 @@ struct Shared {
     waits: LongWaits,
 }
 
-/// The current session, and its number among all sessions of this client (the epoch).
+/// The current session, and its sequence number among all sessions of this client (the epoch).
 #[derive(Default)]
 struct Epoch {
     number: u64,
@@ -104,13 +104,14 @@ enum Next {
 }
 
 impl Session {
-    /// Returns the random verifier of this session object, which is unique among clients.
+    /// Returns the random verifier (`co_verifier` of EXCHANGE_ID), which distinguishes this client from all other
+    /// clients.
     pub(crate) fn verifier(&self) -> u64 {
         u64::from_be_bytes(self.shared.owner.co_verifier)
     }
 
-    /// Connects to the mgr and creates a session. The session passes recalls and revocations of the state that the mgr
-    /// grants to `held`.
+    /// Connects to the mgr and creates a session. The session calls `held` when the mgr recalls or revokes state that
+    /// the mgr has granted.
     pub(crate) async fn connect(
         target: &Target,
         options: Options,
@@ -183,8 +184,8 @@ impl Session {
         wire::admin::Status::decode(&mut reply.body).map_err(malformed)
     }
 
-    /// Sends a COMPOUND and returns its results, whatever their status. Sends it again if the request or reply is lost;
-    /// the mgr's reply cache ensures that the mgr executes it only once.
+    /// Sends a COMPOUND and returns its results, whatever their status. If the request or reply is lost, sends the
+    /// COMPOUND again; the reply cache of the mgr ensures that the mgr executes the COMPOUND only once.
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
         // Box the future, so that operations without a request to the mgr, such as most reads and writes, need no
         // memory for it.
@@ -223,7 +224,7 @@ impl Session {
         self.shared.lease()
     }
 
-    /// Returns the epoch: the number of the current session among all sessions of this client.
+    /// Returns the epoch: the sequence number of the current session among all sessions of this client.
     pub(crate) fn epoch(&self) -> u64 {
         lock(&self.shared.table).number
     }
@@ -315,7 +316,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends a request in one slot until the mgr replies or the slot is lost.
+    /// Sends a request in one slot, repeatedly if necessary, until the mgr replies or no longer knows the session of
+    /// the slot.
     async fn on_slot(
         self: &Arc<Self>,
         slot: &mut Slot<'_>,
@@ -411,8 +413,8 @@ impl Shared {
         let body = compound.request.encode(&sequence, MINOR, soon);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
-        // A reply from the reply cache reflects the mgr's state at the time of the first transmission, so keep this
-        // time.
+        // A reply from the reply cache reflects the state of the mgr when the mgr first received the request, so keep
+        // the time of the first transmission.
         let sent = *slot.first.get_or_insert_with(now);
         let timeout = self.attempt_timeout();
         slot.sent = true;

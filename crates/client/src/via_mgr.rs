@@ -62,7 +62,8 @@ impl Opened<'_> {
         Ok((got.data, got.eof))
     }
 
-    /// Writes all of `data`, at most one payload. Sends several requests if the server writes only a part at a time.
+    /// Writes all of `data`, at most one payload. If the server writes only some of the bytes, sends another request
+    /// for the remaining bytes.
     pub(crate) async fn write(&self, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let how = if stable { FILE_SYNC4 } else { UNSTABLE4 };
         let mut done = 0;
@@ -76,16 +77,16 @@ impl Opened<'_> {
             let mut results = self.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: WRITE4resok = results.take(OP_WRITE)?;
-            // Count the bytes only after a success: the client sends a write again if the mgr refused its stateid, and
-            // must not count it twice.
+            // Count the bytes only after a success. If the mgr refuses the stateid of a write, the client sends the
+            // write again, and must not count the write twice.
             add(&self.tally.written_via_mgr, got.count.into());
             self.hear_load(&mut results);
             let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };
             if let Some(before) = written
                 && (before.verifier, before.stable) != (now.verifier, now.stable)
             {
-                // The mgr restarted between two parts of the write, and may have lost the earlier part: write all parts
-                // again.
+                // The mgr restarted between two requests of this write, and may have lost the bytes of the first
+                // request: send all bytes of the write again.
                 (done, written) = (0, None);
                 continue;
             }
@@ -130,8 +131,9 @@ impl Opened<'_> {
         results.done(&[OP_PUTFH, OP_ALLOCATE])
     }
 
-    /// Copies the beginning of a range of another open file to offset `target`. Returns the number of copied bytes, and
-    /// the verifier that a later COMMIT must return.
+    /// Copies bytes from the start of `range` of another open file to offset `target` of this file. The mgr may copy
+    /// fewer bytes than requested. Returns the number of copied bytes, and the verifier that a later COMMIT must
+    /// return.
     pub(crate) async fn copy(&self, target: u64, from: &Opened<'_>, range: ByteRange) -> Result<(u64, Verifier)> {
         let mut compound = Compound::new("copying").cached();
         compound.putfh(from.handle).void(OP_SAVEFH).putfh(self.handle);
@@ -152,8 +154,8 @@ impl Opened<'_> {
         Ok((got.cr_response.wr_count, Verifier(got.cr_response.wr_writeverf)))
     }
 
-    /// Returns the offset of the first data or hole byte at or after `offset`. Returns `None` if `offset` is at or
-    /// beyond the end of the file, or if no data follow.
+    /// Returns the offset of the first data or hole byte at or after `offset` (SEEK). Returns `None` if `offset` is at
+    /// or beyond the end of the file, or if no data follow.
     pub(crate) async fn seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
         let mut compound = self.begin("seeking");
         compound.op(OP_SEEK, &SEEK4args { sa_stateid: self.stateid, sa_offset: offset, sa_what: what });

@@ -20,13 +20,13 @@ impl WriteWindow {
         self.size
     }
 
-    /// Reserves space for `bytes` if the window has enough; returns whether it did.
+    /// Reserves space for `bytes` if the window has enough free space; returns whether the space is reserved.
     pub(crate) fn try_take(&self, bytes: usize) -> bool {
         let permits = u32::try_from(bytes).ok().and_then(|n| self.room.try_acquire_many(n).ok());
         permits.map(|p| p.forget()).is_some()
     }
 
-    /// Waits until the window has space for `bytes`, at most one payload, and reserves it.
+    /// Waits until the window has space for `bytes` (at most one payload), and reserves the space.
     pub(crate) async fn take(&self, bytes: usize) {
         let wanted = u32::try_from(bytes.min(self.size)).unwrap_or(u32::MAX);
         // `acquire_many` fails only if the semaphore is closed, and the window never closes it.

@@ -42,7 +42,8 @@ async fn an_older_write_does_not_land_over_a_newer_one() {
     assert_eq!(read(&open(&one, OpenFlags::READ).await, 0, 9).await, b"new.");
 }
 
-/// When a client gets a new layout of a shared file, it does not send its earlier bytes of the file again.
+/// When a client gets a new layout of a shared file after a restart of the mgr, the client does not repeat writes that
+/// it sent under the old layout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_write_is_not_sent_again_after_the_layout_was_lost() {
     let mut cluster = Cluster::start(2).await;
@@ -50,7 +51,7 @@ async fn an_older_write_is_not_sent_again_after_the_layout_was_lost() {
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ_WRITE).await);
     mine.write_at(0, text("OLD! and")).await.unwrap();
     cluster.restart_mgr().await;
-    // The restarted mgr does not know the old layout, and grants the client another one.
+    // The restarted mgr does not know the old layout, and grants the client a new layout.
     let (refreshed, cut) = tokio::join!(mine.refresh(), theirs.set_len(6));
     refreshed.and(cut).unwrap();
     theirs.write_at(0, text("new.")).await.unwrap();
@@ -179,8 +180,8 @@ async fn a_file_reopened_at_once_keeps_its_delegation() {
         assert!(file.is_alone(), "round {round}");
         file.leave().await.unwrap();
     }
-    // An open on another client does not wait for the deferred close: the recall makes the client close the file at
-    // once.
+    // An open on another client does not wait for the deferred close: the recall of the delegation makes the first
+    // client send the CLOSE at once.
     let other = cluster.mount(options()).await;
     assert!(open(&other, OpenFlags::READ_WRITE).await.is_alone());
 }
@@ -256,7 +257,7 @@ impl Turns {
             }
             17 => self.files[who].fsync().await.unwrap(),
             18 => {
-                // Open the file again while the other client may hold the delegation.
+                // Open the file again while another client may hold the delegation.
                 let (mount, node) = (self.mounts[who].clone(), self.files[who].node());
                 let again = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
                 std::mem::replace(&mut self.files[who], again).close().await.unwrap();

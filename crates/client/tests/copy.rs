@@ -1,5 +1,5 @@
-//! Copies within the file system: the target has the right contents, and the bytes bypass the mgr where iods can copy
-//! directly.
+//! Tests of copies within the file system: the target file has the right contents, and the bytes bypass the mgr where
+//! iods can copy directly.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -191,8 +191,8 @@ fn any_sequence_of_copies_matches_the_flat_models() {
     outcome.unwrap();
 }
 
-/// Several tasks copy parts of one file concurrently. The task that copies a hole at the front must not truncate the
-/// target, which another task may have extended already.
+/// Several tasks copy parts of one file concurrently. A task that copies a hole must not truncate the target file,
+/// because another task may have extended the target file already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     const PART: u64 = 1 << 20;
@@ -229,7 +229,7 @@ async fn copies_survive_restarts_of_iods() {
                 async move { to.copy_range(round * 1000, &from, ByteRange { offset: 0, len: 24 << 20 }).await },
             )
         };
-        // In odd rounds, stop the iod only after iods have copied some bytes; in even rounds, stop it at once.
+        // In odd rounds, stop the iod only after iods have copied some bytes; in even rounds, stop the iod at once.
         while moved(&cluster).1 == begun && !copying.is_finished() && round % 2 == 1 {
             tokio::task::yield_now().await;
         }

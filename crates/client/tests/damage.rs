@@ -1,4 +1,5 @@
-//! Damage to any file in the stores of a cluster: no read returns wrong bytes, and checks and scrubs report lost bytes.
+//! Tests of damage to any file in the stores of a cluster: no read returns wrong bytes, and checks and scrubs report
+//! lost bytes.
 //!
 //! Each case removes or truncates a file, replaces it by an older copy, or flips a bit. With `WEIR_TEST_SCALE=full`,
 //! the tests run 10,000 cases. `WEIR_TEST_CASES` sets the number of cases of each test, and `WEIR_TEST_SEED` the seed.
@@ -92,15 +93,15 @@ async fn case(copies: &StoreCopies, random: &mut SeededRandom) -> &'static str {
     let repaired = running.check(true).await;
     let again = read_all(&mount, copies.files(), running.all_up()).await;
     for (name, read) in &again {
-        // An object may be an older copy from before a truncate. Without mirrors, the check cannot tell it from an
-        // object that grew.
+        // The damage may have replaced an object by an older, longer copy from before a truncate. Without mirrors, the
+        // check cannot distinguish this copy from an object that grew by a write.
         let grew = |finding: &Finding| finding.code == "object-beyond" && finding.mended == Mended::Yes;
         let longer = *read == Read::Longer && !(copies.mirrors() == 1 && repaired.findings.iter().any(grew));
         let wrong = longer || *read == Read::Wrong;
         assert!(!wrong || damage.excuses(copies), "{about}: {name} has other bytes after the repair");
     }
     if whole && running.all_up() {
-        // The damage is repaired by this check with repair, or by the background repair of the mgr.
+        // The check with repair above, or the background repair of the mgr, repairs the damage.
         running.until_clean(&about).await;
         assert!(again.values().all(|read| *read == Read::Right || damage.excuses(copies)), "{about}: {again:?}");
         assert!(

@@ -186,8 +186,8 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
     let root = mount.root();
-    // Create some files before counting: the first ones need more requests, for the addresses of the iods and for
-    // connections.
+    // Create some files before counting: the first creates need more requests, to get the addresses of the iods and to
+    // connect to the iods.
     for name in ["first", "second", "third", "fourth"] {
         let file = mount.create(&root, name.as_bytes(), CreateOptions::default()).await.unwrap();
         file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
@@ -233,8 +233,8 @@ async fn unsent_writes_are_included_in_every_reported_size() {
     assert_eq!(read_all(&file).await.len(), 10);
 }
 
-/// The client sends a few scattered short writes on the mgr path, one request for each. It sends many on the direct
-/// path as list I/O.
+/// The client sends a few scattered short writes on the mgr path, with one request for each write. It sends many
+/// scattered short writes on the direct path, as list I/O.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_scattered_short_writes_are_sent_as_list_io() {
     let cluster = Cluster::start(4).await;
@@ -381,7 +381,7 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
         }
         writer.close().await.unwrap();
     }
-    // The mode also restricts the owner of a file, except through the open that created the file.
+    // The permission bits also restrict the owner of a file, except through the open that created the file.
     let dir = root.mkdir(&root.root(), b"free", 0o777).await.unwrap().0;
     let own = user.create(&dir, b"sealed", CreateOptions { mode: 0, ..Default::default() }).await.unwrap();
     own.write_at(0, fill(3, 100)).await.unwrap();
@@ -428,7 +428,8 @@ async fn a_file_can_be_opened_for_reading_while_a_writer_has_it_write_only() {
     }
 }
 
-/// Each client waits for the mgr to execute its truncate, and the mgr waits for the layouts of both clients.
+/// Two clients truncate one file at the same time. There is no deadlock, although the mgr executes a truncate only
+/// after both clients have returned their layouts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clients_truncate_one_file_concurrently() {
     let cluster = Cluster::start(2).await;

@@ -1,5 +1,5 @@
-//! Deferred closes: the client sends many CLOSEs in one COMPOUND, also around removals, disconnects and restarts of the
-//! mgr.
+//! Deferred closes: the client sends many CLOSEs in one COMPOUND, also when files are removed, a mount disconnects, or
+//! the mgr restarts.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -62,7 +62,8 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
     assert!(!file.is_unsynced());
     assert_eq!((flushes().await, commits()), (before + 1, asked));
     file.close().await.unwrap();
-    // Without a write, each way to sync or close the file costs one COMMIT and one flush. The last way is `sync_names`.
+    // Without a write, each way to sync or close the new file (flush, fsync, close, `leave`, `sync_names`) costs one
+    // COMMIT and one flush.
     let before = flushes().await;
     for (n, name) in ["flushed", "synced", "closed", "left", "with its directory"].iter().enumerate() {
         let file = make(name, soon).await;
@@ -79,8 +80,8 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
         assert_eq!(flushes().await, before + n as u64 + 1, "{name}");
     }
     assert_eq!(commits(), asked + 5);
-    // The other client calls create and opens the existing file. The mgr makes the file durable before it answers this
-    // open.
+    // A second client calls create, which opens the existing file. The mgr makes the file durable before it answers
+    // this open.
     let file = make("there", soon).await;
     let found = other.create(&other.root(), b"there", soon).await.unwrap();
     assert!(!found.is_unsynced());

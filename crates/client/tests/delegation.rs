@@ -132,8 +132,8 @@ impl UpperCache for Sticks {
         let mut given_up = self.0.given_up.lock().unwrap();
         *given_up += 1;
         self.0.again.notify_all();
-        // Wait for a while, so that a second task that detects the revocation has time to call `discard` too, which is
-        // a failure.
+        // Wait for 300 ms for a second call of `discard`. Such a call is an error: only one task may handle the
+        // revocation.
         drop(self.0.again.wait_timeout_while(given_up, Duration::from_millis(300), |given_up| *given_up < 2).unwrap());
         self.0.end.add_permits(1);
         Box::pin(std::future::ready(()))
@@ -152,7 +152,8 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         one.set_upper_cache(Arc::new(Sticks(stuck.clone()))).unwrap();
         let mine = create(&one, true).await;
         mine.write_at(0, Bytes::from(vec![1; len])).await.unwrap();
-        // The mgr grants this open after it has revoked the delegation, whose return took too long.
+        // The mgr grants this open after it has revoked the delegation of the first client, which did not return the
+        // delegation in time.
         let theirs = open(&other, OpenFlags::READ_WRITE, false).await;
         let newer = Bytes::from(vec![2; len]);
         theirs.write_at(0, newer.clone()).await.unwrap();
@@ -161,7 +162,7 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         assert_eq!(*stuck.given_up.lock().unwrap(), 1, "the bytes of the cache above are lost too");
         assert!(!mine.is_alone());
         assert!(theirs.read_at(0, 2 * len).await.unwrap().to_vec() == newer);
-        // After the error, the client accepts writes again and does not lose them.
+        // fsync has reported the lost bytes, so the client accepts new writes and does not lose them.
         mine.write_at(0, Bytes::from_static(b"new")).await.unwrap();
         mine.close().await.unwrap();
         assert_eq!(theirs.read_at(0, 4).await.unwrap().to_vec(), [b'n', b'e', b'w', 2]);

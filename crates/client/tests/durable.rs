@@ -56,8 +56,8 @@ async fn only_syncs_wait_for_the_disk() {
     let before = flushes(&other).await;
     small_file_workload(&mount, FILES).await;
     let working = flushes(&other).await - before;
-    // There are some flushes, because the metadata store also flushes once a second and when it allocates a block of
-    // file ids.
+    // The mgr flushes a few times during the workload, because the metadata store flushes once a second and when it
+    // allocates a block of file ids.
     assert!(working < FILES as u64 / 2, "{working} flushes");
     let before = flushes(&other).await;
     mount.sync_names().await.unwrap();

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, Status};
 
-/// A timeout that is long enough for a running server, and short enough to wait for a server that is down.
+/// A request timeout that a running server always meets. It is short, because some tests wait until requests to a
+/// stopped server time out.
 const SHORT: Duration = Duration::from_secs(2);
 /// The time limit of every step, so that a deadlocked test fails.
 const EVER: Duration = Duration::from_secs(100);
@@ -152,8 +153,8 @@ async fn clients_recover_from_the_loss_of_any_answer_of_the_mgr() {
 async fn clients_recover_from_the_loss_of_any_answer_of_an_iod() {
     let wired = Wired::start(1).await;
     let (mut at, mut in_a_row) = (0, 0);
-    // The mgr also sends requests to the iod over its own connections. So the proxy may drop no reply to the client in
-    // a round.
+    // The proxy also counts the replies of the iod to the mgr, so in some rounds it drops no reply. Stop after three
+    // such rounds in a row.
     while in_a_row < 3 {
         let lost = wired.iods[0].lost();
         wired.iods[0].lose_answer_after(at);
@@ -214,7 +215,8 @@ async fn committed_bytes_are_not_sent_again_when_a_layoutcommit_is_lost() {
         file.fsync().await.unwrap();
         let data = fill(2, 3 << 20);
         file.write_at(0, data.clone()).await.unwrap();
-        // The next reply of the mgr is the one to LAYOUTCOMMIT, after all bytes were committed.
+        // The next reply of the mgr is the reply to LAYOUTCOMMIT, which the client sends after it has committed all
+        // bytes.
         wired.mgr.hold_answers_after(0);
         let synced = tokio::spawn({
             let file = file.clone();
@@ -300,7 +302,7 @@ async fn requests_to_an_iod_that_never_answers_time_out() {
         }
         file.write_at(0, fill(2, 1000)).await.unwrap();
         assert_eq!(file.fsync().await.unwrap_err().errno(), 5);
-        // Operations on names do not need the iod, so they succeed.
+        // Operations on names need no iod, so they succeed although the iod does not reply.
         other.mkdir(&other.root(), b"dir", 0o755).await.unwrap();
     };
     tokio::time::timeout(EVER, work).await.expect("a request waits for ever");
@@ -339,7 +341,7 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     };
     let (refused, ended) = (count("refused.fenced"), count("connections.open"));
     wired.iods[0].let_requests_go();
-    // Wait for one of two events: the iod refuses the late write, or the HELLO of a newer connection closes the
+    // Wait for one of two events: the iod refuses the delayed write, or the HELLO of a newer connection closes the
     // connection of the write.
     let arrived = async {
         while count("refused.fenced") == refused && count("connections.open") == ended {
@@ -437,7 +439,7 @@ async fn a_stream_loses_no_bytes_to_layout_recalls() {
         }
         file.fsync().await.unwrap();
     };
-    // Each size is beyond the end of the stream of writes, so the truncates remove no written byte.
+    // Each new size is larger than the end offset of all writes of this test, so the truncates remove no written byte.
     let cutting = async {
         for i in 0..8u64 {
             let size = types::SetAttrs { size: Some((64 << 20) + i), ..types::SetAttrs::default() };

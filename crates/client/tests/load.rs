@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 /// The delay that the proxy adds to each message to and from an iod.
 const WAY: Duration = Duration::from_millis(20);
-/// How long a busy mgr is blocked each time, before it looks at its requests again.
+/// How long the thread of a busy mgr blocks each time, before it serves requests again.
 const BUSY: Duration = Duration::from_millis(150);
 /// The time limit of each step of a test.
 const LONG: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ fn far(target: SocketAddr) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for near in listener.incoming().flatten() {
-            // If the target has already stopped, close the connection.
+            // If the server at `target` has already stopped, close the connection.
             let Ok(far) = TcpStream::connect(target) else { continue };
             let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
             std::thread::spawn(move || pass(near, far));
@@ -44,7 +44,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// What the mgr's only thread does besides serving requests: nothing, block repeatedly, or block until further notice.
+/// What the only thread of the mgr does besides serving requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LoadState {
     Idle,
@@ -113,8 +113,8 @@ async fn write(file: &File, n: u64) {
     file.write_at((2 << 20) + n * 4096, Bytes::from(vec![2; 1000])).await.unwrap();
 }
 
-/// The client sends single writes on the direct path to measure its latency. Adjacent writes after such a write do not
-/// count as a stream, and stay on the mgr path.
+/// The client sends single writes on the direct path to measure its latency. Writes directly after the range of such a
+/// write do not count as sequential with it, and stay on the mgr path.
 #[test]
 fn writes_behind_a_latency_probe_do_not_follow_it_to_the_direct_path() {
     let (servers, clients) = (runtime(1), runtime(2));
@@ -172,12 +172,12 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         assert!(through <= 2000, "{through} bytes through an overloaded mgr");
 
         load_thread.set(LoadState::Idle);
-        // The load is an average of a dozen samples, which the mgr takes every ten milliseconds, no matter how many
-        // requests it gets.
+        // The mgr reports a moving average of its queue delay. So the client sends small writes to the idle mgr again
+        // only after several new samples.
         let begun = Instant::now();
         while mount.write_threshold() <= 1000 {
             assert!(begun.elapsed() < LONG, "small writes do not return to the idle mgr");
-            // Every reply of the mgr contains the load, so any request updates the threshold.
+            // GETATTR also returns the queue delay of the mgr, so its reply updates the write threshold.
             mount.getattr(&mount.root()).await.unwrap();
         }
         let before = mount.counters().written_via_mgr;

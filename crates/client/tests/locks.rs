@@ -110,7 +110,8 @@ async fn a_lock_whose_request_was_cancelled_is_not_held() {
             tokio::task::yield_now().await;
         }
     }
-    // The owner still holds only the lock that it held before the cancelled request, so all other bytes become free.
+    // After the cancelled request, the lock owner holds only the lock that it held before the request. So all other
+    // bytes become free.
     for free in [bytes(0, 5), bytes(6, 4)] {
         while !theirs.try_lock(1, free, EXCLUSIVE).await.unwrap() {
             tokio::task::yield_now().await;
@@ -187,8 +188,8 @@ async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     assert_eq!(mgr.counts().opens, 0);
 }
 
-/// After a client's lease has expired, its buffered bytes do not overwrite bytes that another client wrote after the
-/// expiry. The client writes its buffered bytes of other files.
+/// After the lease of a client has expired, the bytes that this client buffered do not overwrite bytes that another
+/// client wrote after the expiry. Buffered bytes of files that no other client wrote are not lost.
 #[tokio::test]
 async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     let mgr = MemoryMgr::start().await;
@@ -205,7 +206,7 @@ async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     assert!(error.is(Status::Io), "{error}");
     assert_eq!((read(&mine).await, read(&theirs).await), (b"theirs".to_vec(), b"theirs".to_vec()));
     free.fsync().await.unwrap();
-    // After the error, the client accepts writes again and does not lose them.
+    // fsync has reported the lost bytes, so the client accepts new writes and does not lose them.
     mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
     mine.close().await.unwrap();
     assert_eq!(read(&theirs).await, b"miners");

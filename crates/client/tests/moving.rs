@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use types::{FileId, IodId, Status};
 
-/// The stripe unit, and the length of a block, which a single write writes.
+/// The length of a block in bytes: the stripe unit of the file, and the length of each write.
 const BLOCK: usize = 4096;
-/// Number of blocks. A client writes the blocks whose number modulo `WRITERS` is the number of the client.
+/// Number of blocks of the file. A client writes the blocks whose number modulo `WRITERS` is the number of the client.
 const BLOCKS: usize = 48;
 /// Number of writing clients.
 const WRITERS: usize = 3;

@@ -1,4 +1,4 @@
-//! Names, attributes and I/O on the mgr path, against the NFS server over a file system in memory.
+//! Tests of names, attributes and I/O on the mgr path, with an mgr that keeps its file system in memory.
 
 use crate::memory_mgr::{MemoryMgr, options};
 use bytes::Bytes;
@@ -144,7 +144,8 @@ async fn creating_writing_and_finishing_a_file_takes_three_compounds() {
     file.write_at(0, Bytes::from_static(b"hello")).await.unwrap();
     let changes = SetAttrs { mode: Some(0o640), ..SetAttrs::default() };
     let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap();
-    // The client sends three COMPOUNDs: the create, the write on the mgr path, and one for everything else.
+    // The client sends three COMPOUNDs: the create, the write on the mgr path, and one COMPOUND for all remaining
+    // changes.
     assert_eq!(mount.counters().rpc("COMPOUND") - before, 3, "{:?}", mount.counters());
     assert_eq!((attrs.size, attrs.mode), (5, 0o640));
     let (node, _) = mount.lookup(&root, b"final").await.unwrap();
@@ -278,14 +279,14 @@ async fn requests_over_cut_connections_are_executed_exactly_once() {
     let (mgr, mount) = mounted().await;
     let root = mount.root();
     for i in 0..300u32 {
-        // A rename that the mgr executes twice fails the second time. After a lost mkdir, the rename finds no
-        // directory.
+        // If the mgr executed the rename twice, the second execution would fail. If the mkdir were lost, the rename
+        // would not find the directory.
         let (from, to) = (format!("from{i}"), format!("to{i}"));
         let made = async {
             mount.mkdir(&root, from.as_bytes(), 0o755).await.unwrap();
             mount.rename(&root, from.as_bytes(), &root, to.as_bytes()).await.unwrap();
         };
-        // Close the connection during the first request, either before the request arrives or before its reply does.
+        // Close the connection during the first request, either before the request arrives or before its reply arrives.
         let cut = async {
             for _ in 0..i % 5 {
                 tokio::task::yield_now().await;

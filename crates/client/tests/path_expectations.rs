@@ -31,7 +31,7 @@ impl Tree {
         Tree { mount, root, dir, file: node }
     }
 
-    /// Returns the mount with the path expectations of this directory and this file.
+    /// Returns the mount with path expectations for the directory `a/b` and the file `a/b/f`.
     fn expecting(&self) -> Mount {
         let dir = walk(&self.root, &["a", "b"], &self.dir);
         self.mount.expecting(vec![dir, walk(&self.root, &["a", "b", "f"], &self.file)])

@@ -103,7 +103,7 @@ async fn every_policy_setting_of_a_directory_takes_effect() {
         ("", vec![20 * KIB, 40 * KIB], (0, 0), (1, 60 * KIB as u64), 1),
         ("write_threshold=32K", vec![20 * KIB, 40 * KIB], (1, 20 * KIB as u64), (1, 40 * KIB as u64), 1),
         ("write_threshold=max", vec![20 * KIB, 40 * KIB], (2, 60 * KIB as u64), (0, 0), 0),
-        // The write has more bytes than one request can carry.
+        // Together, the two written ranges have more bytes than one request can carry.
         ("write_threshold=max", vec![800 * KIB, 800 * KIB], (2, 1600 * KIB as u64), (0, 0), 0),
         ("write_threshold=32K,layout_when=open", vec![KIB], (1, KIB as u64), (0, 0), 1),
         ("write_threshold=32K,layout_when=first-io", vec![KIB], (1, KIB as u64), (0, 0), 0),
@@ -214,7 +214,7 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
                 file.close().await.unwrap();
             }
         });
-        // The client sends one COMPOUND to open each file, and one to close it.
+        // The client sends one COMPOUND to open each file, and one COMPOUND to close each file.
         assert_eq!(done.await.compounds, 40, "{policy}");
     }
     let done = during(&other, async { fill(create(&other, &there, "new").await, &[KIB]).await }).await;
@@ -350,8 +350,8 @@ async fn only_the_first_short_write_after_a_stream_takes_the_direct_path() {
     mount.set_policy(b"write_threshold", Some(b"8K")).unwrap();
     let file = create(&mount, &mount.root(), "f").await;
     let mut at = 0;
-    // The first short write after long writes ends the stream, and still takes the direct path. Later short writes take
-    // the mgr path, until the next long write.
+    // The first short write after sequential long writes still takes the direct path. Later short writes take the mgr
+    // path, until the next long write.
     for (len, straight) in [(20, true), (1, true), (1, false), (1, false), (30, true), (2, true), (2, false)] {
         let done = during(&mount, async {
             file.write_at(at, Bytes::from(vec![len as u8; len * KIB])).await.unwrap();

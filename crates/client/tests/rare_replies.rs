@@ -114,8 +114,8 @@ async fn a_reclaim_answered_with_delay_is_retried() {
     file.close().await.unwrap();
 }
 
-/// Delays once, with NFS4ERR_DELAY, the `nth` operation among the SETATTR, CLOSE, RENAME and GETATTR of a request.
-/// Returns a list that records the names of these operations in each request.
+/// Makes the mgr reply once with NFS4ERR_DELAY to the `nth` of the operations SETATTR, CLOSE, RENAME and GETATTR in a
+/// COMPOUND. Returns a list that records, for each COMPOUND, which of these operations it contained.
 fn delay_closing_at(mgr: &MemoryMgr, nth: usize) -> Arc<Mutex<Vec<Vec<&'static str>>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
@@ -151,7 +151,7 @@ async fn closing_resumes_at_the_operation_answered_with_delay() {
         let changes = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
         let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap_or_else(|e| panic!("step {nth}: {e}"));
         assert_eq!((attrs.mode, attrs.size), (0o600, 5), "step {nth}");
-        // The client sends a second request with exactly the operations from the delayed one on.
+        // The client sends a second request with exactly the delayed operation and the operations after it.
         let expected = if nth < STEPS.len() { vec![&STEPS[..], &STEPS[nth..]] } else { vec![&STEPS[..]] };
         assert_eq!(*asked.lock().unwrap(), expected, "step {nth}");
         assert_eq!(mount.lookup(&root, b"final").await.unwrap().1.mode, 0o600);
@@ -173,8 +173,8 @@ async fn each_delegation_is_returned_once() {
             if let nfs_argop4::OP_DELEGRETURN(args) = op {
                 noted.lock().unwrap().push(args.deleg_stateid.other);
                 if closes {
-                    // Give the task that returned the previous delegation time to check whether the file has another
-                    // one to return.
+                    // Give the task that returned the previous delegation time to check whether the client has to
+                    // return another delegation of the file.
                     std::thread::sleep(4 * nfs::client::recovery::pause(0));
                 }
             }

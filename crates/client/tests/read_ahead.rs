@@ -54,7 +54,8 @@ async fn sequential_reads_need_few_requests_and_fetch_every_byte_once() {
         let again = mount.open(&file.node(), OpenFlags::READ).await.unwrap();
         let [bytes, requests, ahead] = cost(&mount, &again, &data, all(len)).await;
         assert_eq!(bytes, data.len() as u64, "{len}");
-        // One request for each stripe unit suffices, plus a few where a read-ahead range begins inside a stripe unit.
+        // One request for each stripe unit suffices, plus a few more requests where a read-ahead range begins inside a
+        // stripe unit.
         assert!(requests <= 2 * data.len() as u64 / UNIT, "{len}: {requests} requests");
         assert!(ahead >= bytes - 4 * len as u64, "{len}: {ahead} of {bytes} bytes were read ahead");
         again.close().await.unwrap();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, SetAttrs, Status};
 
-/// The connect and retry timeout for tests in which a daemon stays down. A running daemon on a busy machine must reply
-/// within it.
+/// The connect and retry timeout for tests in which a daemon stays down. A running daemon must reply within this time,
+/// even on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
 
 /// The length of the header of an object file in bytes (`docs/FORMATS.md`).
@@ -31,7 +31,7 @@ async fn read_back(mount: &Mount, name: &str) -> Vec<u8> {
     got.to_vec()
 }
 
-/// Truncates every object, as a crash may remove bytes that were not committed.
+/// Truncates every object file. This simulates a crash of the iod, which may lose bytes that were not committed.
 fn lose_bytes(dir: &Path) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
@@ -43,7 +43,7 @@ fn lose_bytes(dir: &Path) {
     }
 }
 
-/// If the flush timer started a write, no program waits for it. So the client keeps the bytes, even if the mgr is
+/// No program waits for a write that the flush timer started. So the client keeps the written bytes, even if the mgr is
 /// unreachable for longer than `retry_timeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
@@ -52,8 +52,8 @@ async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
     let mount = cluster.mount(Options { retry_timeout: Duration::from_millis(1500), policy, ..options() }).await;
     let file = create(&mount, "f").await;
     cluster.mgr.take().unwrap().stop().await;
-    // The failed GETATTR shows that the mount considers the mgr unreachable. The flush timer runs during the following
-    // loop, which takes longer than `retry_timeout`.
+    // The failed GETATTR shows that the mount considers the mgr unreachable. The GETATTRs in the loop below take longer
+    // than `retry_timeout`, and the flush timer runs in this time.
     let root = mount.root();
     mount.getattr(&root).await.unwrap_err();
     file.write_at(0, fill(1, 100)).await.unwrap();
@@ -73,7 +73,7 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let file = create(&mount, "f").await;
     let data = fill(1, 9 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // Overwrite some bytes. When the client sends the writes again, later bytes must still replace earlier ones.
+    // Overwrite some bytes. When the client sends the writes again, the newer bytes must still replace the older bytes.
     let top = fill(2, 3 << 20);
     let bottom = file.read_at(0, 9 << 20).await.unwrap().to_vec();
     assert!(bottom == data);
@@ -92,7 +92,7 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let counters = mount.counters();
     assert!(counters.written_direct >= 20 << 20, "the bytes were not sent again: {counters:?}");
     assert!(counters.reconnects >= 2 && counters.written_via_mgr == 0, "{counters:?}");
-    // Bytes that fsync made durable survive another restart of the iods.
+    // Bytes that fsync made durable survive one more restart of the iods.
     for i in 0..2 {
         cluster.stop_iod(i);
         cluster.start_iod(i);
@@ -206,8 +206,8 @@ async fn bytes_not_reported_to_the_mgr_can_be_read_on_the_mgr_path() {
     file.write_at(0, data.clone()).await.unwrap();
     assert!(file.read_at(0, 1 << 20).await.unwrap().to_vec() == data);
     cluster.stop_iod(0);
-    // After an iod was unreachable, the client does not try it again for a while. The mgr reconnects sooner, so the
-    // read takes the mgr path.
+    // After an iod was unreachable, the client does not try it again for a while. The mgr connects to the iod again
+    // sooner than the client does, so the read takes the mgr path.
     let read = file.read_at(0, 1 << 20);
     let back = async {
         while !mount.counters().operations.iter().any(|(name, _)| name == "READ") {
@@ -289,8 +289,8 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
     // The read makes the client send its pending bytes to the iods. The client has not reported these bytes to the mgr.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // With this request the client notices that its session and its layout are lost. It does not report bytes that are
-    // not durable yet.
+    // The reply to `statfs` shows the client that its session and its layout are lost. The client does not report bytes
+    // that are not durable yet.
     mount.statfs().await.unwrap();
     assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 0);
     file.close().await.unwrap();
@@ -303,7 +303,7 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: with one, the truncate waits until this client has flushed its bytes.
+    // Use no delegation: under a delegation, the truncate would wait until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
@@ -311,7 +311,8 @@ async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     // The read makes the client send its pending bytes to the iods, which may lose them.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The restarted mgr knows the open, but not the layout. So it executes the truncate without a recall.
+    // The restarted mgr knows the open, but not the layout. So it executes a truncate by another client without a
+    // layout recall.
     mount.statfs().await.unwrap();
     let other = cluster.mount(options()).await;
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
@@ -327,12 +328,12 @@ async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
 async fn a_truncate_before_a_late_size_report_leaves_a_consistent_file() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
-    // Use no delegation: with one, the truncate waits until this client has flushed its bytes.
+    // Use no delegation: under a delegation, the truncate would wait until this client has flushed its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     file.write_at(0, fill(5, 100)).await.unwrap();
     file.fsync().await.unwrap();
-    // A hole is durable at once, so the client has only the modification time of the hole to report.
+    // A hole is durable at once, so after the punch the client has only the new modification time to report to the mgr.
     file.punch(ByteRange { offset: 0, len: 10 }).await.unwrap();
     file.write_at(100, fill(6, 100)).await.unwrap();
     assert_eq!(file.read_at(100, 100).await.unwrap().len(), 100);

@@ -1,4 +1,4 @@
-//! SETATTR by node, without an open, while the last open of the file is being closed.
+//! Tests of SETATTR by filehandle, without an open, while the client closes the last open of the file.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -7,8 +7,8 @@ use types::{SetAttrs, SetTime, Timestamp};
 
 const LEN: u64 = 100_000;
 
-/// Writes a file, and starts its deferred close in another task. Yields `turns` times to the closing task, sets
-/// `changes` by node, and checks the resulting attributes.
+/// Writes a file, and starts its deferred close in another task. Yields `turns` times to the closing task, sends
+/// SETATTR with `changes` by filehandle, and checks the resulting attributes.
 async fn round(mount: &Mount, name: String, changes: SetAttrs, turns: u32) {
     let file = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
     let node = file.node();

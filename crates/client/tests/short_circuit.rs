@@ -124,8 +124,8 @@ async fn short_circuit_reads_see_earlier_writes_of_other_clients() {
     let file = create(&one, "f", vec![0; len].into()).await;
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
-    // The number of the last write that has returned, the number of the last write that has begun, and whether all
-    // writes have returned.
+    // The sequence number of the last write that has returned (`done`), the sequence number of the last write that has
+    // begun (`begun`), and whether all writes have returned (`over`).
     let (done, begun, over) = (AtomicU8::new(0), AtomicU8::new(0), AtomicBool::new(false));
     let writing = async {
         for round in 1..=60 {
@@ -226,8 +226,8 @@ async fn a_fence_ends_short_circuit_reads() {
     as_mgr(&cluster, 0, Procedure::Fence, |cap| encode(&FenceArgs { cap, generation: Generation(1000) }), object);
     let before = one.counters().short_circuit_reads;
     let (mine, theirs) = tokio::join!(lent.read_at(0, BLOCK), asking.read_at(0, BLOCK));
-    // The mgr does not know of this fence and grants no capability for the new generation, so both clients get the same
-    // error.
+    // The test has fenced the object on the iod without the mgr, so the mgr grants no capability for the new
+    // generation. Both clients get the same error.
     assert_eq!(mine.unwrap_err().as_status(), theirs.unwrap_err().as_status());
     assert_eq!(one.counters().short_circuit_reads, before);
     assert_eq!(lent_files(&cluster, 0), 0);
@@ -281,7 +281,7 @@ async fn lent_files_are_closed_with_the_layout_and_with_the_file() {
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
     // The iod runs in this process, and may still have its own descriptor of the lent file. Wait until only the client
-    // has one.
+    // has a descriptor.
     soon(async || lent_files(&cluster, 0) == 1).await;
     // For a truncate, the mgr recalls the layouts of other clients, and a client without a layout closes its loans.
     file.set_len(90_000).await.unwrap();

@@ -8,8 +8,8 @@ pub const NAME_MAX: usize = 255;
 pub const PATH_MAX: usize = 4095;
 /// Maximum number of hard links to one file.
 pub const LINK_MAX: u32 = 1 << 30;
-/// Largest size of a file in bytes. An iod's file for an object of this size, with the head of the file, stays below
-/// `i64::MAX` bytes.
+/// Largest size of a file in bytes. The length of an iod's file for an object of this size, with the header of the
+/// file, stays below `i64::MAX` bytes.
 pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
 /// Longest xattr name in bytes, without its `user.` prefix.
 pub const XATTR_NAME_MAX: usize = 250;
@@ -78,10 +78,9 @@ pub const UNCONFIRMED_MAX: usize = 4 << 10;
 pub const OPENS_PER_CLIENT_MAX: usize = 64 << 10;
 /// Maximum number of open states of all clients.
 pub const OPENS_MAX: usize = 512 << 10;
-/// Maximum number of byte-range locks of one client: locked ranges, lock owners of opens, and waiting lock requests
-/// together.
+/// Maximum number of byte-range locks of one client: locked ranges, lock stateids, and waiting lock requests together.
 pub const LOCKS_PER_CLIENT_MAX: usize = 16 << 10;
-/// Maximum number of locked ranges, lock owners of opens, and waiting lock requests of all clients together.
+/// Maximum number of locked ranges, lock stateids, and waiting lock requests of all clients together.
 pub const LOCKS_MAX: usize = 256 << 10;
 /// Maximum number of waiting lock requests of one file that the mgr queues in the order of their arrival.
 pub const LOCK_WAITERS_PER_FILE_MAX: usize = 64;
@@ -98,7 +97,7 @@ pub const LAYOUTS_MAX: usize = 512 << 10;
 /// Maximum number of bytes in the reply caches of all sessions together.
 pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
 /// A new session gets at most the free part of the reply cache divided by this number, so that space remains for
-/// further sessions.
+/// sessions that clients create later.
 pub const REPLY_CACHE_SHARE: u64 = 1024;
 
 /// Maximum number of connections that one daemon accepts.
@@ -150,7 +149,7 @@ pub const OPEN_OBJECTS_MAX: usize = 4096;
 pub const IOD_GONE_MAX: usize = 64 << 10;
 /// Maximum number of payload buffers of an iod in use at a time; further requests wait for a buffer.
 pub const IOD_BUFFERS_MAX: usize = 256;
-/// Payload bytes that a client may have in flight or uncommitted. Above this limit, its writers wait.
+/// Payload bytes that a client may have in flight or uncommitted. Above this limit, the writers on the client wait.
 pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
 /// Bytes of read-ahead data that a client may hold for all its readers together.
 pub const READ_AHEAD_BYTES: usize = 64 << 20;
@@ -159,8 +158,8 @@ pub const IN_FLIGHT_PER_IOD: usize = 8;
 
 /// Maximum number of writes of keys in one metadata batch.
 pub const BATCH_WRITES_MAX: usize = 1000;
-/// Maximum number of preconditions of one metadata batch. The limit also bounds the depth to which directories may be
-/// moved.
+/// Maximum number of preconditions of one metadata batch. A move of a directory has one precondition for each ancestor
+/// of the new name, so the limit also bounds the depth of moved directories.
 pub const BATCH_EXPECTS_MAX: usize = 4096;
 /// Largest metadata batch in bytes of keys and values.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -275,7 +274,7 @@ const _: () = {
     assert!(2 * META_RESERVE_BYTES <= IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
     // A removal deletes all extended attributes of a file in one batch. A new directory copies the extended attributes
-    // of its parent. So all of them must fit into one batch.
+    // of its parent. So all extended attributes of one file must fit into one batch.
     assert!(XATTRS_MAX + 16 < BATCH_WRITES_MAX && 2 * XATTRS_BYTES_MAX < BATCH_BYTES_MAX);
     assert!(XATTR_VALUE_MAX + XATTR_NAME_MAX <= XATTRS_BYTES_MAX);
 };

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 /// Seconds after which a message with the same reason about the same machine may be logged again.
 const INTERVAL: u64 = 10;
-/// Maximum number of pairs of reason and machine that the limiter tracks. Further machines share one entry per
-/// reason.
+/// Maximum number of pairs of reason and machine that the limiter tracks. For each reason, all machines beyond this
+/// number share one entry.
 const ENTRIES_MAX: usize = 1024;
 
 /// A rate limiter: the times of recent log messages, by reason and machine.
@@ -26,7 +26,7 @@ impl LogRateLimit {
     }
 
     /// Decides whether to log this message about a machine now; `now` is in seconds of any running clock. Returns how
-    /// often the message was suppressed since it was last logged, or `None` to suppress it.
+    /// many times the message was suppressed since it was last logged, or `None` to suppress the message now.
     pub fn may_log(&mut self, reason: &'static str, machine: Machine, now: u64) -> Option<u64> {
         let mut key = (reason, machine);
         if self.0.len() >= ENTRIES_MAX && !self.0.contains_key(&key) {
@@ -74,7 +74,7 @@ mod tests {
         let logged = (0..100_000).filter(|n| limiter.may_log("a", Machine::Local(*n), 7).is_some()).count();
         assert!(logged <= ENTRIES_MAX + 1, "{logged}");
         assert!(limiter.0.len() <= ENTRIES_MAX + 1);
-        // After the entries of earlier machines have expired, the limiter tracks further machines one by one again.
+        // After the recorded entries have expired, the limiter tracks each new machine in its own entry again.
         assert_eq!(limiter.may_log("a", Machine::Local(200_000), 99), Some(0));
     }
 }

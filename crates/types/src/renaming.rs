@@ -1,6 +1,6 @@
-//! Rename modes: the treatment of a file that already has the new name of a rename.
+//! Rename modes: what a rename does if a file already has the new name.
 
-/// The treatment of a file that already has the new name, as in the flags of renameat2(2).
+/// What a rename does if a file already has the new name, as in the flags of renameat2(2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Renaming {
     /// The existing file loses the new name, as with rename(2) and with RENAME of NFS (RFC 8881 §18.26).

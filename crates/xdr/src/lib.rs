@@ -12,7 +12,8 @@ use bytes::Bytes;
 pub trait Xdr: Sized {
     /// Appends the value to `out`.
     fn encode(&self, out: &mut Writer);
-    /// Decodes a value from the front of `input`. Never panics, and never allocates more than the input holds.
+    /// Decodes a value from the front of `input`. Never panics, and never allocates memory for more items than the
+    /// remaining bytes of `input` can contain.
     fn decode(input: &mut Reader) -> Result<Self, Malformed>;
 
     /// Returns the XDR encoding of this value as one contiguous buffer.

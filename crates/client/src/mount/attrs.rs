@@ -57,8 +57,8 @@ impl Mount {
 
     async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        // Flush and report first, also for a close in progress: a write or report after SETATTR overwrites the new size
-        // or time.
+        // Send dirty bytes and report the file size before SETATTR, also for a close in progress. If a write or report
+        // reached the mgr after SETATTR, it would overwrite the new size or time.
         let settles = |inode: &&Arc<Inode>| {
             let undone = (changes.size.is_some() || changes.mtime.is_some()) && !inode.is_clean();
             undone || (changes.size.is_some() && inode.is_open_for_writing())
@@ -92,7 +92,7 @@ impl Mount {
         Ok(attrs)
     }
 
-    /// Checks that the expected paths lead to a file, without any other operation.
+    /// Asks the mgr to check the path expectations of this mount for a file, without any other operation.
     async fn check_paths(&self, node: &Node) -> Result<()> {
         let mut compound = self.compound("checking the path of a file");
         self.arrive(&mut compound, node);
@@ -140,7 +140,8 @@ impl Mount {
         Ok(())
     }
 
-    /// Applies a policy attribute that a caller has set through this mount to the file at once, if the file is open.
+    /// After a caller has set or removed a policy attribute of a file through this mount: applies the change at once if
+    /// the file is open.
     fn own_changed(&self, node: &Node, name: &[u8], value: Option<&[u8]>) {
         let Some(inode) = self.inner.open_inode(node.id).filter(|_| is_policy_name(name)) else { return };
         inode.set_own(|own| match (value, Part::named(name)) {
@@ -185,7 +186,7 @@ impl Mount {
     }
 }
 
-/// The result of GETXATTR after the status (RFC 8276 §8.4.1.2).
+/// The attribute value in a GETXATTR result, which follows the status (RFC 8276 §8.4.1.2).
 struct XattrValue(Bytes);
 
 impl Xdr for XattrValue {

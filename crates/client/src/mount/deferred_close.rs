@@ -17,19 +17,18 @@ use wire::nfs4::*;
 /// Maximum number of files that one COMPOUND closes. The COMPOUND has one SEQUENCE, and three operations for each file:
 /// PUTFH, DELEGRETURN and CLOSE.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
-/// How long the client defers a CLOSE. If the file is removed before the CLOSE, it stays an orphan until the CLOSE.
-/// Other clients do not wait this long: a recall of a queued delegation makes the client close all queued files at
-/// once.
+/// How long the client defers a CLOSE. A file that is removed before the CLOSE stays an orphan until the CLOSE. Other
+/// clients do not wait this long: a recall of a queued delegation makes the client close all queued files at once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How often the client sends the COMPOUND before it gives up the closes.
+/// How many times the client tries to send a COMPOUND of CLOSEs before it gives up these CLOSEs.
 const TRIES: u32 = 2;
 
 /// An open that the caller has closed, and whose CLOSE the client has not sent to the mgr.
 pub(crate) struct DeferredClose {
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
-    /// The delegation to return in the same COMPOUND.
+    /// The delegation of the file, which the client returns in the same COMPOUND as the CLOSE.
     pub(crate) delegation: Option<stateid4>,
     pub(crate) caller: Caller,
 }
@@ -39,7 +38,8 @@ pub(crate) struct DeferredClose {
 pub(crate) enum Queued {
     /// The delegation is not in the queue of deferred closes.
     Nowhere,
-    /// The delegation was in the queue. It has been removed, so the client keeps it.
+    /// The delegation was in the queue of deferred closes. It has been removed from the queue, so the client keeps the
+    /// delegation.
     Kept,
     /// The client is returning the delegation, or must return it, although the file is open again.
     Sent,
@@ -111,14 +111,14 @@ impl DeferredCloses {
         is_returned
     }
 
-    /// Records that the client is returning a delegation. An OPEN whose reply grants the same delegation does not get
-    /// it.
+    /// Records that the client is returning a delegation. If the reply to an OPEN grants the same delegation, the
+    /// client does not use the delegation.
     pub(crate) fn begin_return(&self, stateid: stateid4) {
         self.queue().sent.insert(stateid.other);
     }
 
     /// Records that the client has returned or lost a delegation. `asked` is the number of OPENs that the client has
-    /// sent by now, and `answered` the number of the first unanswered one.
+    /// sent by now, and `answered` the sequence number of the oldest unanswered OPEN.
     pub(crate) fn returned(&self, other: [u8; 12], (asked, answered): (u64, u64)) {
         let mut queue = self.queue();
         queue.sent.remove(&other);
@@ -155,7 +155,8 @@ impl Inner {
         {
             let mut queue = self.deferred_closes().queue();
             if let Some(held) = left.delegation {
-                // The delegation is now in the queue. An open of the file may remove it from the queue and keep it.
+                // The delegation is now in the queue. If a program opens the file again, the client may remove the
+                // delegation from the queue and keep the delegation.
                 queue.sent.remove(&held.other);
             }
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));
@@ -173,7 +174,7 @@ impl Inner {
                 () = tokio::time::sleep(PATIENCE) => {}
                 () = mount.deferred_closes().hurry.notified() => {}
             }
-            // The next task closes the opens that are queued from now on.
+            // An open that is queued from now on starts a new task.
             mount.deferred_closes().queue().expected = false;
             mount.close_deferred().await;
         });
@@ -230,7 +231,7 @@ impl Inner {
                     self.deferred_closes().returned(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
                         // The mgr does not know the delegation or has revoked it, and did not execute the remaining
-                        // operations. The next COMPOUND contains them.
+                        // operations. The next COMPOUND contains these operations.
                         some.push_front(left);
                         if status == NFS4ERR_DELEG_REVOKED {
                             // The mgr reports a revoked delegation in every reply until FREE_STATEID acknowledges the
@@ -244,15 +245,16 @@ impl Inner {
             }
             match found.and_then(|_| results.raw::<stateid4>(OP_CLOSE)) {
                 Ok(_) => continue,
-                // The session retries a delayed request only if its first operation was delayed. So the next COMPOUND
-                // sends this close again.
+                // The session repeats a COMPOUND only if the mgr answered its first operation with NFS4ERR_DELAY. So
+                // the next COMPOUND sends this close again.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
                 // The mgr has revoked the open, and FREE_STATEID acknowledges this. If FREE_STATEID fails, the mgr
                 // reports the revocation again later.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
                 Err(failed) => tracing::debug!(?failed, "the mgr had forgotten an open before CLOSE"),
             }
-            // After a failed operation, the mgr did not execute the remaining ones. The next COMPOUND contains them.
+            // After a failed operation, the mgr did not execute the remaining operations. The next COMPOUND contains
+            // the remaining operations.
             break;
         }
         Ok(())

@@ -84,8 +84,8 @@ impl ReadDir {
             let stamp = self.mount.inner.stamp();
             let mut results = self.mount.inner.session.call(compound).await?;
             results.arrived()?;
-            // Only the first page checks the path of the directory. Later pages read the same directory, even if its
-            // path now leads to another one.
+            // Only the first page checks the path of the directory. Later pages read the same directory, even if the
+            // path now leads to another directory.
             self.mount = self.mount.expecting(Vec::new());
             let got: READDIR4resok = results.take(OP_READDIR)?;
             self.verifier = got.cookieverf;

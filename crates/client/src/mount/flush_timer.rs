@@ -1,9 +1,10 @@
-//! The flush timer of a mount: sends gathered bytes after a delay, and commits sent bytes after a further delay,
-//! without fsync or close.
+//! The flush timer of a mount: without an fsync or close, sends gathered bytes after a delay, and makes sent bytes
+//! durable with COMMIT after a second delay.
 //!
 //! So other clients soon see what a long-running program writes to a log. A crash of the machine loses seconds of the
-//! log, not hours. Most files are closed before any step is due. Therefore each file only records its due times, and
-//! the timer visits all open files when the first step is due.
+//! log, not hours. A step is to send or to commit the bytes of one file. Most files are closed before any step is due.
+//! Therefore each file only records its due times, and the timer goes through all open files (a pass) when the first
+//! step is due.
 
 use super::Inner;
 use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
@@ -12,21 +13,22 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long after the client sent bytes the timer commits them and reports the size to the mgr.
+/// The time from sending bytes of a file until the timer commits the bytes and reports the file size to the mgr.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The shortest pause between two visits. In a visit, the timer goes through all open files and starts the due steps.
+/// The shortest pause between two passes. In a pass, the timer goes through all open files and starts the due steps.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The pause between two visits is at least this many times as long as the last visit took.
+/// The pause between two passes is at least this many times as long as the last pass took.
 const PAUSE_TIMES: u32 = 20;
 
-/// The due times of the timer's steps for one file. Only one step of a file runs at a time.
+/// The times at which the flush timer sends and commits the bytes of one file. While a step of the file runs, the timer
+/// starts no other step of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
     /// When the timer sends gathered bytes.
     pub(crate) leave: Option<Instant>,
     /// When the timer commits sent bytes and reports the size to the mgr.
     settle: Option<Instant>,
-    /// Whether a step is running. It may wait as long as servers are unreachable.
+    /// Whether the timer is sending or committing bytes of the file. This may last as long as a server is unreachable.
     busy: bool,
 }
 
@@ -38,16 +40,16 @@ pub(crate) struct Due {
 }
 
 impl Times {
-    /// Schedules the commit of bytes that were just sent, unless a commit is scheduled already. Returns the due time of
-    /// a new commit.
+    /// Schedules the commit of bytes that were just sent, unless a commit is scheduled already. Returns when the commit
+    /// is due if the call scheduled it.
     pub(crate) fn settle_from(&mut self, now: Instant) -> Option<Instant> {
         let unknown = self.settle.is_none().then(|| now + SETTLED);
         self.settle = self.settle.or(unknown);
         unknown
     }
 
-    /// Returns the steps that are due by `now` and clears their due times, and returns when the next step is due. While
-    /// a step is running, returns no steps.
+    /// Returns the steps of the file that are due by `now` and clears their due times. Also returns when the next step
+    /// of the file is due. While a step of the file is running, returns no step and no time.
     pub(crate) fn take(&mut self, now: Instant) -> (Due, Option<Instant>) {
         if self.busy {
             return Default::default();
@@ -69,12 +71,12 @@ impl Times {
     }
 }
 
-/// The schedule of the timer: when it next visits all open files to start due steps.
+/// The schedule of the flush timer: when the timer next goes through all open files to send and commit their bytes.
 pub(super) struct FlushTimer {
-    /// The time of the next visit of all open files, or `None` if no task is waiting for it. During a visit, the
-    /// earliest due time recorded since the visit began.
+    /// The time of the next pass over all open files, or `None` if no timer task is running. During a pass, the
+    /// earliest due time recorded since the pass began.
     next: OrderedMutex<Option<Next>>,
-    /// Notified when the time of the next visit becomes earlier.
+    /// Notified when the time of the next pass becomes earlier.
     earlier: Arc<Notify>,
 }
 
@@ -94,7 +96,7 @@ impl FlushTimer {
 }
 
 impl Inner {
-    /// Schedules a visit of all open files at time `at`, when a step of a file is due.
+    /// Schedules a pass of the flush timer over all open files at time `at`, when a step of a file is due.
     pub(crate) fn due_at(self: &Arc<Self>, at: Instant) {
         let mut next = self.behind.next();
         match *next {
@@ -119,7 +121,7 @@ impl Inner {
             let (due, next) = inode.is_due_by(now);
             first = first.into_iter().chain(next).min();
             if due != Due::default() {
-                // Spawn a task for each file, because one file may wait for a server that the other files do not need.
+                // Spawn a task for each file, so that a file whose server is unreachable does not delay other files.
                 net::task::spawn_on(&self.runtime, inode.do_due(due));
             }
         }
@@ -127,8 +129,8 @@ impl Inner {
     }
 }
 
-/// The task of the flush timer: visits all open files whenever a step is due. Ends when no step is left or the mount is
-/// dropped.
+/// The task of the flush timer: goes through all open files whenever a step is due. Ends when no step is scheduled or
+/// the mount is dropped.
 async fn attend(mount: Weak<Inner>) {
     let mut rested = Instant::now();
     while let Some(mount) = mount.upgrade() {
@@ -171,7 +173,8 @@ mod tests {
         assert_eq!(times.settle_from(at(3)), None, "the oldest sent bytes set the time");
         assert_eq!(times.take(at(0)), (due(false, false), Some(at(1))));
         assert_eq!(times.take(at(1)), (due(true, false), None));
-        // While a step runs, `take` returns no other step. It returns steps that become due during the step afterwards.
+        // While a step of the file runs, `take` returns no other step. A step that becomes due in this time is returned
+        // after `done`.
         times.leave = Some(at(7));
         assert_eq!(times.take(at(6)), (due(false, false), None));
         assert_eq!((times.done(), times.take(at(6))), (Some(at(5)), (due(false, true), None)));

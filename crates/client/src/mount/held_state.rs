@@ -1,4 +1,4 @@
-//! How the mount reacts when the mgr recalls or revokes state that it granted, or restarts.
+//! How the mount reacts when the mgr recalls or revokes delegations, layouts, opens or locks, or restarts.
 
 mod reclaim;
 
@@ -28,19 +28,20 @@ impl HeldState for Inodes {
     }
 
     /// Handles the recall of a delegation. If the client does not know the delegation and an OPEN is unanswered, the
-    /// reply may grant the delegation; the client rejects the recall, and the mgr repeats it. If every OPEN is
-    /// answered, the program that opened the file was gone when the reply arrived; the client returns the delegation
-    /// at once.
+    /// reply to this OPEN may grant the delegation; the client rejects the recall, and the mgr repeats the recall. If
+    /// every OPEN is answered, the program that opened the file had ended before the reply arrived; the client returns
+    /// the delegation at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;
         // Check first whether all OPENs are answered. If so, the client knows every delegation that it may hold, and
-        // the search that follows finds it.
+        // the search below finds the recalled delegation.
         let all_answered = self.names.are_opens_answered();
         let leaves = || self.deferred_closes.recall(stateid);
         let is_known = self.names.recall(stateid)
             || leaves()
             || self.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))
-            // A close may have moved the delegation to the deferred closes after the first call of `leaves`.
+            // Search the deferred closes a second time, because a close may have moved the delegation there after the
+            // first search.
             || leaves();
         match is_known {
             false if !all_answered => return NFS4ERR_BAD_STATEID,
@@ -84,7 +85,8 @@ impl HeldState for Inodes {
         if inode.delegation().is_none_or(|held| held.other != stateid.other) {
             return inode.revoked(stateid).await;
         }
-        // The mgr does not know a delegation whose DELEGRETURN has just arrived. Such a delegation is not lost.
+        // If a DELEGRETURN has just reached the mgr, the mgr no longer knows the delegation. The client has not lost
+        // such a delegation.
         if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
             match status {
                 NFS4ERR_DELEG_REVOKED => inode.delegation_revoked(stateid),

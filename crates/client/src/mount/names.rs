@@ -14,7 +14,8 @@ const LOOKUPS_MAX: usize = 32;
 /// Maximum number of symlinks that the client follows on one path, as in Linux.
 const SYMLINKS_MAX: u32 = 40;
 
-/// How often the client looks up a path because a file on the path was removed between LOOKUP and GETATTR.
+/// How many times the client looks up a path if, each time, a file on the path is removed between its LOOKUP and its
+/// GETATTR.
 const WALKS_MAX: usize = 8;
 
 /// Formats a name for error messages.
@@ -28,9 +29,9 @@ pub(super) fn check_answer(name: &[u8], what: &str) -> Result<()> {
     types::name::check(name).map_err(refused)
 }
 
-/// Returns the access time for a new file: a random time within the next second. By this access time, the client
-/// recognizes the file that it created, if the mgr restarts before it replies. The time is not in the past, so it never
-/// precedes the creation.
+/// Returns the access time for a new file: a random time within the next second. If the mgr restarts before it replies
+/// to the create, the client recognizes the file that it created by this access time. The time is not in the past, so
+/// it never precedes the creation.
 fn mark() -> Result<Timestamp> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
@@ -44,7 +45,8 @@ fn node(results: &mut Results) -> Result<(Node, Attrs)> {
     Ok((Node { id: attrs.id, handle }, attrs))
 }
 
-/// Converts ESTALE to an error in doubt: another client undid the operation before this client could read its result.
+/// Marks ESTALE as an error in doubt: the mgr may have executed the operation, and another client may have removed the
+/// file before this client could read the result.
 fn undone(error: Error) -> Error {
     if error.is(Status::Stale) { error.with_doubt() } else { error }
 }
@@ -56,11 +58,10 @@ struct Stopped {
 }
 
 impl Mount {
-    /// Waits until all names created on this mount are durable, also those whose replies did not wait for durability
-    /// ([`crate::CreateOptions::unsynced`], [`crate::Durable::Fsync`]).
+    /// Waits until all names created on this mount are durable, also names whose creation the mgr confirmed before it
+    /// was durable ([`crate::CreateOptions::unsynced`], [`crate::Durable::Fsync`]).
     ///
-    /// # Errors
-    /// `Stale` or `Io` if the mgr's machine lost power and a change with it.
+    /// # Errors `Stale` or `Io` if a change was lost because the machine of the mgr lost power.
     pub async fn sync_names(&self) -> Result<()> {
         if self.inner.session.is_soon() {
             return self.inner.session.settle(&self.inner.losses).await;
@@ -91,8 +92,8 @@ impl Mount {
         let mut todo: VecDeque<Vec<u8>> = path.iter().cloned().collect();
         let mut symlinks = 0;
         loop {
-            // Look up the components before the next "..". Only the result shows that the last component is no symlink,
-            // so that ".." cancels it.
+            // Look up the components before the next "..". A ".." cancels the component before it only if this
+            // component is no symlink, which only the lookup shows.
             let run = todo.iter().take_while(|c| *c != b"..").count();
             let whole: Vec<Vec<u8>> = done.iter().cloned().chain(todo.iter().take(run).cloned()).collect();
             let at_end = run == todo.len();
@@ -136,8 +137,8 @@ impl Mount {
         }
     }
 
-    /// Looks up components one after the other, many in one round trip. If a file is removed between its LOOKUP and its
-    /// GETATTR, repeats the lookup.
+    /// Looks up the components of a path with as many LOOKUPs in one round trip as possible. If a file on the path is
+    /// removed between its LOOKUP and its GETATTR, repeats the lookup.
     async fn walk(&self, from: &Node, path: &[Vec<u8>]) -> std::result::Result<(Node, Attrs), Stopped> {
         for _ in 1..WALKS_MAX {
             match self.walk_once(from, path).await {
@@ -268,8 +269,8 @@ impl Mount {
         self.rename_as((from_dir, from_name), (to_dir, to_name), Renaming::Replace).await
     }
 
-    /// Renames a file; each name is a pair of directory and name. `how` says what happens to a file that already has
-    /// the new name.
+    /// Renames a file. `from` and `to` are pairs of a directory and a name in it. `how` says what happens to a file
+    /// that already has the new name.
     ///
     /// # Errors
     /// `Exist` and `NoEnt` as documented for `how`. `AttrNotSupp` if the mgr supports only [`Renaming::Replace`].
@@ -296,8 +297,8 @@ impl Mount {
         self.remove_telling(dir, name).await.map(|_| ())
     }
 
-    /// Removes a name like [`Mount::remove`]. If available, also returns the directory's attributes after the removal,
-    /// without another round trip.
+    /// Removes a name like [`Mount::remove`]. Also returns the attributes of the directory after the removal, if the
+    /// reply to the removal contains them.
     pub async fn remove_telling(&self, dir: &Node, name: &[u8]) -> Result<Option<Attrs>> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
         let args = REMOVE4args { target: Bytes::copy_from_slice(name) };
@@ -310,7 +311,8 @@ impl Mount {
         Ok(results.attrs().ok())
     }
 
-    /// Removes a directory. Returns its id and, if available, the attributes of its parent after the removal.
+    /// Removes a directory. Returns the id of the removed directory. Also returns the attributes of the parent
+    /// directory after the removal, if the reply contains them.
     pub async fn rmdir_telling(&self, dir: &Node, name: &[u8]) -> Result<(FileId, Option<Attrs>)> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
         let target = Bytes::copy_from_slice(name);
@@ -340,7 +342,8 @@ impl Mount {
     }
 }
 
-/// Appends a RENAME; each name is a pair of directory and name. The target directory becomes the current filehandle.
+/// Appends a RENAME. `from` and `to` are pairs of a directory and a name in it. The directory in `to` becomes the
+/// current filehandle.
 pub(crate) fn append_rename(compound: &mut Compound, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) {
     compound.putfh(&from.0.handle).void(OP_SAVEFH).putfh(&to.0.handle);
     append_renaming(compound, from.1, to.1, how);

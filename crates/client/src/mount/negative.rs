@@ -21,20 +21,21 @@ use wire::nfs4::*;
 /// The size of the reply to one READDIR, in bytes.
 const PAGE_BYTES: u32 = 512 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
-/// How often the client tries to return a directory delegation.
+/// How many times the client tries to return a directory delegation.
 const TRIES: u32 = 8;
 /// How long a disconnecting mount waits for the return of its directory delegations.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// The negative-lookup cache of a mount, and the mount that sends its requests.
+/// The negative-lookup cache of a mount, with a reference to the mount, which sends the requests of the cache.
 #[derive(Default)]
 pub(crate) struct Names {
     known: Mutex<Negative<Caller>>,
-    /// The mount that sends the requests; set once after its creation.
+    /// The mount that sends the requests of the cache; set once, after the creation of the mount.
     mount: OnceLock<Weak<Inner>>,
 }
 
-/// A request in flight that may create a name, until this value is dropped.
+/// A request in flight that may create a name. If this value is dropped without [`Making::answered`], the mgr may still
+/// execute the request.
 pub(crate) struct Making<'a> {
     mount: &'a Arc<Inner>,
     dir: FileId,
@@ -70,7 +71,8 @@ impl Names {
         let _ = self.mount.set(Arc::downgrade(mount));
     }
 
-    /// Handles a recall. If the client holds the directory delegation, starts its return and returns true.
+    /// Handles the recall of a delegation. If `stateid` is a directory delegation that the client holds, starts to
+    /// return the delegation to the mgr, and returns true.
     pub(crate) fn recall(&self, stateid: &stateid4) -> bool {
         let Some(gone) = self.known().lose(stateid, now()) else { return false };
         if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
@@ -85,7 +87,7 @@ impl Names {
         counts.is_some_and(|(asked, answered)| asked == answered)
     }
 
-    /// Starts to return a delegation that this client does not know.
+    /// Starts to return a recalled delegation of which the client has no record.
     pub(crate) fn give_back_unknown(&self, handle: &Bytes, stateid: stateid4) {
         if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
             mount.give_back_names([DelegationToReturn { handle: handle.clone(), stateid }]);
@@ -97,7 +99,7 @@ impl Names {
         self.known().lose(stateid, now());
     }
 
-    /// Records that the permissions of a directory may have changed on this mount.
+    /// Records that this mount may have changed the permissions of a directory.
     pub(super) fn permissions_changed(&self, dir: FileId) {
         self.known().permissions_changed(dir);
     }
@@ -122,8 +124,8 @@ impl Mount {
         Some(Error::status(Status::NoEnt, format!("looking up {}", super::names::shown(name))))
     }
 
-    /// Records that the mgr did not find a name. After several such misses in a directory, starts to read all its names
-    /// in the background.
+    /// Records that the mgr did not find a name. After several such misses in a directory, starts to read all names of
+    /// the directory in the background.
     pub(super) fn missed(&self, dir: &Node) {
         let wanted = self.inner.options.negative;
         if wanted == 0 {
@@ -154,14 +156,15 @@ impl Mount {
         let gdda_notification_types = Mask::of(&[OWN_CHANGES]).to_bitmap();
         let args = GET_DIR_DELEGATION4args { gdda_notification_types, ..GET_DIR_DELEGATION4args::default() };
         compound.putfh(&dir.handle).op(OP_GET_DIR_DELEGATION, &args);
-        // Count the request as an unanswered OPEN. The client then rejects a recall that arrives before the reply, and
-        // the mgr repeats the recall.
+        // Count the request as an unanswered OPEN. So the client rejects a recall of the delegation that arrives before
+        // the reply with the grant, and the mgr repeats the recall.
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let given = match results.raw::<GET_DIR_DELEGATION4res_non_fatal>(OP_GET_DIR_DELEGATION) {
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_OK(given)) => given.gddr_stateid,
-            // Other clients change the directory, or the mgr does not support directory delegations: cache nothing.
+            // The mgr granted no delegation, because other clients change the directory or because the mgr does not
+            // support directory delegations. Cache nothing.
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(_)) | Err(Failed::Nfs(_)) => return Ok(false),
             Err(failed) => return Err(results.error(&failed)),
         };
@@ -220,15 +223,15 @@ impl Inner {
         }
     }
 
-    /// Returns all directory delegations, and waits at most `LEAVING`. If the mgr is slow, it revokes the delegations
-    /// later, and other clients wait until then.
+    /// Returns all directory delegations to the mgr, and waits at most one second for the replies. If the mgr takes
+    /// longer, it later revokes the delegations. Until then, changes of these directories by other clients wait.
     pub(super) async fn leave_names(self: &Arc<Self>) {
         let all = self.names().known().leave();
         let given_back = future::join_all(all.iter().map(|gone| self.give_back(&gone.handle, gone.stateid)));
         let _ = tokio::time::timeout(LEAVING, given_back).await;
     }
 
-    /// Starts to return delegations that the cache has dropped.
+    /// Starts to return to the mgr the delegations of directories that the cache has dropped.
     fn give_back_names(self: &Arc<Self>, all: impl IntoIterator<Item = DelegationToReturn>) {
         for gone in all {
             let mount = self.clone();

@@ -91,7 +91,7 @@ pub struct CreateOptions {
     pub exclusive: bool,
     /// The access mode, and whether to truncate an existing file to length 0.
     pub open: OpenFlags,
-    /// User and group of a new file; `None` means those of the caller.
+    /// User and group of a new file; `None` means the user and group of the caller.
     pub owner: Option<(u32, u32)>,
     /// The policy settings of this open, which override all other settings.
     pub policy: Settings,
@@ -120,7 +120,7 @@ impl Default for CreateOptions {
 /// The parameters of an OPEN in flight.
 struct OpenRequest {
     origin: Origin,
-    /// The policy settings of the server and the directory, if the first results in the reply contained them.
+    /// The policy settings of the server and the directory, if a GETATTR before the OPEN returned them.
     reported: Option<(Settings, Settings)>,
     /// The policy settings that the caller passed.
     policy: Settings,
@@ -144,7 +144,8 @@ impl Mount {
         self.open_with(node, OpenOptions { flags, ..OpenOptions::default() }).await
     }
 
-    /// Opens a regular file with these options. The same round trip reads the policy settings of the directory.
+    /// Opens a regular file with these options. The COMPOUND with the OPEN also reads the policy settings of the
+    /// directory.
     pub async fn open_with(&self, node: &Node, options: OpenOptions<'_>) -> Result<File> {
         match self.try_open(node, options).await? {
             Some(file) => Ok(file),
@@ -170,8 +171,8 @@ impl Mount {
         if let Some(dir) = dir {
             compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
         }
-        // An OPEN by filehandle does not check the mode for the owner of the file, as NFS servers do for I/O on open
-        // files. open(2) checks the mode of the owner too, so the client adds ACCESS.
+        // For the owner of the file, the mgr does not check the permission bits in an OPEN by filehandle. open(2)
+        // checks the permission bits for the owner too, so the client adds ACCESS.
         let needed = flags.access();
         self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: needed });
         let openhow = openflag4::Default(OPEN4_NOCREATE);
@@ -202,7 +203,7 @@ impl Mount {
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
-    /// Predicts the policy of a file that the client is about to open.
+    /// Predicts from cached settings the policy of a file that the client is about to open.
     fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
         let effective_policy = &self.inner.effective_policy;
         let settings = effective_policy.guess(dir.map(|dir| dir.id), open);
@@ -235,8 +236,8 @@ impl Mount {
         self.create_telling(dir, name, options).await.map(|(file, _)| file)
     }
 
-    /// Creates a file like [`Mount::create`]. If available, also returns the directory's attributes after the creation,
-    /// without another round trip.
+    /// Creates a file like [`Mount::create`]. Also returns the attributes of the directory after the creation, if the
+    /// reply contains them.
     pub async fn create_telling(
         &self,
         dir: &Node,
@@ -245,7 +246,7 @@ impl Mount {
     ) -> Result<(File, Option<Attrs>)> {
         match self.try_create(dir, name, options).await {
             // The mgr does not support `unsynced`, and makes every new file durable before it replies. So create the
-            // file without it.
+            // file without `unsynced`.
             Err(error) if options.unsynced && error.is(Status::AttrNotSupp) => {
                 self.try_create(dir, name, CreateOptions { unsynced: false, ..options }).await
             }
@@ -304,8 +305,8 @@ impl Mount {
         OPEN4args { seqid: 0, share_access, share_deny: OPEN4_SHARE_DENY_NONE, owner, openhow, claim }
     }
 
-    /// Creates the open file from the results of the COMPOUND. They begin with PUTFH for an open by filehandle, and
-    /// with OPEN for an open by name.
+    /// Creates the open file from the remaining results of a COMPOUND with OPEN. These results begin with the result of
+    /// PUTFH for an open by filehandle, and with the result of OPEN for an open by name.
     async fn finish_open(
         &self,
         mut results: Results,
@@ -345,8 +346,9 @@ impl Mount {
         }
         let learnt = inode.record_delegation(&opened.delegation, &asking);
         if learnt.again {
-            // Request the delegation again: without it, I/O would bypass the page cache as long as the file is open.
-            // Box the future, because the request is rare.
+            // The mgr granted a delegation that the client is returning or has returned, so request a delegation again.
+            // Without a delegation, I/O would bypass the page cache as long as the file is open. Box the future,
+            // because the request is rare.
             Box::pin(inode.ask_when_returned()).await;
         }
         let mut size = inode.learn_size(attrs.size, learnt.stamp);

@@ -14,7 +14,7 @@ use types::FileId;
 /// Maximum number of operations that check the paths of one file. A RENAME checks two files, and a COMPOUND has at most
 /// [`types::limits::COMPOUND_OPS_MAX`] operations.
 const CHECKS_MAX: usize = 25;
-/// Number of operations of one path check besides its LOOKUPs: PUTFH and VERIFY.
+/// Number of operations that one path check needs in addition to the LOOKUPs: PUTFH and VERIFY.
 const BESIDES: usize = 2;
 const _: () = assert!(2 * CHECKS_MAX + 8 <= types::limits::COMPOUND_OPS_MAX as usize);
 
@@ -42,7 +42,8 @@ impl Mount {
         Mount { walks, ..self.clone() }
     }
 
-    /// Appends the operations that make `node` the current filehandle: the checks of its expected paths, or else PUTFH.
+    /// Appends the operations that make `node` the current filehandle: the checks of the path expectations for `node`,
+    /// or PUTFH if this mount has none for `node`.
     pub(crate) fn arrive<'a>(&self, compound: &'a mut Compound, node: &Node) -> &'a mut Compound {
         let walks = self.walks.as_deref().unwrap_or_default();
         let mut left = CHECKS_MAX;

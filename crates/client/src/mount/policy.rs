@@ -32,7 +32,8 @@ pub(crate) struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// Records the service time of a write of `len` bytes. The client sent `together` requests at the same time.
+    /// Records the service time of a write of `len` bytes. `together` is the number of requests that the client sent at
+    /// the same time.
     pub(crate) fn done(self, len: u64, together: usize) {
         self.mount.learn_service((Path::Mgr, len, together), self.begun, false);
     }
@@ -53,8 +54,8 @@ impl Mount {
         effective_policy.effective(&effective_policy.guess(None, Settings::default()), Settings::default())
     }
 
-    /// Asks the mgr for the kind of a file or directory, and for its policy. The policy of a file is that of a new open
-    /// in `dir`, if given; existing opens of the file may have another policy.
+    /// Asks the mgr for the type and the policy of a file or directory. For a file, returns the policy that a new open
+    /// through directory `dir` would have. Existing opens of the file may have a different policy.
     pub async fn policy_of(&self, node: &Node, dir: Option<&Node>) -> Result<(FileKind, Effective)> {
         let mut compound = self.compound("asking for the policy");
         compound.putfh(&node.handle).getattr_of(fattr::OPENING);
@@ -199,7 +200,7 @@ impl Timing {
     }
 }
 
-/// Returns the effective policy of files without settings of their own.
+/// Returns the effective policy of a file if neither the file nor its directory has policy settings.
 pub(crate) fn usual(mount: &Inner) -> Policy {
     let effective_policy = &mount.effective_policy;
     effective_policy.effective(&effective_policy.guess(None, Settings::default()), Settings::default()).policy

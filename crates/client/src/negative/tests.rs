@@ -105,8 +105,8 @@ fn a_recalled_delegation_is_returned_and_not_requested_again_for_a_while() {
 
 #[test]
 fn the_cache_has_a_maximum_size() {
-    // If a directory has too many names, the cache drops it: first while the client reads the names, then while it
-    // creates names.
+    // If a directory has too many names, the cache drops the directory. First the client reads too many names, then it
+    // creates too many names.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     negative.granted(DIR, number, gone(1), 1).unwrap();
@@ -153,7 +153,7 @@ struct Model {
     epoch: u64,
     now: i64,
     sent: Vec<Sent>,
-    /// Number of lookups that the cache answered.
+    /// Number of lookups that the cache answered without a request to the mgr.
     known: usize,
 }
 
@@ -238,7 +238,8 @@ impl Model {
     /// Another client creates or removes a name, after the mgr has recalled the delegation.
     fn others_change(&mut self, name: u8) {
         if let Some(id) = self.granted {
-            // If the reply that grants the delegation is still in flight, the other client has to wait.
+            // If the reply that grants the delegation is still in flight, the mgr delays the change by the other
+            // client.
             let Some(gone) = self.negative.lose(&stateid(id), at(self.now)) else { return };
             self.given_back(&gone);
         }
@@ -257,7 +258,7 @@ impl Model {
                     if !abandoned {
                         self.negative.made(DIR, &[name], false);
                     }
-                    // The create request may still reach the mgr.
+                    // The mgr may still receive and execute the create request after the end of the session.
                     self.sent.push(Sent::Make { name, done, abandoned: true });
                 }
                 Sent::Ask { number, .. } | Sent::Read { number, .. } => {

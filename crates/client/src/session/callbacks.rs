@@ -26,7 +26,7 @@ impl Callbacks {
         Callbacks { held, table, channel: Mutex::default() }
     }
 
-    /// Uses the callback channel of a new session from now on.
+    /// Answers callbacks on the callback channel of a new session from now on.
     pub(super) fn begin_session(&self, session: &Session) {
         let channel = session.back().map(|back| Channel::new(session.id(), back));
         *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
@@ -41,7 +41,8 @@ impl Callbacks {
         let statuses = self.decide(&pending).await;
         self.with_channel(|channel| match channel.has_received(&pending) {
             true => Ok(channel.answer(pending, &statuses)),
-            // Another session has replaced the session of this callback, so send no reply of NFS.
+            // A newer session has replaced the session of this callback, so refuse the call in the RPC layer
+            // (SYSTEM_ERR).
             false => Err(Refusal::SystemErr),
         })?
     }
@@ -86,8 +87,8 @@ impl Callbacks {
                 }
                 NFS4_OK
             }
-            // Ignore CB_RECALL_ANY and CB_NOTIFY_DEVICEID: the client has no state to spare, and requests device
-            // addresses again whenever a connection fails.
+            // Ignore CB_RECALL_ANY and CB_NOTIFY_DEVICEID: the client holds no state that it can give up, and requests
+            // device addresses again whenever a connection fails.
             Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
             Event::Resized(_) => NFS4_OK,
         }

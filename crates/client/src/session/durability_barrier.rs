@@ -20,7 +20,7 @@ use wire::nfs4::*;
 #[derive(Default)]
 pub(super) struct DurabilityBarrier {
     known: Mutex<Known>,
-    /// Locked during a barrier. Later callers wait for the lock, and then check whether any change still needs a
+    /// Locked during a barrier. Other callers wait for the lock, and then check whether any change still needs a
     /// barrier.
     turn: AsyncMutex<()>,
 }
@@ -43,7 +43,7 @@ impl Known {
         self.changed = true;
     }
 
-    /// Begins a barrier; returns whether any change needs it.
+    /// Begins a barrier; returns whether any change needs the barrier.
     fn begin(&mut self) -> bool {
         self.settling = std::mem::take(&mut self.changed);
         self.settling
@@ -53,14 +53,15 @@ impl Known {
     fn told(&mut self, boot: u64) {
         let other = self.boot.replace(boot).is_some_and(|before| before != boot);
         if other && (self.changed || self.settling) {
-            // The boot number changed, so the earlier changes count as lost. Only later changes need a barrier.
+            // The boot number changed, so all changes without a completed barrier count as lost. Only changes from now
+            // on need a barrier.
             (self.changed, self.settling) = (false, false);
             self.losses += 1;
         }
     }
 
-    /// Ends a barrier. If it failed (`done` is false), the changes that it covers may not be durable, and need another
-    /// barrier.
+    /// Ends a barrier. If the barrier failed (`done` is false), the changes that the barrier covers may not be durable,
+    /// and need a new barrier.
     fn end(&mut self, done: bool) {
         self.changed |= !done && self.settling;
         self.settling = false;
@@ -98,7 +99,7 @@ impl Shared {
     }
 
     /// Records the end of a request that `sends_soon` registered: the mgr answered the request, or the client abandoned
-    /// it. A barrier that began after the client sent the request may not cover its changes.
+    /// it. A barrier that began after the client sent the request may not cover the changes of this request.
     pub(super) fn answered_soon(&self) {
         lock(&self.settling.known).change();
     }

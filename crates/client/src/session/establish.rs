@@ -24,14 +24,14 @@ use xdr::Xdr;
 /// The lease time that the client assumes before the mgr has reported it.
 const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
-/// How often the client tries to end a session. Only a connection failure leads to another attempt.
+/// How many times the client tries to end a session. Only a connection failure leads to another attempt.
 const END_TRIES: usize = 3;
 
 /// The parts of a session that the client has established: the connection, the client id, and the session itself.
 #[derive(Default)]
 pub(super) struct Link {
     connection: Option<Connection>,
-    /// The epoch of the session; `None` if there is none, or if the client has learned that the mgr does not know it.
+    /// The epoch of the session; `None` if the client has no session, or if the mgr no longer knows the session.
     epoch: Option<u64>,
     /// The client id that the mgr issued, and the sequence number of the next CREATE_SESSION.
     identity: Option<Identity>,
@@ -65,8 +65,8 @@ pub(crate) fn auth_of(options: &Options, cred: &Cred) -> Auth {
     Auth::Sys(AuthSys::new(cred, options.name.split(' ').next().unwrap_or_default()))
 }
 
-/// Returns the client owner. By default it is unique for each run of a program. With a fixed identity, each run has the
-/// same owner and another verifier.
+/// Returns the client owner. By default, each process has a unique owner. With a fixed identity, successive processes
+/// have the same owner and different verifiers.
 pub(super) fn owner(options: &Options) -> Result<client_owner4> {
     let mut random = [0u8; 24];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
@@ -125,7 +125,7 @@ impl Shared {
         }
     }
 
-    /// Closes the connection. The next call connects again, and binds the new connection for callbacks.
+    /// Closes the connection. The next request connects again, and binds the new connection for callbacks.
     pub(super) async fn hang_up(&self) {
         if let Some(connection) = self.link.lock().await.connection.take() {
             connection.close();
@@ -146,9 +146,9 @@ impl Shared {
         }
     }
 
-    /// Returns how long the client waits for a reply before it sends the request again over another connection. An mgr
-    /// whose host lost power does not reply. After its restart it accepts reclaims for one lease time. So the client
-    /// waits at most a third of the lease time, in order not to lose its locks.
+    /// Returns how long the client waits for a reply before it sends the request again over a new connection. An mgr
+    /// whose host lost power does not reply. After a restart, the mgr accepts reclaims for one lease time. So the
+    /// client waits at most a third of the lease time, in order not to lose its locks.
     pub(super) fn attempt_timeout(&self) -> Duration {
         let usual = self.options.attempt_timeout();
         lock(&self.table).lease.map_or(usual, |lease| usual.min(lease / 3))
@@ -179,8 +179,8 @@ impl Shared {
             (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
             _ => {}
         }
-        // If the session is lost during the reclaim, the next session continues the reclaim, although the mgr then
-        // knows this client. So keep `pending_reclaim` in that case.
+        // Begin a full reclaim only if the mgr has lost the state of this client. Otherwise keep `pending_reclaim`, so
+        // that this session continues a reclaim that the loss of the previous session interrupted.
         if continuity == Continuity::Lost {
             link.pending_reclaim = PendingReclaim::Everything;
         }
@@ -205,7 +205,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Destroys a session that another one has replaced. Otherwise the mgr would refuse DESTROY_CLIENTID when this
+    /// Destroys a session that a newer session has replaced. Otherwise the mgr would refuse DESTROY_CLIENTID when this
     /// client unmounts.
     async fn let_go(&self, connection: &Connection, old: sessionid4, new: Option<sessionid4>) -> Result<()> {
         if new == Some(old) {
@@ -262,8 +262,8 @@ impl Shared {
         let (net, limits) = (self.net.clone(), Limits::default());
         let connected =
             Connection::connect_sent(&address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
-        // Another process could own the path of the Unix socket. So check that the peer reports the same random run id
-        // as the mgr.
+        // Another process could own the path of the Unix socket. So check that the peer reports the random run id that
+        // the mgr reported over TCP.
         let near = connected
             .inspect_err(|e| tracing::debug!("the Unix socket of the mgr is unusable, so the client keeps TCP: {e}"))
             .ok()?;
@@ -303,8 +303,8 @@ impl Shared {
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
             }
             Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
-                // The mgr accepts only source ports below 1024. Close the connection, because the next one may have
-                // such a port.
+                // The mgr accepts only source ports below 1024. Close the connection, because the next connection may
+                // have such a port.
                 connection.close();
                 if rustix::process::geteuid().is_root() {
                     let why = "it accepts requests from this machine only from ports below 1024, and all of them are in use here; end a program that uses one";
@@ -396,7 +396,7 @@ impl Shared {
         }
     }
 
-    /// Sends RECLAIM_COMPLETE. Then opens the files again for the opens whose reclaim the mgr refused.
+    /// Sends RECLAIM_COMPLETE. Then sends a new OPEN for each open whose reclaim the mgr refused.
     async fn end_reclaim(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()> {
         let mut compound = Compound::new("ending recovery").cached();
         compound.op(OP_RECLAIM_COMPLETE, &RECLAIM_COMPLETE4args { rca_one_fs: false });
@@ -438,12 +438,13 @@ impl Shared {
         let connection = self.connected(link).await?;
         let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
         let gone = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        // The mgr may not have noticed yet that an earlier connection of this client is closed.
+        // The mgr has not noticed yet that an earlier connection of the session is closed, so it refuses
+        // DESTROY_SESSION over an unbound connection. Bind this connection, and send DESTROY_SESSION again.
         if gone == Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION) && self.bind(&connection, session.id()).await? {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // The mgr has restarted, and waits in its grace period for a client with the owner of this client.
+            // The mgr has restarted, and waits in its grace period for a reclaim by this client owner.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;
         }

@@ -1,8 +1,8 @@
 //! Held state, as the session sees it: the opens, locks, delegations and layouts that the mgr has granted to this
 //! client.
 //!
-//! The session knows stateids and the order of a recovery. It passes recalls, revocations and restarts of the mgr to
-//! the mount ([`crate::Mount`]), which knows the files that the state belongs to.
+//! The session knows the stateids and the order of the steps after a restart of the mgr. It passes recalls, revocations
+//! and restarts of the mgr to the mount ([`crate::Mount`]), which knows the files that the state belongs to.
 
 use super::{Shared, Slot};
 use crate::compound::{Compound, Results};
@@ -49,7 +49,7 @@ pub(crate) trait HeldState: Send + Sync {
     /// Reports the bytes that the client wrote under layouts. Returns the opens that the mgr did not grant.
     async fn reclaim(&self, session: &NewSession<'_>) -> Result<Vec<OpenId>>;
 
-    /// Opens the files again for the opens whose reclaim the mgr refused.
+    /// Sends a new OPEN for each open whose reclaim the mgr refused.
     async fn open_again(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()>;
 }
 

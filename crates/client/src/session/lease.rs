@@ -40,8 +40,8 @@ impl Shared {
                     Task::StartOver | Task::Reclaim => shared.forget_state(epoch).await,
                     Task::TestStateids => shared.test_stateids(false).await,
                     Task::DropLayouts => shared.test_stateids(true).await,
-                    // Nothing to do: the client requests the address of a device again whenever a connection to it
-                    // fails.
+                    // No reaction is needed: the client requests the address of a device again whenever a connection to
+                    // it fails.
                     Task::RefreshDevices => {}
                 }
             });

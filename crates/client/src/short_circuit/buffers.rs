@@ -71,7 +71,7 @@ mod tests {
             buffer.bytes().fill(7);
             assert_eq!(buffer.freeze(), vec![7; len]);
         }
-        // Use a length that no other test in this process uses.
+        // Use a buffer length that no other test in this process uses, because all tests share one pool.
         let first = Buffer::new(100 << 10);
         let at = first.as_ref().as_ptr();
         let (bytes, part) = (first.freeze(), ..5);

@@ -9,8 +9,8 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use types::ByteRange;
 
-/// `f_type` of tmpfs (Linux `include/uapi/linux/magic.h`). Its files do not support non-blocking reads, and reads never
-/// block.
+/// `f_type` of tmpfs (Linux `include/uapi/linux/magic.h`). Files on tmpfs do not support non-blocking reads
+/// (`RWF_NOWAIT`), but a read of such a file never waits for a disk.
 const TMPFS: i64 = 0x0102_1994;
 
 /// The unit of `st_blocks` in bytes.
@@ -34,7 +34,7 @@ pub(crate) struct Loan {
 }
 
 /// The error for an invalid loan: the file may contain bytes that the client must not see, or the client cannot read
-/// it.
+/// the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LoanEnded;
 
@@ -67,9 +67,9 @@ impl Loan {
         Ok(Loan { file, begin, mark, expires, is_there, flags })
     }
 
-    /// Reads extents of the object at time `now` (Unix seconds); the result covers them in order. Returns `None` if the
-    /// client must ask the iod instead: some bytes are not in the page cache, or zeros may be holes, which only the iod
-    /// can tell.
+    /// Reads extents of the object at time `now` (Unix seconds); the result describes the extents in order, as ranges
+    /// of data and holes. Returns `None` if the client must send the read to the iod instead: some bytes are not in the
+    /// page cache, or bytes are zero and only the iod knows whether they are a hole.
     ///
     /// # Errors
     /// The loan is invalid, and so are all bytes that were read.
@@ -108,8 +108,8 @@ impl Loan {
         Ok(Some(found))
     }
 
-    /// Reads bytes at file offset `at`, if they are in the page cache. Returns the number of bytes, which may be
-    /// smaller than the buffer.
+    /// Reads bytes at file offset `at`, if they are in the page cache. Returns the number of bytes that were read,
+    /// which may be less than the length of the buffer.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<u64, LoanEnded> {
         loop {
             match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], at, self.flags) {
@@ -256,8 +256,8 @@ mod tests {
             let there = std::num::NonZeroU64::new(1 << 20);
             rustix::fs::fadvise(&lent.file, BEGIN + half, there, rustix::fs::Advice::DontNeed).unwrap();
             let at = if len == 4096 { 3 << 18 } else { 0 };
-            // When a read finds bytes missing from the page cache, the kernel may begin to fetch them. It may finish
-            // before the next read.
+            // After a read that misses the page cache, the kernel may load the missing bytes from the disk. So a later
+            // read of the same bytes may succeed.
             match lent.read(0, &[(at, len)]).unwrap() {
                 None => missed += 1,
                 Some(found) => assert!(found == [ObjectRun::Data(bytes.slice(at as usize..(at + len) as usize))]),

@@ -1,6 +1,7 @@
 //! The loan state of an object: when the client requests a loan, uses it, gives it up, and requests it again.
 
-/// Number of reads of an object before the client requests a loan, because a loan does not pay for one or two reads.
+/// Number of reads of an object before the client requests a loan, because a loan costs more than one or two reads from
+/// the iod.
 const READS_BEFORE_LOAN: u32 = 2;
 /// Number of reads before the client requests a loan again, after a failed request or after it gave up a loan.
 const READS_BEFORE_RETRY: u32 = 32;
@@ -8,7 +9,7 @@ const READS_BEFORE_RETRY: u32 = 32;
 /// The loan state of one object; `L` is the type of a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LoanState<L> {
-    /// The client has no loan. It requests one after this number of further reads.
+    /// The client has no loan, and requests a loan after this number of reads.
     Without(u32),
     /// The client has requested a loan and has no reply yet.
     Asking,
@@ -101,8 +102,9 @@ mod tests {
 
     fn walk(history: &[usize]) {
         let mut state = LoanState::<u32>::default();
-        // The model: the current loan, whether a request for a loan is in flight, and the number of reads until the
-        // next request. Then whether a loan is possible at all, and the last loan number.
+        // The model: the current loan (`held`), whether a request for a loan is in flight (`asking`), the number of
+        // reads until the next request (`left`), whether the iod may still grant a loan (`hope`), and the last loan
+        // (`next`).
         let (mut held, mut asking, mut left, mut hope, mut next) = (None, false, READS_BEFORE_LOAN, true, 0);
         for event in history {
             match event {

@@ -1,4 +1,5 @@
-//! All loans of a mount. Their number is limited, so that the process has enough free file descriptors.
+//! All loans of a mount, each with an open file descriptor. The number of loans is limited, so that the process keeps
+//! enough free descriptors.
 
 use super::loan_state::{LoanReply, LoanState, ReadFrom};
 use super::{Loan, LoanEnded};
@@ -110,7 +111,7 @@ impl Loans {
     fn put(&self, new: QueuedLoan) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         if loans.len() >= self.most {
-            // Remove the loans from the queue that the client gave up or dropped with their layouts.
+            // Remove from the queue the loans that the client gave up, or dropped with their layouts.
             loans.retain(|queued| queued.loan.strong_count() > 0);
         }
         let mut looks = loans.len();
@@ -144,7 +145,7 @@ mod tests {
     }
 
     thread_local! {
-        /// Keeps the files from being removed until the test ends.
+        /// Holds the temporary files of all loans, so that no file is removed before the test ends.
         static FILES: std::cell::RefCell<Vec<tempfile::NamedTempFile>> = const { std::cell::RefCell::new(Vec::new()) };
     }
 
@@ -153,7 +154,7 @@ mod tests {
         matches!(read, Read::Done(found) if found == [ObjectRun::Data(Bytes::from_static(b"byt"))])
     }
 
-    /// Creates an object with a loan, by reading until a read requests one.
+    /// Creates an object with a loan, by reading until a read requests a loan.
     fn borrowed(loans: &Loans) -> Arc<ObjectLoan> {
         let object = Arc::new(ObjectLoan::default());
         while !matches!(object.read(0, &[]), Read::AskAndBorrow) {}

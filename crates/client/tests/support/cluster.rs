@@ -36,7 +36,7 @@ impl Cluster {
     }
 
     /// Starts a cluster like [`Cluster::start`]. The mgr and the clients reach each iod at the address that `door`
-    /// returns for it, and with `unix` also through its Unix socket.
+    /// returns for the address of the iod. With `unix`, they also reach the iod through its Unix socket.
     pub async fn start_behind(iods: usize, unix: bool, door: impl FnMut(SocketAddr) -> SocketAddr) -> Self {
         Cluster::start_with(iods, door, iod::Features::default(), |config| config.unix = unix).await
     }

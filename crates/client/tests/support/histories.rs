@@ -93,8 +93,8 @@ impl History {
     }
 
     /// Checks the history. Panics if a read returned a value that was never written, that was written only after the
-    /// read, or that was replaced before the read began. With `atomic`, also panics if a read returned an older value
-    /// than a read that ended before it began.
+    /// read, or that was overwritten before the read began. With `atomic`, also panics if a read returned an older
+    /// value than a previous read, which ended before this read began.
     pub fn check(&self, atomic: bool) {
         for (number, calls) in self.slots.iter().enumerate() {
             let calls = calls.lock().unwrap();

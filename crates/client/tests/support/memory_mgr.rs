@@ -151,7 +151,8 @@ impl MemoryMgr {
     }
 
     /// From now on, calls `hinder` with each request before its execution. If `hinder` returns an index, the server
-    /// replies NFS4ERR_DELAY to the operation at this index, and executes neither this operation nor later ones.
+    /// replies NFS4ERR_DELAY to the operation at this index, and executes neither this operation nor the operations
+    /// after it.
     #[allow(dead_code)]
     pub fn hinder(&self, hinder: impl FnMut(&COMPOUND4args) -> Option<usize> + Send + 'static) {
         *self.service.hinderer.lock().unwrap() = Some(Box::new(hinder));
@@ -254,7 +255,7 @@ impl MemoryMgr {
         reply.resarray
     }
 
-    /// Returns the numbers of opens, locks and other state that the server holds.
+    /// Returns how many opens, locks and other items of client state the server holds.
     #[allow(dead_code)]
     pub fn counts(&self) -> state::Counts {
         self.service.server.inspect(|state| state.counts())

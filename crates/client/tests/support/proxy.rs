@@ -41,7 +41,7 @@ impl Meter {
     }
 }
 
-/// A proxy in front of one address; dropping the proxy stops it.
+/// A proxy that forwards connections to one address; dropping the proxy stops the forwarding.
 pub struct Proxy {
     shared: Arc<Shared>,
 }
@@ -62,7 +62,8 @@ struct State {
     answers: u64,
     /// The number of chunks of bytes that the proxy delays or has delayed.
     held: u64,
-    /// The proxy delays requests on the connection with this number and on later connections.
+    /// The sequence number of the first connection on which the proxy delays requests. It delays requests on all later
+    /// connections too.
     keeping: u64,
     /// The number of replies that may still pass before the proxy drops one reply and closes its connection.
     losing: Option<u64>,
@@ -73,7 +74,7 @@ struct State {
     /// The state of the random generator while the proxy closes connections at random.
     random: Option<u64>,
     cuts: u64,
-    /// The number of connections that failed because no server listened at the target.
+    /// The number of connections that failed because no server listened at the address that the proxy forwards to.
     refused: u64,
     stopping: bool,
 }
@@ -179,8 +180,8 @@ impl Proxy {
         std::mem::take(&mut state.cuts)
     }
 
-    /// Delays replies after `free` replies have passed. Each chunk of bytes counts as one reply. This is exact if the
-    /// client sends no request before it has received the previous reply.
+    /// Delays replies after `free` replies have passed. Each chunk of bytes counts as one reply. The count is exact if
+    /// the client sends no request before it has received the previous reply.
     pub fn hold_answers_after(&self, free: u64) {
         self.shared.state().free = free;
     }
@@ -190,8 +191,8 @@ impl Proxy {
         self.shared.state().next
     }
 
-    /// Delays requests on the connection with this number, counted from 1, and on later connections. The server
-    /// receives them after [`Proxy::let_requests_go`], even if the client has closed the connection.
+    /// Delays requests on the connection with this sequence number, counted from 1, and on later connections. The
+    /// server receives them after [`Proxy::let_requests_go`], even if the client has closed the connection.
     pub fn hold_requests_from(&self, connection: u64) {
         self.shared.state().keeping = connection;
     }
@@ -229,13 +230,13 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Drops one reply and closes its connection, after `passing` replies have passed.
+    /// Forwards `passing` replies, then drops one reply and closes the connection of this reply.
     pub fn lose_answer_after(&self, passing: u64) {
         self.shared.state().losing = Some(passing);
     }
 
-    /// Waits until `more` further connections have failed because no server listened at the target, or until `over`
-    /// returns true.
+    /// Waits until `more` new connections have failed because no server listened at the address that the proxy forwards
+    /// to, or until `over` returns true.
     pub fn wait_for_refusals(&self, more: u64, mut over: impl FnMut() -> bool) {
         let mut state = self.shared.state();
         let wanted = state.refused + more;
@@ -256,7 +257,7 @@ impl Proxy {
         self.shared.state().altering = None;
     }
 
-    /// Returns how often [`Proxy::alter_answers`] has replaced bytes.
+    /// Returns how many times [`Proxy::alter_answers`] has replaced bytes.
     pub fn altered(&self) -> u64 {
         self.shared.state().altered
     }
@@ -309,7 +310,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-/// Forwards bytes in one direction, until either side or the proxy closes the connection.
+/// Forwards bytes in one direction, until the client, the server or the proxy closes the connection.
 fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answers: bool, budget: &Mutex<u64>) {
     let mut buffer = vec![0; 256 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {
@@ -327,7 +328,8 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
         let allowed = {
             let mut left = budget.lock().unwrap_or_else(PoisonError::into_inner);
             if *left < len as u64 && shared.state().random.is_none() {
-                // The test has stopped random closes, so older connections may also carry any number of bytes.
+                // The test has stopped random closes, so a connection that was opened before may now carry any number
+                // of bytes.
                 *left = u64::MAX;
             }
             let allowed = (*left).min(len as u64);

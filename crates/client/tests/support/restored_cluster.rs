@@ -1,4 +1,5 @@
-//! A cluster whose stores a test repeatedly restores from a copy, damages while it is stopped, and starts.
+//! A cluster for damage tests: a test repeatedly restores the stores from a copy, damages a file, and starts the
+//! cluster.
 
 use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
@@ -275,8 +276,8 @@ impl Damage {
 }
 
 impl RestoredStores {
-    /// Damages a random file. Returns `None` if this is impossible, because no older copy differs or the file has no
-    /// bit to flip.
+    /// Damages a random file in a random way. Returns `None` if the file cannot be damaged in this way: it has no older
+    /// copy that differs, or no data byte in which a bit can be flipped.
     pub fn damage(&self, copies: &StoreCopies, random: &mut SeededRandom) -> Option<Damage> {
         let all = files_below(&self.dir).into_iter().filter(|path| path != Path::new("cluster.toml"));
         let (of_the_mgr, of_iods): (Vec<_>, Vec<_>) = all.partition(|path| path.starts_with("mgr"));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use types::Status;
 use wire::nfs4::*;
 
-/// The outcome of opening a file again.
+/// The outcome of opening a file again after a restart of the mgr.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reopened {
     Yes,
@@ -28,8 +28,8 @@ impl Inode {
         let mut delegation = self.delegation_to_reclaim();
         for open in self.opens() {
             if let Some((held, claim)) = delegation.take() {
-                // If the reclaim fails, other clients may have used the file, so `delegation_lost` may drop bytes
-                // buffered under the delegation.
+                // If the mgr refuses the reclaim of the delegation, other clients may have changed the file. Then
+                // `delegation_lost` may drop bytes that the client buffered under the delegation.
                 if self.reopen(session, &open, claim).await? == Reopened::Yes {
                     self.reclaim_locks(session, open.key).await?;
                     continue;
@@ -50,7 +50,7 @@ impl Inode {
             }
             refused.push(OpenId { file: self.node.id, owner: open.key });
         }
-        // The client has no open left that could hold the delegation, so the delegation ends.
+        // The file has no opens any more, so no open can hold the delegation, and the delegation ends.
         delegation.inspect(|(held, _)| self.share(*held));
         if let Some((end, args)) = report {
             self.reclaim_report(session, end, &args).await?;
@@ -62,8 +62,8 @@ impl Inode {
     pub(super) async fn open_refused(self: &Arc<Self>, session: &NewSession<'_>, owner: u64) -> Result<()> {
         let Some(open) = self.opens().into_iter().find(|open| open.key == owner) else { return Ok(()) };
         match self.reopen(session, &open, open_claim4::CLAIM_FH).await {
-            // The mgr delays the OPEN. It holds no state of this open that could be lost, so the next use of the file
-            // opens it again.
+            // The mgr answers with NFS4ERR_DELAY. The mgr has no state of this open that could be lost, so the client
+            // opens the file again at the next use.
             Err(error) if error.is(Status::Delay) => Ok(()),
             other => other.map(drop),
         }
@@ -100,9 +100,9 @@ impl Inode {
         Ok(())
     }
 
-    /// Sends an OPEN with this claim for an existing open; returns whether the mgr granted it. Returns `NFS4ERR_DELAY`
-    /// as an error, so that the client repeats the whole reclaim instead of giving up the open, its delegation and its
-    /// locks.
+    /// Sends an OPEN with this claim for a file that the caller has open; returns whether the mgr granted the OPEN.
+    /// Returns `NFS4ERR_DELAY` as an error, so that the client repeats the whole reclaim instead of giving up the open,
+    /// its delegation and its locks.
     async fn reopen(self: &Arc<Self>, session: &NewSession<'_>, open: &Open, claim: open_claim4) -> Result<Reopened> {
         let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
         let wish = match claim {
