@@ -142,8 +142,8 @@ fn default_data_handle() -> u32 {
     6 * 3600
 }
 
-/// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s sends its last retry
-/// within ten seconds after 6.3 s. The iod counts as lost before this retry, so the retry gets EIO.
+/// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s retries after 6.3 s,
+/// and then only after 12.7 s. The iod counts as lost before the retry at 6.3 s, so this retry gets EIO.
 fn default_iod_wait() -> u32 {
     6
 }

@@ -243,7 +243,7 @@ impl Exports {
         self.view_of(peer, |rule| peer.privileged || !rule.privileged_ports)
     }
 
-    /// Returns whether the exports that a peer sees from a source port below 1024 include at least one.
+    /// Returns whether the peer would see at least one export if its source port were below 1024.
     pub(crate) fn are_for_privileged_ports(&self, peer: Seen) -> bool {
         self.view_of(peer, |_| true) != View::NONE
     }

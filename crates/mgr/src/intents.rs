@@ -127,7 +127,7 @@ impl Drop for Writing<'_> {
 }
 
 impl Inner {
-    /// Records a failure of the file, so that a size measurement that began earlier does not count.
+    /// Records a failure of the file, so that the mgr ignores size measurements that began before the failure.
     fn failed(&mut self, file: FileId) {
         if self.written.contains_key(&file) {
             self.last_failure += 1;
@@ -183,7 +183,8 @@ impl Intents {
     }
 
     /// Records a new file, whose intent `Written` the namespace has stored in one batch with the file. `unsynced_by` is
-    /// the client, if it does not wait for durability. Neither the file nor the intent is durable then.
+    /// the client that created the file without waiting for durability; the file and the intent may not be durable
+    /// then.
     pub(crate) fn made(&self, file: FileId, unsynced_by: Option<u64>) {
         let mut inner = self.inner();
         inner.written.insert(file, Written::Active);
@@ -251,8 +252,8 @@ impl Intents {
             let written = inner.written.get_mut(&file);
             let reported = written.map(|written| match written {
                 Written::Reported => *written = Written::Active,
-                // Leave the state unchanged: other clients also wrote the file, so the mgr measures the file in any
-                // case.
+                // The intent is stored already, and some earlier writers have not reported their writes. So leave the
+                // state unchanged.
                 Written::Unfenced | Written::Fenced | Written::Active => {}
             });
             reported.is_some()

@@ -54,7 +54,8 @@ pub(crate) struct Iods {
     /// How long an iod may be unreachable before it counts as lost (`iod_wait_secs`).
     patience: Duration,
     slots: Vec<Slot>,
-    /// Number of files that got a layout record. By this counter, consecutive files begin on different iods.
+    /// Number of files that got a layout record. The mgr uses this counter to place the first objects of consecutive
+    /// files on different iods.
     first: AtomicU64,
     /// Incarnation number of the next link to an iod. The high 32 bits are the epoch of this start of the mgr, and the
     /// low 32 bits are a counter.
@@ -201,7 +202,8 @@ impl Iods {
         }
         let tried = async {
             for slot in &self.slots {
-                // Waiting for `connection` cannot fail, because `self` owns the sender of this watch channel.
+                // The wait for a change of `connection` cannot fail, because `self` owns the sender of this watch
+                // channel.
                 let _ = slot.connection.subscribe().wait_for(|connection| *connection != ConnectionState::New).await;
             }
         };
@@ -304,7 +306,8 @@ impl Iods {
         if roomy.is_empty() { up.into_iter().map(|(n, _)| n).collect() } else { roomy }
     }
 
-    /// Returns a number that grows by one with every call, so that consecutive files begin on different iods.
+    /// Returns a number that grows by one with every call, so that the first objects of consecutive files are on
+    /// different iods.
     pub(crate) fn next_first(&self) -> u64 {
         self.first.fetch_add(1, Relaxed)
     }
@@ -354,7 +357,7 @@ impl Iods {
     }
 }
 
-/// Name of the counter in which an iod reports the device number of the disk of its store.
+/// Name of the counter by which an iod reports the device number of the disk that holds its objects.
 const DEVICE_COUNTER: &str = "store.device";
 
 fn report(address: String, member: Option<&Member>, problem: Option<String>) -> Report {

@@ -283,7 +283,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// `Delay` while an iod of the file is down. `Lost` if bytes are damaged in every copy.
     async fn heal(&self, suspects: &[Suspect]) -> Result<u64, Status>;
 
-    /// Queries the iod of an object whether any bytes in this range of the object are damaged.
+    /// Asks the iod of an object whether any bytes in this range of the object are damaged.
     async fn is_damaged_in(&self, suspect: Suspect) -> Result<bool, Status>;
 
     /// Returns whether any of the file's objects exists, even one with an unreadable header. Fails with `Delay` while
@@ -331,8 +331,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
     }
 
     /// Returns the smallest length that a copy must have, if the longest copy of the object has `longest` bytes and no
-    /// client writes the file. All copies must have the same length, up to the size of the file. No client has got a
-    /// reply that says that bytes in only one copy are durable, but a reader may see these bytes.
+    /// client writes the file. All copies must have the same length, up to the size of the file. If bytes are in only
+    /// one copy, no client has received a reply that says that they are durable, but a reader may have seen these
+    /// bytes.
     fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
         let reaches = self.object_size(self.known().size, self.column(index));
         self.least(index).max(longest.min(reaches))
@@ -542,8 +543,8 @@ impl Kinds {
     }
 
     /// Returns the numbers of the layout types that an export with this setting offers. A client chooses any offered
-    /// type that it supports. Kernel clients support all types except the native type, so the setting selects the one
-    /// that they use.
+    /// type that it supports. Kernel clients support all types except the native type, so the setting selects the type
+    /// that kernel clients use.
     pub(crate) fn offered(&self, setting: KernelLayout) -> Vec<u32> {
         let offered = self.layout_types.iter().filter(|layout| layout.is_offered(setting));
         offered.map(|layout| layout.number()).collect()

@@ -52,7 +52,8 @@ impl Job for RebuildCopies {
 
     async fn due(&mut self) {
         tokio::select! {
-            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
+            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
+            // channel `came_up`.
             _ = self.came_up.changed() => {}
             () = self.volume.damaged.met.notified() => {}
             () = tokio::time::sleep(AGAIN), if !self.left.is_empty() || !self.done => {}

@@ -19,11 +19,11 @@ const NOBODY: u32 = 65534;
 /// The operations that an export allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 pub enum Access {
-    /// Clients may read and change files.
+    /// Read-write: clients may read and change files.
     #[default]
     #[serde(rename = "rw")]
     ReadWrite,
-    /// Clients may only read files.
+    /// Read-only: clients may only read files.
     #[serde(rename = "ro")]
     ReadOnly,
 }
@@ -96,7 +96,7 @@ fn nobody() -> u32 {
 }
 
 impl Default for Export {
-    /// An export of the root directory for all clients, with reads and changes.
+    /// A read-write export of the root directory for all clients.
     fn default() -> Self {
         Export {
             path: root(),

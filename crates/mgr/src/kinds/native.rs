@@ -82,7 +82,7 @@ impl LayoutType for Native {
     }
 
     fn is_recalled_when_lost(&self) -> bool {
-        // Weir's own client limits how long it retries a request to an iod, so the mgr need not recall its layout.
+        // Weir's own client limits how long it retries a request to an iod, so the mgr need not recall native layouts.
         false
     }
 }

@@ -118,7 +118,7 @@ impl Objects<'_> {
         Err(Status::Io)
     }
 
-    /// Queries the iod of an object whether any bytes in this range of the object are damaged.
+    /// Asks the iod of an object whether any bytes in this range of the object are damaged.
     pub(crate) async fn is_damaged_in(&self, Suspect { index, range }: Suspect) -> Result<bool, Status> {
         let copy = self.look(index).await?;
         for piece in pieces(range, copy.size) {
