@@ -173,8 +173,8 @@ impl Volume {
     }
 
     async fn end_rights_to(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
-        // Clear the entry before the fence. Rights that the mgr grants during the fence have the new generation, and
-        // their entry must stay.
+        // Clear the file's table entry before the fence. Rights that the mgr grants during the fence have the new
+        // generation, and the table must keep the entry of these rights.
         self.rights.ended(file);
         match self.outdate(ctx, file).await {
             // The file was deleted, so no client can use a right to it.

@@ -18,8 +18,8 @@ pub(crate) const STORE: &str = "meta.redb";
 /// Registry key of the identity of the store. Only a restored store has this record, because its log has another
 /// identity.
 const IDENTITY: &[u8] = b"mgr/store";
-/// Registry key of an inode number: the mgr deletes no object without a file below this number. Only a recovered older
-/// copy has this record, because it does not have all files of the later state.
+/// Registry key of an inode number: the mgr deletes no object without a file below this number. Only a store recovered
+/// from an older copy has this record, because such a store does not have all files of the later state.
 const KEEP: &[u8] = b"mgr/keep";
 /// Registry key of the epoch: the number of starts of the mgr on this store.
 const EPOCH: &[u8] = b"mgr/epoch";
@@ -151,7 +151,7 @@ async fn engine(path: &Path) -> Result<Embedded, Error> {
     }
 }
 
-/// Runs `work` on a blocking thread, because opening a store may have to repair it, which takes time.
+/// Runs `work` on a blocking thread, because opening a store may include a repair of the store, which takes time.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, meta::StoreError> + Send + 'static,
 ) -> Result<T, Error> {

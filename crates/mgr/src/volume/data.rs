@@ -39,8 +39,8 @@ impl Volume {
         }
     }
 
-    /// Reads a range like [`Self::read`], once. Also returns the file offset up to which the read relied on the file
-    /// size.
+    /// Reads a range like [`Self::read`], but does not repeat the read. Also returns the file offset up to which the
+    /// read relied on the file size.
     async fn read_once(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<(ReadOut, u64), Status> {
         let mut info = self.regular(file)?;
         let wanted = u64::from(len).min(limits::PAYLOAD_MAX as u64);
@@ -136,8 +136,8 @@ impl Volume {
             self.namespace.record_write(&ctx.cred, ctx.now, file, run.range()).await?;
         }
         writing.done();
-        // Reply with the stability that the client requested, because the size in the namespace is no more durable than
-        // that.
+        // Reply with the stability that the client requested, even if the iods have made the bytes durable: the
+        // namespace has made the new file size only as durable as the client requested.
         let stable = if stable { Stability::FileSync } else { Stability::Unstable };
         Ok(self.counted(WriteOut { count: run.data.len() as u32, stable, verifier: written.verifier }))
     }
@@ -259,8 +259,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Extends a file to `end` bytes, unless the file is as long already. Other clients may extend the file at the same
-    /// time.
+    /// Extends a file to `end` bytes, unless the file has at least this length. Other clients may extend the file at
+    /// the same time.
     pub(crate) async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<(), Status> {
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
@@ -292,7 +292,7 @@ impl Volume {
         }
         let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
         objects.punch(range).await?;
-        // Update the times and the change attribute of the file. Its size stays the same.
+        // Update the times and the change attribute of the file in the namespace. The size of the file stays the same.
         let punched = WriteEnd { end: 0, holes: Holes::Made, whole: None };
         self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
     }

@@ -161,8 +161,8 @@ impl Volume {
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,
         };
         // Record the client's report in the grant only after the namespace has stored the size: a report that failed
-        // for lack of space does not count. Nor does a report without `durable`, because it does not say how far the
-        // client's writes reached.
+        // for lack of space does not count. A report without `durable` does not count either, because it does not say
+        // how far the client's writes reached.
         if update.durable {
             self.grants.committed(file, ctx.client);
         }

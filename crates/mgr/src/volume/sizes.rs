@@ -86,8 +86,8 @@ impl Volume {
     }
 
     /// Measures the size of a file that no possible writer has open. First fences the writes in flight of clients that
-    /// can no longer report them, so that these writes cannot extend the file afterwards. Fails with `Delay` until
-    /// every iod refuses these writes.
+    /// can no longer report them, so that these writes cannot extend the file after the measurement. Fails with `Delay`
+    /// until every iod refuses these writes.
     pub(crate) async fn measure_for_good(&self, file: FileId) -> Result<(), Status> {
         if self.intents.is_unfenced(file) {
             match self.shut_out(file).await {
@@ -142,8 +142,8 @@ impl Volume {
             None => return Ok(()),
             Some(Truncation::To(size)) => size,
             Some(Truncation::Unknown) => {
-                // `settle` waits for all changes submitted before, so the namespace then shows whether the intent of
-                // the truncation is stored.
+                // `settle` waits for all changes of the namespace that were submitted earlier. So the namespace then
+                // shows whether the intent of the truncation is stored.
                 self.namespace.settle().await?;
                 let noted = self.namespace.intents_of(file)?;
                 let size = noted.iter().find_map(|intent| match intent {

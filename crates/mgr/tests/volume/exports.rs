@@ -89,7 +89,7 @@ async fn lookup_and_lookupp_cross_exports_as_the_client_sees_them() {
     assert_eq!(files.decode_handle(View(0b11), &inner), Err(Status::Access));
     assert_eq!(files.decode_handle(View(0b100), &inner), Ok((c, at(c, 2))));
 
-    // Each export has an fsid of its own, and all pseudo directories together have another one.
+    // Each export has an fsid of its own, and all pseudo directories have the same fsid, which no export has.
     let fsids: std::collections::HashSet<_> =
         [Place::default(), WAY, at(a, 1), at(b, 0)].map(|place| files.fsid_in(place)).into_iter().collect();
     assert_eq!(fsids.len(), 4);

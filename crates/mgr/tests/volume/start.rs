@@ -88,7 +88,8 @@ async fn foreign_and_duplicate_iods_are_refused_and_shown() {
     };
     assert!(problem(&foreign).contains("another file system"), "{}", problem(&foreign));
     assert!(problem("127.0.0.1:1").contains("refused"), "{}", problem("127.0.0.1:1"));
-    // The mgr uses an iod only at the address at which it connected first. It refuses the iod at the other address.
+    // The mgr uses an iod only at the address at which the mgr reached it first. It refuses the same iod at a second
+    // address.
     let (first, second) = (problem(&own), problem(&twice));
     assert!(first.is_empty() != second.is_empty(), "{first:?} {second:?}");
     assert!(format!("{first}{second}").contains("another configured address"));
