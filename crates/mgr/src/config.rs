@@ -302,7 +302,7 @@ impl Config {
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} exports; one mgr has at most {EXPORTS_MAX}", self.exports.len()));
         }
-        // Get the mgr's own settings from an export of the root directory, even if no such export is configured.
+        // The mgr's own settings are those of an export of the root directory, even if no such export is configured.
         let everything = Export::default().check(self)?;
         let policy = everything.policy;
         let exports = match self.exports.is_empty() {

@@ -582,8 +582,8 @@ mod tests {
         assert!(!intents.has_lost_writers(file) && intents.is_unreported(file));
         intents.reported(file, || false);
         assert!(!intents.is_unreported(file));
-        // After `forget`, neither the intent nor its failure number exists. So a measurement that began before does not
-        // count for the next intent.
+        // After `forget`, neither the intent nor its failure number exists. So a measurement that began before `forget`
+        // does not count for the next intent.
         intents.abandoned(file, false);
         let begun = intents.last_failure(file);
         intents.measured(file, begun, || false);

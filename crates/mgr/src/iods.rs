@@ -162,8 +162,8 @@ impl Iods {
             let member = Member::away(registered);
             state.members.insert(member.registered.number, member);
         }
-        // The metadata store may be an older copy, until an iod has accepted a claim of this start. An older copy must
-        // not allocate inode numbers that a later state has used.
+        // Until an iod has accepted a claim of this start of the mgr, the metadata store may be an older copy. An older
+        // copy must not allocate inode numbers that a later state has used.
         namespace.hold_numbers(!state.members.is_empty());
         let slot = |address| Slot {
             address,

@@ -211,7 +211,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// the file. Returns `None` if no data follow. Bytes that no object holds are a hole.
     async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status>;
 
-    /// Returns the end of the file according to its objects, from the iods that reply.
+    /// Returns the end of the file according to its objects on the iods that reply.
     async fn end(&self) -> End;
 
     /// Returns the end of the file according to the object on the iod `number`, and whether this object has a hole. The

@@ -85,8 +85,8 @@ async fn walk(volume: &Volume, seen: &mut Seen) -> Result<Option<Instant>, Statu
         let Some(last) = page.last() else { break };
         after = last.file;
         for unused in page {
-            // After `weir mgr --recover-old-store`, an older copy of the store does not say which objects have the
-            // bytes of this file. So the job deletes none of them.
+            // A metadata store that was recovered from an older copy (`weir mgr --recover-old-store`) does not say
+            // which objects have the bytes of this file. So the job deletes no unused objects of the file.
             if unused.file < volume.kept_below {
                 continue;
             }

@@ -119,7 +119,7 @@ pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubRepl
         ScrubAction::Status => {}
         ScrubAction::Start => match scrubs.start(volume.iods.numbers(), args.rate) {
             Ok(()) => {
-                // Store the scrub before the reply, so that the mgr continues the scrub after a crash.
+                // Store the record of the scrub before the reply, so that the mgr continues the scrub after a crash.
                 scrubs.save().await?;
                 scrubs.changed.notify_one();
             }

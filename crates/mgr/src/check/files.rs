@@ -81,7 +81,8 @@ impl Check {
             }
             match self.volume.namespace.file_state(file.id)? {
                 None => return Ok(FileResult::Fine),
-                // The file has no name, so a mismatch is no damage: the mgr deletes the objects after the last close.
+                // The file has no name, so a mismatch between the file and its objects is no damage: the mgr deletes
+                // the objects after the last close.
                 Some(_) if self.volume.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
                     return Ok(FileResult::Fine);
                 }

@@ -55,8 +55,7 @@ pub(crate) struct Check {
     pub(crate) volume: Arc<Volume>,
     pub(crate) repair: bool,
     tell: mpsc::Sender<Step>,
-    /// Numbers of records, files and objects that the check has examined, and numbers of those that it could not
-    /// examine.
+    /// Counts of the records, files and objects that the check has examined, and of those that it could not examine.
     pub(crate) counts: Counts,
     phase: (&'static str, u64, u64),
 }

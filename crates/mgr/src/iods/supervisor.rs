@@ -75,7 +75,7 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let claim = iods.claim_now(&link).await.map_err(|why| unclaimed(iods, address, why))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
-    // Send the fences that the namespace has stored since the previous `tell_fences`.
+    // Send the fences that the namespace has stored since the mgr last sent fences to this iod.
     tell_fences(iods, number, &link).await?;
     {
         let mut state = iods.state();

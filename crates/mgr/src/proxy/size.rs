@@ -30,7 +30,7 @@ impl Objects<'_> {
         link.ask(Procedure::Size, &arguments).await
     }
 
-    /// Returns the end of the file according to its objects, from the iods that reply.
+    /// Returns the end of the file according to its objects on the iods that reply.
     pub(crate) async fn end(&self) -> End {
         let ask = |index| async move {
             let link = self.link(index)?;

@@ -249,8 +249,8 @@ impl Volume {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.intents.writing(file).await?;
-        // If an object ends within the page of a file that a client reads, its data server has to request the file
-        // length from the mgr. So reserve up to the end of the last page, within the file.
+        // If an object ends within the page of a file that a client reads, the data server of this object has to
+        // request the file length from the mgr. So also reserve the rest of the last page, as far as the file extends.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;

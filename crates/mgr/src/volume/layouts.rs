@@ -141,9 +141,9 @@ impl Volume {
             self.outdate(ctx, file).await?;
         }
         if update.measure || (end > 0 && self.grants.is_truncated(file, ctx.client)) {
-            // Another client may have truncated the range that this client reports, so query the iods for the size. The
-            // measurement fails while an iod is down, and so must the LAYOUTCOMMIT: other clients must see the reported
-            // bytes after the reply.
+            // Another client may have truncated the range that this client reports, so query the iods for the size.
+            // While an iod is down, the query fails. The LAYOUTCOMMIT must then fail too, because other clients must
+            // see the reported bytes after the reply.
             self.measure(file).await?;
             end = 0;
         }

@@ -24,9 +24,9 @@ impl Volume {
             // Box the future of `learn_size`, because it is large and this branch is rare.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
-                // While a truncation is pending, no operation extends the file, so its size is the requested one, and
-                // no query is needed. An iod that is down, or refuses to truncate its object, must not prevent clients
-                // from reading the attributes.
+                // While a truncation is pending, no operation extends the file. So the file has the size that the
+                // truncation requested, and no query is needed. An iod that is down, or refuses to truncate its object,
+                // must not prevent clients from reading the attributes.
                 Err(_) if self.intents.truncation(file).is_some() => self.namespace.getattr(file),
                 Err(e) => Err(e),
             };
@@ -55,8 +55,8 @@ impl Volume {
         // client.
         let changed = match end.changed {
             true => self.namespace.record_write(&Cred::root(), now, file, end.reached).await?,
-            // The client may have reported its writes and set a later time of change during the query. `learn_size`
-            // keeps this later time.
+            // The client may have reported its writes and set a later change time during the query. `learn_size` keeps
+            // this later time.
             false => self.namespace.learn_size(now, file, end.reached).await?,
         };
         Ok((changed.after, end.complete))

@@ -118,8 +118,8 @@ async fn old_handles_are_stale_after_exports_change() {
     let mut stranger = Peer::new(STRANGER, mgr, 0);
     assert_eq!(stranger.read(later_data).unwrap(), "SECRET");
 
-    // While the mgr is stopped, the directory `later` becomes an export for other clients, so this client can no longer
-    // reach it.
+    // While the mgr is stopped, the directory `later` becomes an export for other clients. So a client that sees only
+    // `/pub` can no longer reach `later`.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2", "/pub", "/pub/later,clients=127.0.0.2"]).await.unwrap();
     let mut stranger = Peer::new(STRANGER, at, 0);
     let handles = [("a closed directory", later), ("one below", later_deep), ("a file in it", later_data)];

@@ -511,8 +511,8 @@ async fn an_object_recreated_by_a_late_write_is_collected() {
     assert_eq!(cluster.objects(), 2);
     let late = Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await;
     assert_eq!(late, Err(Status::Fenced), "the iod remembers the removal");
-    // A restarted iod has no tombstone of the object, so a late write can create the object again. The mgr is stopped
-    // during this write.
+    // A restarted iod has no tombstone of a deleted object, so a late write can create the object again. The mgr is
+    // stopped during this write.
     drop(files);
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(1);
@@ -541,8 +541,8 @@ async fn many_objects_without_files_are_not_collected() {
     until("their objects are deleted", || work(&cluster, "doomed") == 0).await;
     assert_eq!(cluster.objects(), 0);
     drop(files);
-    // A restarted iod has no tombstones of the objects, so late writes can create the objects again. The mgr is stopped
-    // during these writes.
+    // A restarted iod has no tombstones of deleted objects, so late writes can create the objects again. The mgr is
+    // stopped during these writes.
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(0);
     cluster.start_iod(0);

@@ -137,7 +137,8 @@ async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(128, 1)).await.unwrap();
     assert_eq!(set_size(&files, file, 0).await.size, 0);
-    // The first half of the write arrives after the truncation. The second half arrived before it.
+    // The first half of the write arrives at the iods after the truncation. The second half arrived before the
+    // truncation, which removed it.
     write_direct(&files, 7, &body, 0, &pattern(64, 1)).await.unwrap();
     let told = Update { durable: true, whole: true, ..Update::default() }.to_bytes();
     files.layout_commit(&ctx(7), file, (KIND, told.clone()), Some(127), None).await.unwrap();

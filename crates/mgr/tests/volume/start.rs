@@ -63,7 +63,7 @@ async fn start_errors_name_the_cause_and_the_remedy() {
     assert!(foreign.contains("other.toml") && foreign.contains(&cluster.file.fsid.to_string()), "{foreign}");
     let again = mgr::format(&config.dir, &cluster.file).await.unwrap_err().to_string();
     assert!(again.contains("already"), "{again}");
-    // The refused starts have not changed the metadata store, so the mgr can start.
+    // The failed starts of the mgr have not changed the metadata store, so the mgr can start now.
     cluster.start_mgr().await;
     create(&cluster.files(), "f").await;
 }

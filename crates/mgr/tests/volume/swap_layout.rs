@@ -120,7 +120,8 @@ async fn bytes_holes_and_lengths_move() {
         assert!(all().await == want, "round {round}");
         assert_eq!((hole().await, hole().await < 3 << 20), (first_hole, true), "a hole was filled");
         assert_eq!(files.commit(&ctx(1), file, ByteRange::ALL).await, Ok(early.verifier));
-        // The next move fails with `Delay` until the mgr has deleted the unused objects of this move.
+        // After a move, the next move of the file fails with `Delay` until the mgr has deleted the unused objects of
+        // the first move.
         assert_eq!(swap(&cluster, file).await, Err(Status::Delay));
         assert_eq!(check(&cluster, false).await, []);
         clean(&cluster, 2).await;
@@ -374,7 +375,7 @@ async fn writes_and_truncations_wait_while_bytes_move() {
                 assert_eq!(files.setattr(&ctx(1), file, cut, true).await.map(drop), Err(Status::Delay));
                 refused += 1;
             }
-            // Reads of the file never wait for its move.
+            // Reads of a file never wait for a move of this file.
             let kept = read(&files, file, 1, 2000).await.unwrap();
             assert!(kept == pattern(1000, 1)[1..], "point {point}");
         }
