@@ -380,7 +380,7 @@ impl Exports {
         }
         let mut id = fsid.0;
         // `wrapping_mul` by an odd number maps different directories to different numbers. Pseudo directories have the
-        // root number 0, so they have another fsid than every export.
+        // root number 0, so their fsid differs from the fsid of every export.
         let number = (place.root.0.wrapping_mul(2) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         id[8..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, with)| *byte ^= with);
         Fsid(id)

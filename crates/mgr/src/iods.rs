@@ -37,7 +37,8 @@ use tokio::time::Instant;
 use types::{FileId, Generation, IodId, Status, StoreId};
 use wire::native::StatsReply;
 
-/// Free space in bytes below which an iod gets no new files, as long as another connected iod has at least this much.
+/// Free space in bytes below which an iod gets no new files, as long as another connected iod has at least this much
+/// free space.
 const LOW_SPACE: u64 = 64 << 20;
 
 /// Longest time for which a start of the mgr waits for its iods. A slow iod must not delay clients that use other iods.

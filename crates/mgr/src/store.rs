@@ -15,8 +15,8 @@ use types::{FileId, Status, StoreId};
 
 /// Name of the metadata store file in the mgr's directory.
 pub(crate) const STORE: &str = "meta.redb";
-/// Registry key of the identity of the store. Only a restored store has this record, because its log has another
-/// identity.
+/// Registry key of the identity of the store. Only a restored store has this record: a restore makes a new log, and the
+/// identity of this log is not the identity of the store.
 const IDENTITY: &[u8] = b"mgr/store";
 /// Registry key of an inode number: the mgr deletes no object without a file below this number. Only a store recovered
 /// from an older copy has this record, because such a store does not have all files of the later state.
@@ -113,7 +113,7 @@ pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Statu
     }
 }
 
-/// Records the identity of a restored store durably, because the log of the store has another identity.
+/// Records the identity of a restored store durably, because the new log of the store has an identity of its own.
 pub(crate) async fn name(namespace: &Namespace<Embedded>, store: StoreId) -> Result<(), Status> {
     namespace.registry_put(now(), IDENTITY, Some(&Bytes::copy_from_slice(&store.0))).await
 }

@@ -45,8 +45,8 @@ const STRAYS_MAX: usize = 64;
 /// Shortest sleep between two requests that list the objects of an iod.
 const REST_MIN: Duration = Duration::from_millis(5);
 
-/// The job that collects orphan objects. After the grace period, it makes one pass over each connected iod, and repeats
-/// the pass every six hours.
+/// The job that deletes objects that no file uses. After the grace period, the job makes one pass over each connected
+/// iod, and repeats the pass every six hours.
 pub(super) struct CollectUnownedObjects {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,

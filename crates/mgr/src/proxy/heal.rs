@@ -138,7 +138,7 @@ impl Objects<'_> {
         }
     }
 
-    /// Returns the index of another copy of the object that has this range undamaged.
+    /// Returns the index of another copy of the object in which this range is undamaged.
     async fn right_copy(&self, index: usize, range: ByteRange) -> Result<Option<usize>, Status> {
         for other in self.copies(self.column(index)).filter(|other| *other != index) {
             match self.read_copy(&request(other, range), &*self.link(other)?).await {

@@ -151,8 +151,8 @@ impl Volume {
     pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
         self.regular(file)?;
         let gone = self.let_go(file, Part::All, Why::Commit).await;
-        // Return the error of a failed flush once to each client that wrote the lost bytes, whether this flush failed
-        // or an earlier one.
+        // Return the error of a failed flush once to each client that wrote the lost bytes, whether the flush of this
+        // COMMIT or an earlier flush failed.
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.take_error(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
         // The shared lock excludes truncations and moves of the objects.

@@ -30,7 +30,7 @@ impl Volume {
         wanted: Stability,
     ) -> Result<Option<WriteOut>, Status> {
         let (file, most) = (info.attrs.id, self.inline_max);
-        // Get the verifier before the write. If the mgr loses bytes during the write, COMMIT then returns another
+        // Get the verifier before the write. If the mgr loses bytes during the write, COMMIT then returns a different
         // verifier.
         let verifier = self.iods.verifiers.combine(&[]);
         if !info.layout.as_ref().is_some_and(Layout::is_inline) || offset.saturating_add(data.len() as u64) > most {

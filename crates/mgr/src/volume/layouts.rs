@@ -240,8 +240,8 @@ impl Volume {
     }
 
     /// Flushes held bytes to the iods when a client returns a layout, a delegation or a lock, so that later readers
-    /// find them. If the bytes cannot be written now, the mgr still holds them, and reads on the mgr path wait for
-    /// their flush.
+    /// find these bytes. If the mgr cannot write the bytes now, it still holds them, and reads on the mgr path wait
+    /// until they are flushed.
     pub(crate) async fn given_back(&self, file: FileId) {
         if let Err(error) = self.let_go(file, Part::All, Why::Close).await {
             tracing::debug!(file = file.0, "gathered writes did not reach the iods yet: {error}");

@@ -1,5 +1,5 @@
-//! File lengths that iods request from the mgr (LENGTHS): the mgr returns none while a client may have written more
-//! than it reported.
+//! File lengths that iods request from the mgr (LENGTHS): the mgr returns no length while a client may have written
+//! more bytes than it reported.
 
 use crate::cluster::{Cluster, create, ctx, pattern, remove, set_size, write};
 use layout::kinds::native::KIND;

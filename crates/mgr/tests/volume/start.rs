@@ -185,8 +185,8 @@ async fn a_mgr_waits_for_a_store_that_its_predecessor_still_holds() {
     create(&cluster.files(), "f").await;
 }
 
-/// Starts a proxy to an iod and returns its address. On each connection, the proxy forwards the first call and its
-/// reply, and nothing afterwards.
+/// Starts a proxy to an iod and returns the address of the proxy. On each connection, the proxy forwards only the first
+/// call and its reply.
 async fn proxy_that_falls_silent(iod: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

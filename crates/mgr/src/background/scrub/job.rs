@@ -32,7 +32,7 @@ pub(super) struct Job {
     pub(super) serial: u64,
     pub(super) state: ScrubState,
     pub(super) problem: String,
-    /// Time of the SCRUB request that started the scrub, in Unix seconds.
+    /// Start time of the scrub, in Unix seconds.
     pub(super) started: u64,
     pub(super) rate: u64,
     /// Numbers of the iods whose objects the scrub has not completely read. The scrub reads the objects of the first of
