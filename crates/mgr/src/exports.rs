@@ -41,7 +41,8 @@ pub(crate) struct Rule {
     pub(crate) path: Vec<Bytes>,
     /// The networks whose clients may mount the export; empty: all clients may.
     pub(crate) clients: Vec<IpNet>,
-    /// Whether clients on other hosts must use a source port below 1024, which only the superuser there may use.
+    /// Whether clients on other hosts must use a source port below 1024. Only the superuser of a client host may use
+    /// such a port.
     pub(crate) privileged_ports: bool,
     pub(crate) terms: Terms,
     /// Layout policy of new files whose directories have no policy settings.
@@ -54,7 +55,7 @@ pub(crate) struct Rule {
     pub(crate) mds_threshold: Option<u64>,
 }
 
-/// The directories of the configured exports and of their paths, as the mgr last looked them up.
+/// The directories of the configured exports and the directories on the paths to them, as the mgr last looked them up.
 #[derive(Debug, Default)]
 struct Found {
     /// The directory of each configured export; `None` if no such directory exists.

@@ -180,7 +180,8 @@ impl GatheredWrites {
         due.into_iter().map(|(_, file)| file).collect()
     }
 
-    /// Completes when the gathering delay of some file may be over, so that the mgr must send its bytes to the iods.
+    /// Completes when the gather delay of a file may have passed, so that the mgr must send the held bytes of this file
+    /// to the iods.
     pub(crate) async fn wait(&self) {
         let first = self.inner().due.first().map(|(due, _)| self.begun + *due);
         let due = async {

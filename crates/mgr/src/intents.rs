@@ -415,7 +415,7 @@ impl Intents {
     }
 
     /// Removes the intent of a finished truncation durably, so that the next start of the mgr does not truncate bytes
-    /// that clients write after it. The caller holds the file's lock.
+    /// that clients write after this truncation. The caller holds the file's lock.
     pub(crate) async fn finish_truncation(&self, file: FileId, size: u64) -> Result<(), Status> {
         self.namespace.remove_intents(now(), &[FileIntent { file, intent: Intent::Truncate(size) }], true).await?;
         self.inner().truncations.remove(&file);

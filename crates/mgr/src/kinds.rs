@@ -204,7 +204,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Turns a range of the file into a hole, durably. The size of the file does not change.
     async fn punch(&self, range: ByteRange) -> Result<(), Status>;
 
-    /// Reserves space for a range of the file in all objects, durably. Each object grows to the end of the range in it.
+    /// Reserves space for a range of the file in all objects, durably. Each object grows to the end of the space that
+    /// is reserved in it.
     async fn reserve(&self, range: ByteRange) -> Result<(), Status>;
 
     /// Returns the first offset of the file at or after `offset` with data or a hole (`content`), whatever the size of

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, FileId, FileKind, SetAttrs, Status};
 
-/// Largest number of files in the table of rights. When the table is full, the mgr clears it. It then assumes that many
-/// users have rights to each file without an entry.
+/// Largest number of files in the table of rights. When the table is full, the mgr clears it. The mgr then assumes that
+/// many users have rights to each file without an entry.
 const FILES_MAX: usize = 1 << 19;
 
 /// Which users have rights to a file.

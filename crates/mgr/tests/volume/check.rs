@@ -22,7 +22,7 @@ use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Writer, Xdr};
 
 const LONG: Duration = Duration::from_secs(60);
-/// The owner of the connections, which the tests prove to the iod (PROVE).
+/// The owner id and the incarnation number that the test's PROVE requests to iods contain.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
 /// A connection to an iod with the rights of the mgr, which no client gets.
