@@ -302,7 +302,8 @@ impl Config {
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} exports; one mgr has at most {EXPORTS_MAX}", self.exports.len()));
         }
-        // The mgr's own settings are those of an export of the root directory, even if no such export is configured.
+        // Derive the mgr's own settings from a default export of the root directory, even if the configuration has no
+        // such export.
         let everything = Export::default().check(self)?;
         let policy = everything.policy;
         let exports = match self.exports.is_empty() {

@@ -192,8 +192,8 @@ impl Exports {
     /// Looks up the export paths again after a client has looked up or created a name in `dir`. The mgr calls this
     /// function before it replies to the client, because `dir` may now contain the directory of an export.
     pub(crate) fn passed(&self, dir: FileId) {
-        // Only an export whose directory was missing can appear in `dir`, because an existing export never gets another
-        // directory.
+        // A directory in `dir` can become the directory of an export only if this export has no directory yet, because
+        // an existing export never gets another directory.
         let may_begin = |found: &Found| found.steps.contains_key(&dir) && found.roots.contains(&None);
         if !self.only_root && may_begin(&self.read()) {
             self.look();

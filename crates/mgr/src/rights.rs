@@ -116,7 +116,7 @@ impl Rights {
 }
 
 impl RightsTable {
-    /// Removes expired rights from the table. Clears the table if it is full even without them.
+    /// Removes expired rights from the table. Clears the table if it is full even without the expired rights.
     fn evict(&mut self, now: u64) {
         self.files.retain(|_, out| out.until > now);
         if self.files.len() >= FILES_MAX {

@@ -27,7 +27,7 @@ pub(crate) enum Step {
     End {
         /// Why the check stopped early; `None` if the check examined everything.
         broken_off: Option<String>,
-        /// Names and values of the check's counters at its end.
+        /// Names and values of the check's counters at the end of the check.
         counts: Vec<(&'static str, u64)>,
     },
 }

@@ -42,7 +42,7 @@ pub enum SquashWhom {
 }
 
 /// A directory that clients may mount, and on what terms. A directory may be exported several times, to different
-/// clients. For each client, the first export applies whose `clients` contain the address of the client.
+/// clients. For each client, the first export whose `clients` contain the address of the client applies.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Export {

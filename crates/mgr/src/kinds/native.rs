@@ -21,8 +21,8 @@ impl LayoutType for Native {
     }
 
     fn is_offered(&self, _: KernelLayout) -> bool {
-        // Every export offers the native type. Pseudo directories also offer it, so that Weir's own client can mount
-        // one. Files outside of exports have no layout.
+        // Every export offers the native type. Pseudo directories also offer the native type, so that Weir's own client
+        // can mount a pseudo directory. Files outside of exports have no layout.
         true
     }
 

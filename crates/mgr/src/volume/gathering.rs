@@ -32,7 +32,7 @@ pub(crate) enum Why {
     Layout,
     /// A client closes the file, or returns a layout, a delegation or a lock.
     Close,
-    /// The mgr stops.
+    /// The mgr stops, and first flushes the held bytes of all files.
     Stop,
 }
 

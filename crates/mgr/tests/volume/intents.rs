@@ -519,7 +519,7 @@ async fn an_object_recreated_by_a_late_write_is_collected() {
     cluster.start_iod(1);
     Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await.unwrap();
     assert_eq!(cluster.objects(), 3);
-    // The mgr lists the objects of an iod when the iod connects, so it finds the object of the late write.
+    // The mgr lists the objects of an iod when the iod connects, so the mgr finds the object of the late write.
     cluster.start_mgr().await;
     until("the object is collected", || cluster.objects() == 2).await;
     until("it is counted", || cluster.mgr().counters().objects_collected == 1).await;
