@@ -37,7 +37,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Capacity of the channel between a check and its page requests, in messages.
 const WAITING: usize = 256;
 
-/// The checks that run or that are complete and not yet discarded. The key is the random number of the check.
+/// Checks that are running, and completed checks that the mgr has not discarded yet. The key is the random number of
+/// the check.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     runs: Mutex<HashMap<u64, Arc<Run>>>,

@@ -14,8 +14,8 @@ const PREFIX: &[u8] = b"client/";
 const VERSION: u32 = 1;
 
 /// The client records, by client owner. The key of a record in the store is the client id, because an owner may be
-/// longer than a key. While a new record replaces an old one, the owner has both. If the mgr crashes then, both records
-/// stay until the next replacement.
+/// longer than a key. While a new record replaces an old one, the owner has both records. If the mgr crashes then, both
+/// records stay until the next replacement.
 #[derive(Debug)]
 pub(crate) struct Clients {
     namespace: Arc<Namespace<Embedded>>,
@@ -130,7 +130,8 @@ mod tests {
         let format = meta::Format { fsid, now, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
         let namespace = Arc::new(Namespace::format(engine, format).await.unwrap());
         let record = |clientid| ClientRecord { owner: Bytes::from_static(b"me"), clientid };
-        // The state after a crash: the new record of the owner is stored, and the old record is not removed yet.
+        // The state after a crash during the replacement of a record: the store has the new record of the owner, and
+        // still has the old record.
         for clientid in [1, 2] {
             let value = encode(&record(clientid));
             namespace.registry_put(now, &key(clientid), Some(&value)).await.unwrap();

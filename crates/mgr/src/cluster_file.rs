@@ -69,7 +69,7 @@ impl ClusterFile {
             return Err(bad("too long for a cluster file"));
         }
         let text = std::fs::read_to_string(path).map_err(failed)?;
-        // Drop the error text of the parser: the text quotes the line, which may contain the secret.
+        // Drop the error text of the parser: the text quotes the invalid line, which may contain the secret.
         let text: Text = toml::from_str(&text)
             .map_err(|_| bad("not a cluster file: it must hold fsid = \"...\", key = \"...\", perhaps store = \"...\", and nothing else"))?;
         let fsid = text.fsid.parse().map_err(|e| bad(&format!("fsid: {e}")))?;

@@ -142,8 +142,8 @@ fn default_data_handle() -> u32 {
     6 * 3600
 }
 
-/// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s sends its last retry
-/// within ten seconds after 6.3 s. The iod counts as lost before this retry, so the retry gets EIO.
+/// Returns the default of `iod_wait_secs`: 6 seconds. A client that doubles its pause from 0.1 s retries after 6.3 s,
+/// and then only after 12.7 s. The iod counts as lost before the retry at 6.3 s, so this retry gets EIO.
 fn default_iod_wait() -> u32 {
     6
 }
@@ -302,7 +302,7 @@ impl Config {
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} exports; one mgr has at most {EXPORTS_MAX}", self.exports.len()));
         }
-        // Get the mgr's own settings from an export of the root directory, even if no such export is configured.
+        // Derive the mgr's own settings from a default export of the root directory, whether or not one is configured.
         let everything = Export::default().check(self)?;
         let policy = everything.policy;
         let exports = match self.exports.is_empty() {

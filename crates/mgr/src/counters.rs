@@ -95,12 +95,12 @@ counters! {
     news,
     /// Requests of iods for the length of a file (LENGTHS).
     lengths_asked,
-    /// Requests of iods for the length of a file to which the mgr returned no length, because it had to query other
-    /// iods first. The clients then read on the mgr path.
+    /// Requests of iods for the length of a file to which the mgr returned no length, because the mgr had to query
+    /// other iods first. The clients then read on the mgr path.
     lengths_unknown,
-    /// Times that the mgr queried the iods of a file for the end of the file.
+    /// How many times the mgr has queried the iods of a file for the end of the file.
     size_queries,
-    /// Times that the mgr queried the iods for the allocated space of a file that may have holes.
+    /// How many times the mgr has queried the iods for the allocated space of a file that may have holes.
     space_queries,
     /// Files whose objects the mgr has truncated.
     truncates,

@@ -32,7 +32,8 @@ async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
         let heard = join_all(reports.written.iter().map(|object| volume.written_at(*object, number))).await;
         add(&volume.counters.news, heard.len() as u64);
         if let Some(error) = heard.into_iter().find_map(Result::err) {
-            // Leave `known` unchanged, so that the iod sends these reports again in its next reply.
+            // Do not confirm these reports (`known` stays unchanged), so that the iod sends them again in its next
+            // reply.
             tracing::warn!(number, "cannot record the write reports of an iod yet: {error}");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
@@ -77,8 +78,8 @@ impl Volume {
         Some(FileLength { file: info.attrs.size, least: least.unwrap_or(0) })
     }
 
-    /// Records that a kernel client has durably written the object of a file on this iod, without its own report to the
-    /// mgr.
+    /// Records that a kernel client has durably written the object of a file on this iod, and has not reported the
+    /// write to the mgr itself.
     async fn written_at(&self, object: ObjectId, number: u16) -> Result<(), Status> {
         let file = object.file;
         let outcome = async {
@@ -86,7 +87,8 @@ impl Volume {
             // truncation.
             let _shared = self.shared(file).await?;
             let info = self.namespace.info(file)?;
-            // If a move has replaced the object, its bytes no longer belong to the file, so ignore the report.
+            // If a move has replaced the object that the iod reports, this object no longer has bytes of the file, so
+            // ignore the report.
             let current = |objects: &Opened<'_>| objects.object() == object;
             let Some(objects) = self.objects(&info)?.filter(current) else { return Ok(()) };
             let end = objects.end_at(number).await?;

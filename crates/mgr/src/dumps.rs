@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use wire::admin::{DUMP_PAGE_MAX, DumpArgs, DumpReply};
 
-/// Capacity of the channel from the dump task to the DUMP requests, in parts of the dump.
+/// Capacity of the channel from the dump task to the DUMP requests, in messages; each message has one part of the dump.
 const WAITING: usize = 4;
 /// How long a dump waits for the next page request of its client. While it waits, the metadata store cannot reuse the
 /// disk pages of the snapshot.

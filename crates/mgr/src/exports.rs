@@ -41,7 +41,8 @@ pub(crate) struct Rule {
     pub(crate) path: Vec<Bytes>,
     /// The networks whose clients may mount the export; empty: all clients may.
     pub(crate) clients: Vec<IpNet>,
-    /// Whether clients on other hosts must use a source port below 1024, which only the superuser there may use.
+    /// Whether clients on other hosts must use a source port below 1024. Only the superuser of a client host may use
+    /// such a port.
     pub(crate) privileged_ports: bool,
     pub(crate) terms: Terms,
     /// Layout policy of new files whose directories have no policy settings.
@@ -54,7 +55,7 @@ pub(crate) struct Rule {
     pub(crate) mds_threshold: Option<u64>,
 }
 
-/// The directories of the configured exports and of their paths, as the mgr last looked them up.
+/// The directories of the configured exports and the directories on the paths to them, as the mgr last looked them up.
 #[derive(Debug, Default)]
 struct Found {
     /// The directory of each configured export; `None` if no such directory exists.
@@ -191,8 +192,8 @@ impl Exports {
     /// Looks up the export paths again after a client has looked up or created a name in `dir`. The mgr calls this
     /// function before it replies to the client, because `dir` may now contain the directory of an export.
     pub(crate) fn passed(&self, dir: FileId) {
-        // Only an export whose directory was missing can appear in `dir`, because an existing export never gets another
-        // directory.
+        // A directory in `dir` can become the directory of an export only if this export has no directory yet, because
+        // an existing export never gets another directory.
         let may_begin = |found: &Found| found.steps.contains_key(&dir) && found.roots.contains(&None);
         if !self.only_root && may_begin(&self.read()) {
             self.look();
@@ -243,7 +244,7 @@ impl Exports {
         self.view_of(peer, |rule| peer.privileged || !rule.privileged_ports)
     }
 
-    /// Returns whether the exports that a peer sees from a source port below 1024 include at least one.
+    /// Returns whether the peer would see at least one export if its source port were below 1024.
     pub(crate) fn are_for_privileged_ports(&self, peer: Seen) -> bool {
         self.view_of(peer, |_| true) != View::NONE
     }
@@ -380,7 +381,7 @@ impl Exports {
         }
         let mut id = fsid.0;
         // `wrapping_mul` by an odd number maps different directories to different numbers. Pseudo directories have the
-        // root number 0, so they have another fsid than every export.
+        // root number 0, so their fsid differs from the fsid of every export.
         let number = (place.root.0.wrapping_mul(2) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         id[8..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, with)| *byte ^= with);
         Fsid(id)

@@ -33,7 +33,7 @@ pub(crate) struct GatheredWrites {
 #[derive(Debug, Default)]
 struct Inner {
     files: BTreeMap<FileId, Held>,
-    /// The files, ordered by the time at which their held bytes are due.
+    /// The files with held bytes, ordered by the time at which the mgr must send these bytes to the iods.
     due: BTreeSet<(Duration, FileId)>,
     bytes: usize,
     /// Files whose writes the mgr must not hold, each with the number of its [`GatheringBlock`] guards.
@@ -48,7 +48,7 @@ struct Held {
     writers: BTreeSet<u64>,
     /// Locked while bytes of the file are in flight to the iods.
     lane: Arc<tokio::sync::Mutex<()>>,
-    /// The due time of the file's entry in `Inner::due`.
+    /// When the mgr must send the held bytes of the file to the iods, as in `Inner::due`.
     due: Option<Duration>,
     bytes: usize,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Taken {
     pub(crate) full: bool,
 }
 
-/// Total numbers of the held writes of all files.
+/// Totals of all held writes: number of files, and number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) files: usize,
@@ -88,7 +88,8 @@ pub(crate) struct Totals {
 }
 
 impl GatheredWrites {
-    /// Creates an empty table. `delay` is how long writes are held, and `most` limits their memory in bytes.
+    /// Creates an empty table of held writes. `delay` is how long the mgr holds a write, and `most` is the limit of the
+    /// memory for held bytes, in bytes.
     pub(crate) fn new(delay: Duration, most: usize) -> Self {
         GatheredWrites { delay, most, begun: Instant::now(), inner: Mutex::default(), woken: Notify::new() }
     }
@@ -106,8 +107,9 @@ impl GatheredWrites {
         !self.delay.is_zero() && 2 * len as u64 <= window
     }
 
-    /// Holds a write in memory. Returns `None` if the caller must write the bytes to the iods at once. Calls `may`
-    /// under the lock of the table, so that no other task adds or removes held bytes between `may` and the addition.
+    /// Holds a write in memory. Returns `None` if the caller must write the bytes to the iods at once. Calls `may`, the
+    /// caller's check whether the mgr may hold the write, under the lock of the table. So no other task adds or removes
+    /// held bytes between this check and the addition.
     pub(crate) fn take(&self, file: FileId, small: Small<'_>, may: impl Fn() -> bool) -> Option<Taken> {
         let mut inner = self.inner();
         if !may() || inner.blocked.contains_key(&file) || inner.failed.contains_key(&file) {
@@ -178,7 +180,8 @@ impl GatheredWrites {
         due.into_iter().map(|(_, file)| file).collect()
     }
 
-    /// Completes when the gathering delay of some file may be over, so that the mgr must send its bytes to the iods.
+    /// Completes when the gather delay of a file may have passed, so that the mgr must send the held bytes of this file
+    /// to the iods.
     pub(crate) async fn wait(&self) {
         let first = self.inner().due.first().map(|(due, _)| self.begun + *due);
         let due = async {
@@ -290,8 +293,8 @@ pub(crate) struct Flush<'a> {
     file: FileId,
     pub(crate) runs: Vec<Run>,
     outcome: Option<Result<(), Status>>,
-    /// Guard of the file's `lane`. This field is dropped last because it is the last one, and its drop allows the next
-    /// flush of the file.
+    /// Guard of the file's `lane`. The next flush of the file can start when this guard is dropped. Rust drops fields
+    /// in the order of their declaration, so keep the guard last.
     _turn: OwnedMutexGuard<()>,
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn encode(key: &Key, fsid: Fsid, Named { file, root, epoch }: Named) 
 /// Decodes a filehandle and checks its signature.
 ///
 /// # Errors
-/// `BadHandle` for bytes that [`encode`] does not make, and `Stale` for a filehandle of another file system.
+/// `BadHandle` for bytes that are no filehandle of Weir, and `Stale` for a filehandle of another file system.
 pub(crate) fn decode(key: &Key, fsid: Fsid, handle: &[u8]) -> Result<Named, Status> {
     let handle: &[u8; LEN] = handle.try_into().map_err(|_| Status::BadHandle)?;
     let (body, mac) = handle.split_at(SIGNED_LEN);

@@ -127,7 +127,7 @@ impl Drop for Writing<'_> {
 }
 
 impl Inner {
-    /// Records a failure of the file, so that a size measurement that began earlier does not count.
+    /// Records a failure of the file, so that the mgr ignores size measurements that began before the failure.
     fn failed(&mut self, file: FileId) {
         if self.written.contains_key(&file) {
             self.last_failure += 1;
@@ -183,7 +183,8 @@ impl Intents {
     }
 
     /// Records a new file, whose intent `Written` the namespace has stored in one batch with the file. `unsynced_by` is
-    /// the client, if it does not wait for durability. Neither the file nor the intent is durable then.
+    /// the client that created the file without waiting for durability; the file and the intent may not be durable
+    /// then.
     pub(crate) fn made(&self, file: FileId, unsynced_by: Option<u64>) {
         let mut inner = self.inner();
         inner.written.insert(file, Written::Active);
@@ -251,8 +252,8 @@ impl Intents {
             let written = inner.written.get_mut(&file);
             let reported = written.map(|written| match written {
                 Written::Reported => *written = Written::Active,
-                // Leave the state unchanged: other clients also wrote the file, so the mgr measures the file in any
-                // case.
+                // The intent is stored already, and some earlier writers have not reported their writes. So leave the
+                // state unchanged.
                 Written::Unfenced | Written::Fenced | Written::Active => {}
             });
             reported.is_some()
@@ -414,7 +415,7 @@ impl Intents {
     }
 
     /// Removes the intent of a finished truncation durably, so that the next start of the mgr does not truncate bytes
-    /// that clients write after it. The caller holds the file's lock.
+    /// that clients write after this truncation. The caller holds the file's lock.
     pub(crate) async fn finish_truncation(&self, file: FileId, size: u64) -> Result<(), Status> {
         self.namespace.remove_intents(now(), &[FileIntent { file, intent: Intent::Truncate(size) }], true).await?;
         self.inner().truncations.remove(&file);
@@ -581,8 +582,8 @@ mod tests {
         assert!(!intents.has_lost_writers(file) && intents.is_unreported(file));
         intents.reported(file, || false);
         assert!(!intents.is_unreported(file));
-        // After `forget`, neither the intent nor its failure number exists. So a measurement that began before does not
-        // count for the next intent.
+        // After `forget`, neither the intent nor its failure number exists. So a measurement that began before `forget`
+        // does not count for the next intent.
         intents.abandoned(file, false);
         let begun = intents.last_failure(file);
         intents.measured(file, begun, || false);

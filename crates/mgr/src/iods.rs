@@ -37,7 +37,8 @@ use tokio::time::Instant;
 use types::{FileId, Generation, IodId, Status, StoreId};
 use wire::native::StatsReply;
 
-/// Free space in bytes below which an iod gets no new files, as long as another connected iod has at least this much.
+/// Free space in bytes below which an iod gets no new files, as long as another connected iod has at least this much
+/// free space.
 const LOW_SPACE: u64 = 64 << 20;
 
 /// Longest time for which a start of the mgr waits for its iods. A slow iod must not delay clients that use other iods.
@@ -54,7 +55,8 @@ pub(crate) struct Iods {
     /// How long an iod may be unreachable before it counts as lost (`iod_wait_secs`).
     patience: Duration,
     slots: Vec<Slot>,
-    /// Number of files that got a layout record. By this counter, consecutive files begin on different iods.
+    /// Number of files that got a layout record. The mgr uses this counter to place the first objects of consecutive
+    /// files on different iods.
     first: AtomicU64,
     /// Incarnation number of the next link to an iod. The high 32 bits are the epoch of this start of the mgr, and the
     /// low 32 bits are a counter.
@@ -161,8 +163,8 @@ impl Iods {
             let member = Member::away(registered);
             state.members.insert(member.registered.number, member);
         }
-        // The metadata store may be an older copy, until an iod has accepted a claim of this start. An older copy must
-        // not allocate inode numbers that a later state has used.
+        // Until an iod has accepted a claim of this start of the mgr, the metadata store may be an older copy. An older
+        // copy must not allocate inode numbers that a later state has used.
         namespace.hold_numbers(!state.members.is_empty());
         let slot = |address| Slot {
             address,
@@ -201,7 +203,8 @@ impl Iods {
         }
         let tried = async {
             for slot in &self.slots {
-                // Waiting for `connection` cannot fail, because `self` owns the sender of this watch channel.
+                // The wait for a change of `connection` cannot fail, because `self` owns the sender of this watch
+                // channel.
                 let _ = slot.connection.subscribe().wait_for(|connection| *connection != ConnectionState::New).await;
             }
         };
@@ -304,7 +307,8 @@ impl Iods {
         if roomy.is_empty() { up.into_iter().map(|(n, _)| n).collect() } else { roomy }
     }
 
-    /// Returns a number that grows by one with every call, so that consecutive files begin on different iods.
+    /// Returns a number that grows by one with every call, so that the first objects of consecutive files are on
+    /// different iods.
     pub(crate) fn next_first(&self) -> u64 {
         self.first.fetch_add(1, Relaxed)
     }
@@ -354,7 +358,7 @@ impl Iods {
     }
 }
 
-/// Name of the counter in which an iod reports the device number of the disk of its store.
+/// Name of the counter by which an iod reports the device number of the disk that holds its objects.
 const DEVICE_COUNTER: &str = "store.device";
 
 fn report(address: String, member: Option<&Member>, problem: Option<String>) -> Report {

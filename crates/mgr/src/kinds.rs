@@ -204,14 +204,15 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Turns a range of the file into a hole, durably. The size of the file does not change.
     async fn punch(&self, range: ByteRange) -> Result<(), Status>;
 
-    /// Reserves space for a range of the file in all objects, durably. Each object grows to the end of the range in it.
+    /// Reserves space for a range of the file in all objects, durably. Each object grows to the end of the space that
+    /// is reserved in it.
     async fn reserve(&self, range: ByteRange) -> Result<(), Status>;
 
     /// Returns the first offset of the file at or after `offset` with data or a hole (`content`), whatever the size of
     /// the file. Returns `None` if no data follow. Bytes that no object holds are a hole.
     async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status>;
 
-    /// Returns the end of the file according to its objects, from the iods that reply.
+    /// Returns the end of the file according to its objects on the iods that reply.
     async fn end(&self) -> End;
 
     /// Returns the end of the file according to the object on the iod `number`, and whether this object has a hole. The
@@ -283,7 +284,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// `Delay` while an iod of the file is down. `Lost` if bytes are damaged in every copy.
     async fn heal(&self, suspects: &[Suspect]) -> Result<u64, Status>;
 
-    /// Queries the iod of an object whether any bytes in this range of the object are damaged.
+    /// Asks the iod of an object whether any bytes in this range of the object are damaged.
     async fn is_damaged_in(&self, suspect: Suspect) -> Result<bool, Status>;
 
     /// Returns whether any of the file's objects exists, even one with an unreadable header. Fails with `Delay` while
@@ -331,8 +332,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
     }
 
     /// Returns the smallest length that a copy must have, if the longest copy of the object has `longest` bytes and no
-    /// client writes the file. All copies must have the same length, up to the size of the file. No client has got a
-    /// reply that says that bytes in only one copy are durable, but a reader may see these bytes.
+    /// client writes the file. All copies must have the same length, up to the size of the file. If bytes are in only
+    /// one copy, no client has received a reply that says that they are durable, but a reader may have seen these
+    /// bytes.
     fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
         let reaches = self.object_size(self.known().size, self.column(index));
         self.least(index).max(longest.min(reaches))
@@ -542,8 +544,8 @@ impl Kinds {
     }
 
     /// Returns the numbers of the layout types that an export with this setting offers. A client chooses any offered
-    /// type that it supports. Kernel clients support all types except the native type, so the setting selects the one
-    /// that they use.
+    /// type that it supports. Kernel clients support all types except the native type, so the setting selects the type
+    /// that kernel clients use.
     pub(crate) fn offered(&self, setting: KernelLayout) -> Vec<u32> {
         let offered = self.layout_types.iter().filter(|layout| layout.is_offered(setting));
         offered.map(|layout| layout.number()).collect()

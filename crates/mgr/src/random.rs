@@ -1,5 +1,5 @@
 //! A buffer of random numbers for requests. One system call fills the buffer for many requests, because a system call
-//! takes as much time as the rest of a request.
+//! takes as much time as all other work for one request.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, FileId, FileKind, SetAttrs, Status};
 
-/// Largest number of files in the table of rights. When the table is full, the mgr clears it. It then assumes that many
-/// users have rights to each file without an entry.
+/// Largest number of files in the table of rights. When the table is full, the mgr clears it. The mgr then assumes that
+/// many users have rights to each file without an entry.
 const FILES_MAX: usize = 1 << 19;
 
 /// Which users have rights to a file.
@@ -116,7 +116,7 @@ impl Rights {
 }
 
 impl RightsTable {
-    /// Removes expired rights from the table. Clears the table if it is full even without them.
+    /// Removes expired rights from the table. Clears the table if it is full even without the expired rights.
     fn evict(&mut self, now: u64) {
         self.files.retain(|_, out| out.until > now);
         if self.files.len() >= FILES_MAX {
@@ -173,8 +173,8 @@ impl Volume {
     }
 
     async fn end_rights_to(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
-        // Clear the entry before the fence. Rights that the mgr grants during the fence have the new generation, and
-        // their entry must stay.
+        // Clear the file's table entry before the fence. Rights that the mgr grants during the fence have the new
+        // generation, and the table must keep the entry of these rights.
         self.rights.ended(file);
         match self.outdate(ctx, file).await {
             // The file was deleted, so no client can use a right to it.

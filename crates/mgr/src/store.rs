@@ -15,11 +15,11 @@ use types::{FileId, Status, StoreId};
 
 /// Name of the metadata store file in the mgr's directory.
 pub(crate) const STORE: &str = "meta.redb";
-/// Registry key of the identity of the store. Only a restored store has this record, because its log has another
-/// identity.
+/// Registry key of the identity of the store. Only a restored store has this record: a restore makes a new log, and the
+/// identity of this log is not the identity of the store.
 const IDENTITY: &[u8] = b"mgr/store";
-/// Registry key of an inode number: the mgr deletes no object without a file below this number. Only a recovered older
-/// copy has this record, because it does not have all files of the later state.
+/// Registry key of an inode number: the mgr deletes no object without a file below this number. Only a store recovered
+/// from an older copy has this record, because such a store does not have all files of the later state.
 const KEEP: &[u8] = b"mgr/keep";
 /// Registry key of the epoch: the number of starts of the mgr on this store.
 const EPOCH: &[u8] = b"mgr/epoch";
@@ -113,7 +113,7 @@ pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Statu
     }
 }
 
-/// Records the identity of a restored store durably, because the log of the store has another identity.
+/// Records the identity of a restored store durably, because the new log of the store has an identity of its own.
 pub(crate) async fn name(namespace: &Namespace<Embedded>, store: StoreId) -> Result<(), Status> {
     namespace.registry_put(now(), IDENTITY, Some(&Bytes::copy_from_slice(&store.0))).await
 }
@@ -151,7 +151,7 @@ async fn engine(path: &Path) -> Result<Embedded, Error> {
     }
 }
 
-/// Runs `work` on a blocking thread, because opening a store may have to repair it, which takes time.
+/// Runs `work` on a blocking thread, because opening a store may include a repair of the store, which takes time.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, meta::StoreError> + Send + 'static,
 ) -> Result<T, Error> {

@@ -45,13 +45,14 @@ const STRAYS_MAX: usize = 64;
 /// Shortest sleep between two requests that list the objects of an iod.
 const REST_MIN: Duration = Duration::from_millis(5);
 
-/// The job that collects orphan objects. After the grace period, it makes one pass over each connected iod, and repeats
-/// the pass every six hours.
+/// The job that deletes objects that no file uses. After the grace period, the job makes one pass over each connected
+/// iod, and repeats the pass every six hours.
 pub(super) struct CollectUnownedObjects {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
-    /// For each iod number: the link (connections) to the iod that the last pass used, and when this pass was complete.
+    /// For each iod number: the link (connections) to the iod during the last complete pass over its objects, and when
+    /// this pass ended.
     walked: HashMap<u16, (Arc<Link>, Instant)>,
 }
 
@@ -65,7 +66,8 @@ impl Job for CollectUnownedObjects {
 
     async fn due(&mut self) {
         tokio::select! {
-            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
+            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
+            // channel `came_up`.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
@@ -161,8 +163,8 @@ fn is_stray(volume: &Volume, next: FileId, entry: &ListEntry) -> Result<bool, St
     Ok(is_ours && (is_of_no_file(volume, next, file)? || is_replaced(volume, entry.object)?))
 }
 
-/// Returns whether the object belongs to an older stream than the layout record of its file names, and the file has no
-/// record of unused objects. Stream numbers only grow, so no later layout names the object.
+/// Returns whether a layout swap has replaced the object: the layout record of the file names a newer stream, and the
+/// file has no record of unused objects. Stream numbers only grow, so no later layout names the object.
 fn is_replaced(volume: &Volume, object: ObjectId) -> Result<bool, Status> {
     let info = match volume.namespace.info(object.file) {
         Err(Status::Stale | Status::Corrupt) => return Ok(false),

@@ -39,7 +39,8 @@ impl Job for DeleteObjects {
         tokio::select! {
             biased;
             () = self.volume.doomed.notified() => {}
-            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
+            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
+            // channel `came_up`.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN), if self.left => {}
         }

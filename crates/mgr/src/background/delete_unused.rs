@@ -52,7 +52,8 @@ impl Job for DeleteUnused {
         tokio::select! {
             biased;
             () = self.volume.moves.ended.notified() => {}
-            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
+            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
+            // channel `came_up`.
             _ = self.came_up.changed() => {}
             () = due => {}
         }
@@ -60,8 +61,9 @@ impl Job for DeleteUnused {
 
     async fn pass(&mut self) -> Result<(), Status> {
         self.came_up.mark_unchanged();
-        // A move that was dropped while the store committed its record ends before its record can be read. Without this
-        // wait, the job would miss the record and then sleep until the next move.
+        // If a move is cancelled while the store commits the record of its unused objects, the move ends before the job
+        // can read this record. So wait until the store has committed the record. Otherwise the job would sleep until
+        // the next move.
         self.volume.namespace.settle().await?;
         self.next = walk(&self.volume, &mut self.seen).await?;
         Ok(())
@@ -83,8 +85,8 @@ async fn walk(volume: &Volume, seen: &mut Seen) -> Result<Option<Instant>, Statu
         let Some(last) = page.last() else { break };
         after = last.file;
         for unused in page {
-            // After `weir mgr --recover-old-store`, an older copy of the store does not say which objects have the
-            // bytes of this file. So the job deletes none of them.
+            // A metadata store that was recovered from an older copy (`weir mgr --recover-old-store`) does not say
+            // which objects have the bytes of this file. So the job deletes no unused objects of the file.
             if unused.file < volume.kept_below {
                 continue;
             }

@@ -64,7 +64,8 @@ impl Job for FinishIntents {
 
     async fn due(&mut self) {
         tokio::select! {
-            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
+            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
+            // channel `came_up`.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN) => {}
         }
@@ -106,8 +107,8 @@ pub(crate) fn in_use(server: &NfsServer, file: FileId) -> bool {
     server.inspect(|state| state.is_open(file) || !state.layout_holders(file).is_empty())
 }
 
-/// Logs a failure to complete an intent, once for each file. A failure with `Delay` means that an iod is down, and is
-/// logged only at the debug level.
+/// Logs a failure to complete an intent, once for each file. The status `Delay` means that an iod is down; the mgr logs
+/// this status only at the debug level.
 fn log(told: &mut HashSet<FileId>, file: FileId, what: &str, result: Result<(), Status>) {
     match result {
         Ok(()) => drop(told.remove(&file)),

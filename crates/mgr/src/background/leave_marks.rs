@@ -29,7 +29,7 @@ pub(super) struct LeaveMarks {
     /// Number of batches that the metadata store had committed when the job stored the last mark.
     batches: Option<u64>,
     /// The start time of the job in Unix seconds, computed from the clock of this host when the job stored the last
-    /// mark.
+    /// mark. If a later computation gives a different time, the clock was set.
     sent_start: u64,
 }
 

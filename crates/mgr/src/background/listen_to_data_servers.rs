@@ -1,5 +1,5 @@
 //! Write reports of data servers: a background job that starts tasks for every iod that connects and serves NFS. The
-//! tasks receive the WRITE_REPORTS and LENGTHS of the iod.
+//! tasks receive the iod's reports of NFS writes (WRITE_REPORTS) and its requests for file lengths (LENGTHS).
 
 use super::{Context, Job};
 use crate::data_server_reports::listen;
@@ -14,8 +14,8 @@ use types::Status;
 pub(super) struct ListenToDataServers {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// For each iod number: the link (connections) to the iod, and the tasks that receive WRITE_REPORTS and LENGTHS
-    /// over this link.
+    /// For each iod number: the link (connections) to the iod, and the tasks that receive write reports (WRITE_REPORTS)
+    /// and length requests (LENGTHS) over this link.
     listening: HashMap<u16, (Arc<Link>, JoinSet<()>)>,
 }
 
@@ -28,7 +28,8 @@ impl Job for ListenToDataServers {
     }
 
     async fn due(&mut self) {
-        // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
+        // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch channel
+        // `came_up`.
         let _ = self.came_up.changed().await;
     }
 

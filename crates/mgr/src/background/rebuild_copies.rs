@@ -52,7 +52,8 @@ impl Job for RebuildCopies {
 
     async fn due(&mut self) {
         tokio::select! {
-            // Waiting for `came_up` cannot fail, because `volume` owns the sender of this watch channel.
+            // The wait for the next connection of an iod cannot fail, because `volume` owns the sender of the watch
+            // channel `came_up`.
             _ = self.came_up.changed() => {}
             () = self.volume.damaged.met.notified() => {}
             () = tokio::time::sleep(AGAIN), if !self.left.is_empty() || !self.done => {}
@@ -115,7 +116,7 @@ async fn is_rebuilt(volume: &Volume, file: FileId, suspects: &[Suspect]) -> bool
     true
 }
 
-/// The result of the check of the copies of one file.
+/// The result of checking the copies of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CopiesResult {
     Whole,
@@ -148,8 +149,8 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Res
     let mut outcome = Ok(());
     while let Some(from) = after {
         let begun = Instant::now();
-        // Do not report progress at the first page: the page takes almost no time, and a small file system has no
-        // second page.
+        // Do not report progress at the first page of files: the page takes almost no time, and a small file system has
+        // no second page.
         volume.damaged.set_left(left.len(), Some(from).filter(|from| from.0 > 0));
         let (files, next) = volume.namespace.files_after(from, PAGE)?;
         after = next;
@@ -166,8 +167,8 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Res
                 outcome = Err(Status::Delay);
             }
         }
-        // Requests of clients have priority over the check, so the job sleeps. After a repair it sleeps less, because a
-        // file with only one intact copy is at risk.
+        // Requests of clients have priority over the check, so the job sleeps. After a repair it sleeps less than after
+        // a check without a repair, because a file with only one intact copy is at risk.
         let rest = if looked.iter().any(|(_, looked)| *looked == CopiesResult::Rebuilt) { 1 } else { REST };
         tokio::time::sleep((begun.elapsed() * rest).max(REST_MIN)).await;
     }

@@ -47,7 +47,7 @@ pub(crate) struct Scrubs {
     /// Locked while a task stores the record of the scrub, so that an older state of the scrub cannot overwrite a newer
     /// one.
     saving: tokio::sync::Mutex<()>,
-    /// Notified when the admin program starts or cancels a scrub at the request of a client.
+    /// Notified when a SCRUB request of the admin program starts or cancels a scrub.
     changed: Notify,
 }
 
@@ -119,7 +119,7 @@ pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubRepl
         ScrubAction::Status => {}
         ScrubAction::Start => match scrubs.start(volume.iods.numbers(), args.rate) {
             Ok(()) => {
-                // Store the scrub before the reply, so that the mgr continues the scrub after a crash.
+                // Store the record of the scrub before the reply, so that the mgr continues the scrub after a crash.
                 scrubs.save().await?;
                 scrubs.changed.notify_one();
             }

@@ -81,7 +81,8 @@ impl Check {
             }
             match self.volume.namespace.file_state(file.id)? {
                 None => return Ok(FileResult::Fine),
-                // The file has no name, so a mismatch is no damage: the mgr deletes the objects after the last close.
+                // The file has no name, so a mismatch between the file and its objects is no damage: the mgr deletes
+                // the objects after the last close.
                 Some(_) if self.volume.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
                     return Ok(FileResult::Fine);
                 }
@@ -174,8 +175,8 @@ impl Check {
             }
             Err(RequestError::Down) => FileResult::IodDown(number, iod),
             Err(RequestError::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, 0, &detail),
-            // The iod refused for another reason, such as a newer generation. The check of objects and the check of
-            // scrub findings report this reason.
+            // The iod refused the request for another reason, for example because the object has a newer generation
+            // than the request. The check of objects and the check of scrub findings report such problems.
             Err(RequestError::Refused(..)) => FileResult::Fine,
         })
     }

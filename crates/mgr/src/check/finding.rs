@@ -34,7 +34,7 @@ pub(crate) enum Kind {
 const COPY: &str = "copy it from the other copy, if that has the bytes";
 
 impl Kind {
-    /// Returns the kind that stands for this damage in one of several copies of a file, where the damage loses no data.
+    /// Returns the kind that the check reports for this damage if the file has another copy, so that no data are lost.
     pub(super) fn of_a_copy(self) -> Self {
         match self {
             Kind::ObjectMissing => Kind::CopyMissing,
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// Returns whether a finding with this code reports damage to one of several copies.
+    /// Returns whether `code` is the code of damage to one of several copies of a file.
     pub(super) fn is_of_a_copy(code: &str) -> bool {
         [Kind::CopyMissing, Kind::CopyShort, Kind::CopyDamaged].iter().any(|kind| kind.row().0 == code)
     }

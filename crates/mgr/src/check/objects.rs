@@ -133,8 +133,8 @@ impl Check {
             },
             Kind::GenerationNewer => {
                 match self.volume.namespace.raise_generation(now(), file, entry.generation).await {
-                    // The file now has the generation of this object. Its other objects must also get this generation,
-                    // so fence them.
+                    // The namespace has raised the generation of the file to that of this object. The other objects of
+                    // the file must also get this generation, so fence them.
                     Ok(_) => self.volume.fence_again(file).await.map(|()| true),
                     Err(e) => Err(e),
                 }

@@ -23,11 +23,11 @@ pub(crate) enum Step {
         /// Total number of items in this phase; 0 if the check does not know the total.
         total: u64,
     },
-    /// The end of the check, after which it sends no further message.
+    /// The end of the check. The check sends no message after this one.
     End {
         /// Why the check stopped early; `None` if the check examined everything.
         broken_off: Option<String>,
-        /// Names and values of the check's counters at its end.
+        /// Names and values of the check's counters at the end of the check.
         counts: Vec<(&'static str, u64)>,
     },
 }
@@ -55,8 +55,7 @@ pub(crate) struct Check {
     pub(crate) volume: Arc<Volume>,
     pub(crate) repair: bool,
     tell: mpsc::Sender<Step>,
-    /// Numbers of records, files and objects that the check has examined, and numbers of those that it could not
-    /// examine.
+    /// Counts of the records, files and objects that the check has examined, and of those that it could not examine.
     pub(crate) counts: Counts,
     phase: (&'static str, u64, u64),
 }
@@ -68,7 +67,7 @@ pub(crate) struct Counts {
     pub(crate) objects: u64,
     /// Files whose size is not final, because a client may write the file or wrote it before a crash.
     pub(crate) unsettled: u64,
-    /// Files of which the check could not reach an iod that must hold bytes of the file.
+    /// Files for which the check could not reach an iod that must hold bytes of the file.
     pub(crate) unasked: u64,
     /// Numbers of the iods that the check could not reach or to which it lost the connection.
     pub(crate) unreached: BTreeSet<u16>,
@@ -130,7 +129,7 @@ impl Check {
         self.looked(0).await
     }
 
-    /// Sends the progress after the check has examined `more` further items.
+    /// Adds `more` to the number of examined items, and sends the progress.
     pub(crate) async fn looked(&mut self, more: u64) -> Checked {
         self.phase.1 += more;
         let (phase, done, total) = self.phase;

@@ -19,11 +19,11 @@ const NOBODY: u32 = 65534;
 /// The operations that an export allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 pub enum Access {
-    /// Clients may read and change files.
+    /// Read-write: clients may read and change files.
     #[default]
     #[serde(rename = "rw")]
     ReadWrite,
-    /// Clients may only read files.
+    /// Read-only: clients may only read files.
     #[serde(rename = "ro")]
     ReadOnly,
 }
@@ -42,7 +42,7 @@ pub enum SquashWhom {
 }
 
 /// A directory that clients may mount, and on what terms. A directory may be exported several times, to different
-/// clients. For each client, the first export applies whose `clients` contain the address of the client.
+/// clients. For each client, the first export whose `clients` contain the address of the client applies.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
@@ -96,7 +96,7 @@ fn nobody() -> u32 {
 }
 
 impl Default for Export {
-    /// An export of the root directory for all clients, with reads and changes.
+    /// A read-write export of the root directory for all clients.
     fn default() -> Self {
         Export {
             path: root(),

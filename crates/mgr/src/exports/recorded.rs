@@ -21,8 +21,9 @@ pub(super) struct Recorded {
     /// Epoch of the newest export. Each start of the mgr that finds new exports increments this number.
     epoch: u32,
     /// For each exported directory: the lowest epoch of valid filehandles. The mgr refuses filehandles of regular files
-    /// with a lower epoch, because the file may belong to another export now. This epoch rises when the export is new,
-    /// and when a new export begins below it. It never falls, so that valid filehandles stay the same.
+    /// with a lower epoch, because the file may belong to another export now. The mgr raises the epoch of an export
+    /// when the export is new, and when a new export is configured below it. The epoch never falls, so that valid
+    /// filehandles stay the same.
     good_from: BTreeMap<FileId, u32>,
 }
 
@@ -97,7 +98,7 @@ impl Recorded {
     }
 }
 
-/// Returns whether the export `inner` lies inside of the export `outer`.
+/// Returns whether the directory of the export `inner` lies below the directory of the export `outer`.
 fn is_below((inner, _): &Rooted<'_>, (outer, _): &Rooted<'_>) -> bool {
     inner.len() > outer.len() && inner.starts_with(outer)
 }
@@ -133,7 +134,7 @@ mod tests {
         let first = Recorded::default().with(&[a]);
         assert_eq!((first.epoch, of(&first)), (0, [0, 0, 0]));
         assert_eq!(first.followed_by(&[a]), first);
-        // The new export lies beside the export `a`, so the epoch of `a` stays the same.
+        // The new export is not below the export `a`, so the epoch of `a` stays the same.
         let second = first.followed_by(&[b, a]);
         assert_eq!((second.epoch, of(&second)), (1, [0, 0, 1]));
         let third = second.followed_by(&[top, a, b]);

@@ -19,8 +19,8 @@ use wire::native::{
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
 
-/// How long an iod may leave a request without a reply before it counts as down. The iod needs less time for one
-/// request, unless its disk hangs.
+/// How long an iod may leave a request without a reply before the mgr regards the iod as down. An iod executes one
+/// request in less time, unless its disk hangs.
 pub(super) const SILENT: Duration = Duration::from_secs(20);
 
 /// Number of connections to one iod for requests other than WRITE_REPORTS and LENGTHS. The iod executes one request of
@@ -108,8 +108,8 @@ impl Link {
         incarnation: u64,
         counters: &Counters,
     ) -> Result<Self, LinkError> {
-        // The owner includes the address. If two addresses of one iod are configured by mistake, the connections to one
-        // address then do not end those to the other.
+        // The owner id of the link includes the configured address. If two addresses of one iod are configured by
+        // mistake, a new link to one address then does not end the link to the other address.
         let origin = Origin { owner: key.derived_id(format!("mgr {address}").as_bytes()), incarnation };
         let greet = async |way: &Address| greet(way, way != address, fsid, key, origin, counters).await;
         let (mut connection, mut hello, mut proven) = greet(address).await?;
@@ -216,8 +216,8 @@ impl Link {
         result.map_err(|e| self.status(Procedure::Lengths, e))
     }
 
-    /// Waits until one of the connections of the link is closed, closes the others, and returns why the first one was
-    /// closed.
+    /// Waits until a connection of the link is closed, and then closes the other connections of the link. Returns why
+    /// the first connection was closed.
     pub(super) async fn closed(&self) -> Error {
         let ends = self.all().map(|c| Box::pin(c.closed()));
         let (why, ..) = futures_util::future::select_all(ends).await;
@@ -402,7 +402,7 @@ async fn call<R: Xdr>(
     result.map_err(CallError::Failed)
 }
 
-/// Connects to an iod, sends HELLO, and checks that both sides have the key of the iod (PROVE).
+/// Connects to an iod, sends HELLO, and checks that the mgr and the iod have the same key (PROVE).
 async fn greet(
     address: &Address,
     is_sent: bool,

@@ -101,8 +101,8 @@ impl Iods {
         Ok((link.hello.iod, self.remembered(&link).await?))
     }
 
-    /// Takes the plan over into the store. Records the marks last: while the store lacks one of these marks, the iods
-    /// still detect the store as an older copy.
+    /// Stores the values of the recovery plan in the metadata store. Records the marks last: while the store lacks one
+    /// of these marks, the iods still detect the store as an older copy.
     async fn take_over(&self, plan: &Plan) -> Result<(), types::Status> {
         let first = FileId(plan.first);
         store::keep_unknown_below(&self.namespace, first).await?;

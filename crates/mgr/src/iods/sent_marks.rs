@@ -39,8 +39,8 @@ impl Xdr for SentMarks {
 }
 
 impl SentMarks {
-    /// Returns whether the mgr has sent an iod that reports the mark `remembered` a later mark, and the iod confirmed
-    /// the later mark. Then the disk of the iod is an older copy.
+    /// Returns whether an iod that reports the mark `remembered` has accepted a later mark. The disk of such an iod is
+    /// an older copy.
     fn is_behind(&self, remembered: u64) -> bool {
         remembered != 0 && self.accepted != remembered && !self.sent.contains(&remembered)
     }

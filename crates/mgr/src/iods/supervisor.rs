@@ -69,13 +69,14 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let known = iods.state().numbers.get(&link.hello.iod).copied();
     if let Some(number) = known {
         tell_fences(iods, number, &link).await?;
-        // Check again that no iod has refused the store: another iod may have done so while the mgr sent the fences.
+        // Check again that no iod has refused the store: another iod may have refused the store while the mgr sent the
+        // fences.
         iods.check_not_refused().map_err(|why| unclaimed(iods, address, why))?;
     }
     let claim = iods.claim_now(&link).await.map_err(|why| unclaimed(iods, address, why))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
-    // Send the fences that the namespace has stored since `tell_fences` sent the earlier ones.
+    // Send the fences that the namespace has stored since the mgr last sent fences to this iod.
     tell_fences(iods, number, &link).await?;
     {
         let mut state = iods.state();

@@ -41,7 +41,7 @@ impl Verifiers {
     pub(crate) fn combine(&self, seen: &[(u16, Verifier)]) -> Verifier {
         let mut known = self.known();
         for (number, verifier) in seen {
-            // Keep an iod that went down as `Away`: the iod may have sent this reply before it went down.
+            // If an iod has gone down, keep its state `Away`: the iod may have sent this reply before it went down.
             let entry = known.entry(*number).or_insert(Known::Here(*verifier));
             if *entry != Known::Away {
                 *entry = Known::Here(*verifier);
@@ -70,8 +70,8 @@ impl Verifiers {
         self.known().insert(number, Known::Here(verifier));
     }
 
-    /// Records that an iod has gone down. A COMMIT that cannot reach this iod then returns another verifier than one
-    /// that the iod executed.
+    /// Records that an iod has gone down. A COMMIT that cannot reach this iod then returns a verifier different from
+    /// that of a COMMIT that the iod executed.
     pub(super) fn left(&self, number: u16) {
         self.known().insert(number, Known::Away);
     }

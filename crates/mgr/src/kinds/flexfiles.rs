@@ -27,8 +27,8 @@ impl LayoutType for Flexfiles {
         matches!(setting, KernelLayout::Flexfiles | KernelLayout::FlexfilesStriped)
     }
 
-    /// Offers files with several iods in each copy only if the setting of the export says that its clients support
-    /// striping. Other kernel clients cannot use such layouts.
+    /// Allows layouts of files with several iods in each copy only if the setting of the export says that its clients
+    /// support striping. Other kernel clients cannot use such layouts.
     fn expresses(&self, file: &dyn Stored, setting: KernelLayout) -> bool {
         file.stripes().is_some_and(|stripes| stripes.width == 1 || setting == KernelLayout::FlexfilesStriped)
     }
@@ -96,8 +96,8 @@ impl LayoutType for Flexfiles {
 
 /// Returns the device id for one data server.
 fn name(devices: &Devices, server: DataServer, key: &Key) -> [u8; 16] {
-    // Return NFSv4.1, because every kernel with this layout type supports this version to data servers, whichever
-    // version it uses with the mgr.
+    // Every kernel that supports this layout type uses NFSv4.1 with data servers, whichever version it uses with the
+    // mgr.
     let size = PAYLOAD_MAX as u32;
     let version = Version { version: 4, minor: 1, read_size: size, write_size: size, tightly_coupled: true };
     let addresses = server.addresses.into_iter().map(net_address).collect();

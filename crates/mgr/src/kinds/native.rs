@@ -21,8 +21,8 @@ impl LayoutType for Native {
     }
 
     fn is_offered(&self, _: KernelLayout) -> bool {
-        // Every export offers the native type. Pseudo directories also offer it, so that Weir's own client can mount
-        // one. Files outside of exports have no layout.
+        // Every export offers the native type. Pseudo directories also offer the native type, so that Weir's own client
+        // can mount a pseudo directory. Files outside of exports have no layout.
         true
     }
 
@@ -82,7 +82,7 @@ impl LayoutType for Native {
     }
 
     fn is_recalled_when_lost(&self) -> bool {
-        // Weir's own client limits how long it retries a request to an iod, so the mgr need not recall its layout.
+        // Weir's own client limits how long it retries a request to an iod, so the mgr need not recall native layouts.
         false
     }
 }

@@ -351,7 +351,8 @@ async fn files_of_an_unregistered_kind_are_refused_and_reported() {
     let finding = findings.iter().find(|finding| finding.code == "layout-damaged").unwrap();
     assert_eq!((finding.inode, finding.mended), (Some(file.0), Mended::Failed));
     assert!(finding.text.contains(&format!("kind {}, which is not known", whole::WHOLE)), "{finding:?}");
-    // The mgr without the whole kind has removed nothing: a mgr that supports this kind can read the file.
+    // The mgr that does not support the whole kind has removed nothing: a mgr that supports this kind can read the
+    // file.
     bench.subject.kinds = with_whole;
     bench.restart_mgr().await;
     assert!(bench.content(file).await.unwrap() == pattern(100, 1));

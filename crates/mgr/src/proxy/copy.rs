@@ -70,8 +70,8 @@ impl Objects<'_> {
         None
     }
 
-    /// Makes the iod behind `link` copy extents of a source object into its object of this file. Returns `None` if the
-    /// iod cannot copy now.
+    /// Makes the iod behind `link` copy extents of a source object into the object of this file on the same iod.
+    /// Returns `None` if the iod cannot copy now.
     pub(super) async fn pull_from(
         &self,
         source: PullSource,

@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use types::ByteRange;
 use xdr::Segments;
 
-/// Average length of the [`Stretch`] values, in bytes. Below it, the data are copied into one buffer instead of one
-/// segment for each [`Stretch`].
+/// Average length of the [`Stretch`] values, in bytes, below which their data are copied into one buffer. At or above
+/// this length, each [`Stretch`] becomes one segment without a copy.
 const SEGMENT_MIN: usize = 4096;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];

@@ -118,7 +118,7 @@ impl Objects<'_> {
         Err(Status::Io)
     }
 
-    /// Queries the iod of an object whether any bytes in this range of the object are damaged.
+    /// Asks the iod of an object whether any bytes in this range of the object are damaged.
     pub(crate) async fn is_damaged_in(&self, Suspect { index, range }: Suspect) -> Result<bool, Status> {
         let copy = self.look(index).await?;
         for piece in pieces(range, copy.size) {
@@ -138,7 +138,7 @@ impl Objects<'_> {
         }
     }
 
-    /// Returns the index of another copy of the object that has this range undamaged.
+    /// Returns the index of another copy of the object in which this range is undamaged.
     async fn right_copy(&self, index: usize, range: ByteRange) -> Result<Option<usize>, Status> {
         for other in self.copies(self.column(index)).filter(|other| *other != index) {
             match self.read_copy(&request(other, range), &*self.link(other)?).await {

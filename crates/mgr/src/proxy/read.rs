@@ -1,4 +1,5 @@
-//! READ on the mgr path: the mgr reads from the objects of a file. If a copy has lost bytes, it reads another copy.
+//! READ on the mgr path: the mgr reads from the objects of a file. If a copy has lost bytes, the mgr reads another
+//! copy.
 
 use super::Objects;
 use super::data::{Stretch, assemble};

@@ -7,7 +7,7 @@ use wire::native::{Nothing, Procedure, ReserveArgs, Rights};
 
 impl Objects<'_> {
     /// Reserves space for a range of the file in every object of all copies, durably. Each object grows to the end of
-    /// the range in it.
+    /// the space that is reserved in it.
     ///
     /// Reserves nothing while an iod is down (`Delay`). If an iod has no space (`NoSpc`) or does not support
     /// reservations (`NotSupp`), other iods may have reserved space already.

@@ -12,7 +12,7 @@ impl Objects<'_> {
     /// the file. Returns `None` if no data follow. Bytes that no object holds are a hole.
     pub(crate) async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status> {
         // Bytes that the namespace records as written count as data, even if an object has lost them. A program that
-        // copies only data then reads these bytes, and gets the error.
+        // copies only data then reads these bytes, and gets the read error.
         let what = match content {
             Content::Data if offset < self.known.whole => return Ok(Some(offset)),
             Content::Data => SeekWhat::Data,

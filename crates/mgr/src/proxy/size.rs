@@ -30,7 +30,7 @@ impl Objects<'_> {
         link.ask(Procedure::Size, &arguments).await
     }
 
-    /// Returns the end of the file according to its objects, from the iods that reply.
+    /// Returns the end of the file according to its objects on the iods that reply.
     pub(crate) async fn end(&self) -> End {
         let ask = |index| async move {
             let link = self.link(index)?;
@@ -60,8 +60,8 @@ impl Objects<'_> {
         let mut sizes = vec![0; self.distribution.count()];
         sizes[self.column(index)] = reply.size;
         let end = self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX);
-        // An object without holes has at least as much allocated space as whole blocks for its bytes. The iod may use
-        // further space for the object's checksums.
+        // The disk blocks of an object without holes have space for all bytes of the object. The iod may allocate more
+        // blocks for the object's checksums.
         let holes = if leaves_hole(reply.allocated, reply.size) { Holes::Made } else { Holes::Keep };
         Ok(WriteEnd { end, holes, whole: None })
     }

@@ -57,8 +57,8 @@ impl Objects<'_> {
         let commit = |index| async move {
             let number = self.iod(index);
             let link = match self.link(index) {
-                // Skip a lost iod. Clients that wrote to it before it went down see the changed verifier, and no client
-                // has written to it after that.
+                // Skip a lost iod. Clients that wrote to this iod before it went down see the changed verifier, and no
+                // client has written to this iod since then.
                 Err(Status::Delay) if self.iods.is_lost(number) => return Ok(None),
                 link => link?,
             };

@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// Largest number of files that the mgr remembers for repair. For further damaged files, `weir fsck` or the next read
-/// finds the damage again.
+/// Largest number of files that the mgr remembers for repair. For damaged files beyond this number, `weir fsck` or the
+/// next read finds the damage again.
 const MOST: usize = 4096;
 
 /// Files to repair, each with the damaged ranges of its objects.

@@ -39,8 +39,8 @@ impl Volume {
         }
     }
 
-    /// Reads a range like [`Self::read`], once. Also returns the file offset up to which the read relied on the file
-    /// size.
+    /// Reads a range like [`Self::read`], but does not repeat the read. Also returns the file offset up to which the
+    /// read relied on the file size.
     async fn read_once(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<(ReadOut, u64), Status> {
         let mut info = self.regular(file)?;
         let wanted = u64::from(len).min(limits::PAYLOAD_MAX as u64);
@@ -136,8 +136,8 @@ impl Volume {
             self.namespace.record_write(&ctx.cred, ctx.now, file, run.range()).await?;
         }
         writing.done();
-        // Reply with the stability that the client requested, because the size in the namespace is no more durable than
-        // that.
+        // Reply with the stability that the client requested, even if the iods have made the bytes durable: the
+        // namespace has made the new file size only as durable as the client requested.
         let stable = if stable { Stability::FileSync } else { Stability::Unstable };
         Ok(self.counted(WriteOut { count: run.data.len() as u32, stable, verifier: written.verifier }))
     }
@@ -151,8 +151,8 @@ impl Volume {
     pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
         self.regular(file)?;
         let gone = self.let_go(file, Part::All, Why::Commit).await;
-        // Return the error of a failed flush once to each client that wrote the lost bytes, whether this flush failed
-        // or an earlier one.
+        // Return the error of a failed flush once to each client that wrote the lost bytes, whether the flush of this
+        // COMMIT or an earlier flush failed.
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.take_error(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
         // The shared lock excludes truncations and moves of the objects.
@@ -249,8 +249,8 @@ impl Volume {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.intents.writing(file).await?;
-        // If an object ends within the page of a file that a client reads, its data server has to request the file
-        // length from the mgr. So reserve up to the end of the last page, within the file.
+        // If an object ends within the page of a file that a client reads, the data server of this object has to
+        // request the file length from the mgr. So also reserve the rest of the last page, as far as the file extends.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;
@@ -259,8 +259,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Extends a file to `end` bytes, unless the file is as long already. Other clients may extend the file at the same
-    /// time.
+    /// Extends a file to `end` bytes, unless the file has at least this length. Other clients may extend the file at
+    /// the same time.
     pub(crate) async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<(), Status> {
         self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
@@ -292,7 +292,7 @@ impl Volume {
         }
         let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
         objects.punch(range).await?;
-        // Update the times and the change attribute of the file. Its size stays the same.
+        // Update the times and the change attribute of the file in the namespace. The size of the file stays the same.
         let punched = WriteEnd { end: 0, holes: Holes::Made, whole: None };
         self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
     }

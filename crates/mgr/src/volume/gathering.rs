@@ -32,7 +32,7 @@ pub(crate) enum Why {
     Layout,
     /// A client closes the file, or returns a layout, a delegation or a lock.
     Close,
-    /// The mgr stops.
+    /// The mgr stops, and first flushes the held bytes of all files.
     Stop,
 }
 
@@ -51,8 +51,8 @@ impl Volume {
         if !self.gathered.is_for(data.len(), window) || objects.all_up().is_err() {
             return Ok(None);
         }
-        // Get the verifier before holding the write. If the mgr loses the held bytes later, every COMMIT then returns
-        // another verifier.
+        // Get the verifier before holding the write. If the mgr loses the held bytes later, every COMMIT then returns a
+        // different verifier.
         let verifier = self.iods.verifiers.combine(&[]);
         let writing = self.intents.writing(file).await?;
         // Hold no writes if a client from before the restart of the mgr may use the direct path, under a layout that
@@ -142,7 +142,7 @@ impl Volume {
                 Ok(())
             }
             // An iod of the file is lost, so discard the bytes instead of waiting for the iod. The client sends the
-            // bytes again, and then learns which of them can be written.
+            // bytes again, and the replies show which of the bytes can be written.
             Err(Status::Delay) if objects.lost_in(None) => {
                 self.give_up();
                 Ok(())

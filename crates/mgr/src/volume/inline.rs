@@ -30,7 +30,7 @@ impl Volume {
         wanted: Stability,
     ) -> Result<Option<WriteOut>, Status> {
         let (file, most) = (info.attrs.id, self.inline_max);
-        // Get the verifier before the write. If the mgr loses bytes during the write, COMMIT then returns another
+        // Get the verifier before the write. If the mgr loses bytes during the write, COMMIT then returns a different
         // verifier.
         let verifier = self.iods.verifiers.combine(&[]);
         if !info.layout.as_ref().is_some_and(Layout::is_inline) || offset.saturating_add(data.len() as u64) > most {
@@ -63,8 +63,8 @@ impl Volume {
         Ok(Some(all))
     }
 
-    /// Returns the offset of the next data or hole of an inline file. The inline bytes are data, and the rest of the
-    /// file is a hole. Returns `None` if the file has objects.
+    /// Returns the offset of the next data or the next hole of an inline file. The inline bytes are data, and the rest
+    /// of the file is a hole. Returns `None` if the file has objects.
     pub(super) fn seek_inline(&self, file: FileId, offset: u64, what: Content) -> Result<Option<Option<u64>>, Status> {
         let Some((bytes, _)) = self.namespace.read_inline(file)? else { return Ok(None) };
         let end = bytes.len() as u64;

@@ -141,9 +141,9 @@ impl Volume {
             self.outdate(ctx, file).await?;
         }
         if update.measure || (end > 0 && self.grants.is_truncated(file, ctx.client)) {
-            // Another client may have truncated the range that this client reports, so query the iods for the size. The
-            // measurement fails while an iod is down, and so must the LAYOUTCOMMIT: other clients must see the reported
-            // bytes after the reply.
+            // Another client may have truncated the range that this client reports, so query the iods for the size.
+            // While an iod is down, the query fails. The LAYOUTCOMMIT must then fail too, because other clients must
+            // see the reported bytes after the reply.
             self.measure(file).await?;
             end = 0;
         }
@@ -161,8 +161,8 @@ impl Volume {
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,
         };
         // Record the client's report in the grant only after the namespace has stored the size: a report that failed
-        // for lack of space does not count. Nor does a report without `durable`, because it does not say how far the
-        // client's writes reached.
+        // for lack of space does not count. A report without `durable` does not count either, because it does not say
+        // how far the client's writes reached.
         if update.durable {
             self.grants.committed(file, ctx.client);
         }
@@ -240,8 +240,8 @@ impl Volume {
     }
 
     /// Flushes held bytes to the iods when a client returns a layout, a delegation or a lock, so that later readers
-    /// find them. If the bytes cannot be written now, the mgr still holds them, and reads on the mgr path wait for
-    /// their flush.
+    /// find these bytes. If the mgr cannot write the bytes now, it still holds them, and reads on the mgr path wait
+    /// until they are flushed.
     pub(crate) async fn given_back(&self, file: FileId) {
         if let Err(error) = self.let_go(file, Part::All, Why::Close).await {
             tracing::debug!(file = file.0, "gathered writes did not reach the iods yet: {error}");

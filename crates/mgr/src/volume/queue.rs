@@ -14,12 +14,14 @@ fn locked(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 impl Volume {
-    /// Records how long a request has waited that arrived at the time `arrived` and that the mgr executes now.
+    /// Records how long a request has waited. The request arrived at the time `arrived`, and the mgr executes the
+    /// request now.
     pub(crate) fn waited(&self, arrived: Instant) {
         let (begun, now) = (self.begun, Instant::now());
         let due = locked(&self.queue).waited(now - begun, now - arrived);
         if due {
-            // A probe task waits behind all runnable tasks, as the tasks that read requests do, so its wait is theirs.
+            // A probe task waits behind all runnable tasks. The tasks that read requests do the same, so both kinds of
+            // tasks wait equally long.
             let queue = self.queue.clone();
             task::spawn(async move {
                 tokio::task::yield_now().await;

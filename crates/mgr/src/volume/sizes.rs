@@ -24,9 +24,9 @@ impl Volume {
             // Box the future of `learn_size`, because it is large and this branch is rare.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
-                // While a truncation is pending, no operation extends the file, so its size is the requested one, and
-                // no query is needed. An iod that is down, or refuses to truncate its object, must not prevent clients
-                // from reading the attributes.
+                // While a truncation is pending, no operation extends the file. So the file has the size that the
+                // truncation requested, and no query is needed. An iod that is down, or refuses to truncate its object,
+                // must not prevent clients from reading the attributes.
                 Err(_) if self.intents.truncation(file).is_some() => self.namespace.getattr(file),
                 Err(e) => Err(e),
             };
@@ -55,8 +55,8 @@ impl Volume {
         // client.
         let changed = match end.changed {
             true => self.namespace.record_write(&Cred::root(), now, file, end.reached).await?,
-            // The client may have reported its writes and set a later time of change during the query. `learn_size`
-            // keeps this later time.
+            // The client may have reported its writes and set a later change time during the query. `learn_size` keeps
+            // this later time.
             false => self.namespace.learn_size(now, file, end.reached).await?,
         };
         Ok((changed.after, end.complete))
@@ -86,8 +86,8 @@ impl Volume {
     }
 
     /// Measures the size of a file that no possible writer has open. First fences the writes in flight of clients that
-    /// can no longer report them, so that these writes cannot extend the file afterwards. Fails with `Delay` until
-    /// every iod refuses these writes.
+    /// can no longer report them, so that these writes cannot extend the file after the measurement. Fails with `Delay`
+    /// until every iod refuses these writes.
     pub(crate) async fn measure_for_good(&self, file: FileId) -> Result<(), Status> {
         if self.intents.is_unfenced(file) {
             match self.shut_out(file).await {
@@ -142,8 +142,8 @@ impl Volume {
             None => return Ok(()),
             Some(Truncation::To(size)) => size,
             Some(Truncation::Unknown) => {
-                // `settle` waits for all changes submitted before, so the namespace then shows whether the intent of
-                // the truncation is stored.
+                // `settle` waits for all changes of the namespace that were submitted earlier. So the namespace then
+                // shows whether the intent of the truncation is stored.
                 self.namespace.settle().await?;
                 let noted = self.namespace.intents_of(file)?;
                 let size = noted.iter().find_map(|intent| match intent {

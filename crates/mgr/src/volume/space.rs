@@ -19,7 +19,8 @@ const AT_ONCE: usize = 32;
 const LEAST: u64 = 512;
 
 impl Volume {
-    /// Replaces the allocated space in the attributes of files with holes, for files whose iods reply in time.
+    /// Corrects the allocated space in the attributes of files with holes, from the cache or by a query of the iods.
+    /// Waits only for a limited time for the replies of the iods.
     pub(crate) async fn correct_space(self: &Arc<Self>, files: &mut [&mut Attrs]) {
         let with_holes = files.iter_mut().filter(|attrs| attrs.holes);
         stream::iter(with_holes)
@@ -38,12 +39,12 @@ impl Volume {
             match self.space.next(attrs.id, attrs.change) {
                 Next::Tell(used) => break used,
                 Next::Ask => self.ask_space(attrs.id, attrs.change),
-                // When the query ends, or after the timeout, the loop reads the cache again.
+                // When the query has ended, or after the timeout, the next iteration reads the cache again.
                 Next::Wait(most) => drop(tokio::time::timeout(most, answered).await),
             }
         };
-        // Return at most the value in the attributes, because iods also count their own overhead, and whole disk
-        // blocks.
+        // Return at most the allocated space in the attributes, because the iods also count their own overhead and
+        // whole disk blocks.
         known.map_or(attrs.used, |known| known.max(LEAST).min(attrs.used))
     }
 

@@ -24,8 +24,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{FileId, Generation, Status};
 
-/// Time limit for the return of all layouts of a file, in lease periods. A recall may take one lease period. The recall
-/// of a layout that the mgr granted during the first recall may take another one.
+/// Time limit for the return of all layouts of a file, in lease periods. A recall may take one lease period. A second
+/// recall, for a layout that the mgr granted during the first recall, may take another lease period.
 const LEASES: u32 = 3;
 /// Pause before the mgr recalls the layouts that it granted during the previous recall.
 const AGAIN: Duration = Duration::from_millis(20);

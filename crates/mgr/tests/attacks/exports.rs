@@ -74,16 +74,18 @@ async fn no_operation_reaches_what_an_export_hides() {
     let mut stranger = Peer::new(STRANGER, mgr, 0);
     assert_eq!(stranger.walk("/pub/closed"), Err(NFS4ERR_ACCESS));
     assert_eq!(stranger.read(&link).unwrap(), "seen");
-    // READDIR lists the name of the hidden export, but without a filehandle.
+    // For the entry of an export that the client does not see, READDIR returns the name, but no filehandle.
     let shown = entries(&mut stranger, &public).unwrap();
     let handles: Vec<_> = shown.iter().filter(|(name, _)| &name[..] == b"closed").map(|(_, handle)| handle).collect();
     assert_eq!(handles, [&None]);
     assert!(shown.iter().any(|(name, handle)| &name[..] == b"own" && handle.is_some()));
-    // The stranger sends filehandles that the mgr has sent only to the owner.
+    // A client that sees only the exports for all clients sends filehandles that the mgr has sent only to the owner of
+    // the files.
     let stolen = [("a directory", &closed), ("a file", &data)];
     all_are_refused(&mut stranger, &stolen, &own, &[NFS4ERR_ACCESS]);
     assert_eq!(owner.read(&data).unwrap(), "SECRET");
-    // In the parent of an export that the stranger sees, READDIR lists only the path to the export.
+    // In a pseudo directory above an export, READDIR lists only the entry on the path to the export that the client
+    // sees.
     let (status, mut results) = stranger.patiently(vec![putfh(&open), Op::OP_LOOKUPP, Op::OP_GETFH]);
     assert_eq!(status, NFS4_OK);
     let Some(nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(above))) = results.pop() else { panic!("{results:?}") };
@@ -116,7 +118,8 @@ async fn old_handles_are_stale_after_exports_change() {
     let mut stranger = Peer::new(STRANGER, mgr, 0);
     assert_eq!(stranger.read(later_data).unwrap(), "SECRET");
 
-    // While the mgr is stopped, a new export for other clients closes the directory `later` to the stranger.
+    // While the mgr is stopped, the directory `later` becomes an export for other clients. So a client that sees only
+    // `/pub` can no longer reach `later`.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2", "/pub", "/pub/later,clients=127.0.0.2"]).await.unwrap();
     let mut stranger = Peer::new(STRANGER, at, 0);
     let handles = [("a closed directory", later), ("one below", later_deep), ("a file in it", later_data)];
@@ -130,7 +133,7 @@ async fn old_handles_are_stale_after_exports_change() {
     let at = restart(&mut cluster, &["/,clients=127.0.0.2", "/pub", "/pub/later,clients=127.0.0.2"]).await.unwrap();
     assert_eq!(Peer::new(STRANGER, at, 0).read(&found).unwrap(), "SECRET");
 
-    // While `/pub` is not exported, the owner moves a directory out of `/pub`.
+    // While `/pub` is not exported, a client that sees all files moves a directory out of `/pub`.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2"]).await.unwrap();
     let mut owner = Peer::new(OWNER, at, 0);
     let (public, private) = (owner.walk("/pub").unwrap(), owner.walk("/priv").unwrap());
@@ -156,7 +159,7 @@ async fn each_handle_follows_the_terms_of_its_own_export() {
     let create = make_dir("new");
     let mut make = |dir: &Bytes| peer.patiently(vec![putfh(dir), Op::OP_CREATE(create.clone())]).0;
     assert_eq!(make(&read_only), NFS4ERR_ROFS);
-    // Root owns the directory, and this export squashes root, so the caller may not write to the directory.
+    // Root owns the directory, and the export squashes root, so the caller may not write to the directory.
     assert_eq!(make(&squashed), NFS4ERR_ACCESS);
     assert_eq!(make(&root), NFS4_OK);
 }
@@ -194,7 +197,7 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
         assert_eq!(peer.rename((&other, "again"), (&a, "data")), NFS4_OK);
         assert_eq!(peer.rename((&a, "data"), (&other, "data")), NFS4_OK);
     }
-    // The mgr refuses renames out of the export and into it.
+    // The mgr refuses a rename that moves a file out of an export or into an export.
     assert_eq!(owner.rename((&closed, "inside"), (&public, "x")), NFS4ERR_XDEV);
     assert_eq!(owner.rename((&other, "data"), (&inside, "x")), NFS4ERR_XDEV);
     assert_eq!(owner.rename((&closed, "inside"), (&closed, "x")), NFS4_OK);
@@ -210,8 +213,8 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
     assert_eq!(remove(&mut stranger, &public, "late"), NFS4ERR_XDEV);
 }
 
-/// A client without access to some exports (the stranger) renames, creates and removes directories at random. No
-/// filehandle that the stranger gets may lead into a closed directory.
+/// A client without access to some exports renames, creates and removes directories at random. No filehandle that this
+/// client gets may lead into a directory of these exports.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_renames_never_open_a_closed_export() {
     let exports = ["/,clients=127.0.0.2", "/pub", "/pub/a/closed,clients=127.0.0.2", "/pub/b,clients=127.0.0.2"];
@@ -245,7 +248,7 @@ async fn random_renames_never_open_a_closed_export() {
                 let remove = REMOVE4args { target: text(from.1) };
                 stranger.patiently(vec![putfh(&from.0), Op::OP_REMOVE(remove)]);
             }
-            // The owner, who sees all exports, also renames directories at random.
+            // A client that sees all exports also renames directories at random.
             2 => drop(owner.rename((&from.0, from.1), (&to.0, to.1))),
             _ => drop(stranger.rename((&from.0, from.1), (&to.0, to.1))),
         }

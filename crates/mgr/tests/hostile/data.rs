@@ -14,7 +14,7 @@ use xdr::{Reader, Segments, Xdr};
 
 const NATIVE: (u32, u32) = (PROGRAM, VERSION);
 const SESSION: u64 = 4711;
-/// The owner of the connections, which the tests prove to the iod (PROVE).
+/// The owner id and the incarnation number that the test's PROVE requests to iods contain.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 const ALL: Rights = Rights(7);
 const PATIENCE: Duration = ANSWERED_WITHIN;

@@ -24,7 +24,7 @@ pub const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// Number of requests to which a daemon neither replied nor closed the connection within [`ANSWERED_WITHIN`].
 pub static STUCK: AtomicU64 = AtomicU64::new(0);
 
-/// Returns whether an error is the timeout of a read or write on this side of the connection.
+/// Returns whether an error is the timeout of a read or write in this process, and not an error from the daemon.
 pub fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

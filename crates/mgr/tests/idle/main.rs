@@ -68,7 +68,7 @@ fn a_thousand_idle_sessions_take_little_memory() {
     // the memory is free, so wait.
     let nothing = || number("network", "memory_held_bytes") == 0;
     runtime.block_on(cluster::until("nothing is set aside for who does nothing", nothing));
-    // The mgr must not have discarded any session.
+    // The mgr must not have discarded any of the idle sessions.
     for session in &mut held {
         session.ops(vec![nfs_argop4::OP_PUTROOTFH]).expect("the session is alive");
     }

@@ -56,7 +56,7 @@ async fn allocate_extends_the_file_and_deallocate_frees_its_space() {
     }
 }
 
-/// Returns the sum of the lengths of all objects' files, including the header of each.
+/// Returns the sum of the lengths of the files of all objects, including the headers of the objects.
 fn lengths(cluster: &Cluster) -> u64 {
     fn below(dir: &std::path::Path) -> u64 {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();

@@ -22,7 +22,7 @@ use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Writer, Xdr};
 
 const LONG: Duration = Duration::from_secs(60);
-/// The owner of the connections, which the tests prove to the iod (PROVE).
+/// The owner id and the incarnation number that the test's PROVE requests to iods contain.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
 /// A connection to an iod with the rights of the mgr, which no client gets.
@@ -122,8 +122,8 @@ pub fn codes(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|finding| &finding.code[..]).collect()
 }
 
-/// Runs two checks, each of which must find exactly one problem, with this code and this file. Then runs a repair. The
-/// problem must be gone afterwards if the check can repair it, and must otherwise remain.
+/// Runs two checks, each of which must find exactly one problem, with this code and this file. Then runs a repair.
+/// After the repair, the problem must be gone if the check can repair it, and must otherwise remain.
 async fn found(cluster: &Cluster, code: &str, file: FileId, repairable: bool) -> Finding {
     let finding = check(cluster, false).await;
     assert_eq!(codes(&finding), [code], "{finding:?}");
@@ -202,7 +202,7 @@ async fn a_check_of_a_busy_cluster_finds_nothing() {
 async fn lost_and_damaged_objects_are_reported() {
     let (mut cluster, file) = settled().await;
     let (first, second) = places(&cluster, file).await;
-    // The object on the first iod has the first and the last stripe unit of the file.
+    // The object on the iod `first` has the first and the last stripe unit of the file.
     let path = object(&cluster, first, file);
     let good = std::fs::read(&path).unwrap();
     let again = async |cluster: &mut Cluster, content: Option<&[u8]>| {
@@ -224,13 +224,13 @@ async fn lost_and_damaged_objects_are_reported() {
     let mut bad = good.clone();
     bad[20] ^= 1;
     again(&mut cluster, Some(&bad)).await;
-    // The check of files and the check of objects each report the damaged object.
+    // Both the check of files and the check of objects report an object with a damaged header.
     let damaged = check(&cluster, false).await;
     assert_eq!(codes(&damaged), ["object-damaged"; 2]);
     again(&mut cluster, Some(&good)).await;
     assert_eq!(check(&cluster, false).await, []);
     cluster.stop_iod(second);
-    // The object on the second iod does not hold the last byte of the file.
+    // The object on the iod `second` does not hold the last byte of the file.
     std::fs::remove_file(object(&cluster, second, file)).unwrap();
     until("the loss is noticed", || cluster.up() == 1).await;
     let unreached = check(&cluster, false).await;
@@ -247,7 +247,7 @@ async fn only_objects_that_are_known_to_be_without_a_file_are_removed() {
     let (cluster, file) = settled().await;
     let (first, _) = places(&cluster, file).await;
     let native = Native::connect(&cluster, first).await;
-    // The objects have inode numbers that the mgr has reserved for new files and has not used yet.
+    // These objects without a file have inode numbers that the mgr has reserved for new files and has not used yet.
     let (gone, other) = (FileId(4000), FileId(4001));
     native.make(ObjectId::new(gone, 3)).await;
     found(&cluster, "object-stray", gone, true).await;
@@ -274,7 +274,7 @@ async fn objects_without_a_file_are_reported() {
     let (cluster, file) = settled().await;
     let files = cluster.files();
     let native = Native::connect(&cluster, 0).await;
-    // The object has an inode number that the mgr has reserved for new files and has not used yet.
+    // This object without a file has an inode number that the mgr has reserved for new files and has not used yet.
     let gone = FileId(4000);
     native.write(gone, 0, 0, b"late").await.unwrap();
     let stray = found(&cluster, "object-stray", gone, true).await;
@@ -307,8 +307,8 @@ async fn wrong_sizes_and_generations_are_repaired() {
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 457);
     Native::connect(&cluster, first).await.fence(file, 3).await;
     found(&cluster, "generation-newer", file, true).await;
-    // The generation of the file in the store becomes higher than that of its objects. The repair fences the objects
-    // with this generation.
+    // Raise the generation of the file in the store above the generation of its objects. The repair must fence the
+    // objects with the new generation.
     offline(&mut cluster, async |namespace, _| {
         let now = Default::default();
         namespace.raise_generation(now, file, Generation(7)).await.unwrap();
@@ -351,7 +351,8 @@ async fn unusable_layouts_and_records_are_reported() {
         let of_file = findings.iter().find(|finding| finding.code == code);
         let finding = of_file.unwrap_or_else(|| panic!("{code} in {findings:?}"));
         assert_eq!((finding.inode, finding.mended), (Some(file.0), Mended::Failed));
-        // If the layout record is unusable, the check of objects may also report the objects of the file as foreign.
+        // If the layout record of a file is unusable, the check of objects may also report the objects of the file
+        // (`object-foreign`).
         assert!(findings.iter().all(|finding| [code, "object-foreign"].contains(&&finding.code[..])), "{findings:?}");
     }
     offline(&mut cluster, async |_, store| {

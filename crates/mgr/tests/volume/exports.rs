@@ -51,7 +51,7 @@ async fn lookup_and_lookupp_cross_exports_as_the_client_sees_them() {
     let at = |root, terms| Place { root, terms, epoch: 0 };
     let root = |view| files.root(View(view));
 
-    // This client sees both the outer and the inner export.
+    // A client that sees both the outer and the inner export looks up names in both exports.
     assert_eq!(root(0b11), (FileId::ROOT, WAY));
     let in_a = step(&files, 0b11, root(0b11), "a").await.unwrap();
     assert_eq!(in_a, (a, at(a, 1)));
@@ -61,7 +61,7 @@ async fn lookup_and_lookupp_cross_exports_as_the_client_sees_them() {
     assert_eq!(up(&files, 0b11, in_b).await, Ok(in_a));
     assert_eq!(up(&files, 0b11, in_a).await, Ok(root(0b11)));
     assert_eq!(up(&files, 0b11, root(0b11)).await, Err(Status::NoEnt));
-    // This client sees only the inner export. In the directories above the export, only the path to it is visible.
+    // A client that sees only the inner export sees only the path to this export in the directories above it.
     let on_a = step(&files, 0b01, root(0b01), "a").await.unwrap();
     assert_eq!(on_a, (a, WAY));
     assert_eq!(step(&files, 0b01, on_a, "d").await, Err(Status::NoEnt));
@@ -89,7 +89,7 @@ async fn lookup_and_lookupp_cross_exports_as_the_client_sees_them() {
     assert_eq!(files.decode_handle(View(0b11), &inner), Err(Status::Access));
     assert_eq!(files.decode_handle(View(0b100), &inner), Ok((c, at(c, 2))));
 
-    // Each export has an fsid of its own, and all pseudo directories together have another one.
+    // Each export has an fsid of its own, and all pseudo directories have the same fsid, which no export has.
     let fsids: std::collections::HashSet<_> =
         [Place::default(), WAY, at(a, 1), at(b, 0)].map(|place| files.fsid_in(place)).into_iter().collect();
     assert_eq!(fsids.len(), 4);

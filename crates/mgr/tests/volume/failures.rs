@@ -66,12 +66,13 @@ async fn only_data_on_a_lost_iod_return_eio() {
         let data = Bytes::copy_from_slice(&pattern(256, 1)[unit as usize..]);
         let written = files.write(&ctx(1), file, unit, data, Stability::Unstable).await;
         match there(unit + first_there) {
-            // The mgr writes stably and replies with FILE_SYNC, because a later COMMIT cannot reach all iods.
+            // While an iod of the file is lost, the mgr makes each write stable and replies with FILE_SYNC, because a
+            // later COMMIT cannot reach all iods.
             true => assert_eq!(written.map(|out| (out.count, out.stable)), Ok((64, Stability::FileSync))),
             false => assert_eq!(written, Err(Status::Io)),
         }
     }
-    // The verifier has changed, because unstable bytes on the lost iod may no longer exist.
+    // The write verifier has changed, because unstable bytes on the lost iod may no longer exist.
     assert_ne!(commit(&files, file).await.unwrap(), unstable.verifier);
     let set = types::SetAttrs { size: Some(0), ..Default::default() };
     assert_eq!(files.setattr(&ctx(1), file, set, true).await, Err(Status::Io));

@@ -167,8 +167,8 @@ async fn writes_are_not_held_while_another_client_has_a_layout() {
         let requests = write_requests(&cluster);
         put(&files, 1, file, 0, b"at once").await;
         assert_eq!((gathered(), write_requests(&cluster)), (before + 1, requests + 1));
-        // The client that has the layout keeps its writes on the direct path and on the mgr path in order. So the mgr
-        // may hold this client's writes.
+        // A client with a layout keeps its writes on the direct path and on the mgr path in order. So the mgr may hold
+        // writes of this client.
         put(&files, 2, file, 0, b"held").await;
         assert_eq!(gathered(), before + 2);
         // A held write reaches the file before an overlapping later write of another client.
@@ -241,7 +241,7 @@ async fn commit_reports_a_failed_gathered_write() {
     std::fs::write(&objects, "no directory").unwrap();
     let first = put(&files, 1, file, 0, b"one").await.verifier;
     until("it is tried", || cluster.mgr().counters().gather_losses == 1).await;
-    // The mgr cannot write to the iod now, so the next write of a client fails at once instead of being held.
+    // After the failed flush, the next write of a client fails at once: the mgr does not hold this write.
     let data = Bytes::from_static(b"two");
     let second = files.write(&ctx(2), file, 3, data, Stability::Unstable).await;
     assert!(second.is_err_and(|e| e != Status::Delay));
@@ -253,7 +253,7 @@ async fn commit_reports_a_failed_gathered_write() {
     );
     std::fs::remove_file(&objects).unwrap();
     std::fs::rename(&away, &objects).unwrap();
-    // The failure that COMMIT has returned does not affect later writes.
+    // After COMMIT has returned the error of a failed flush, later writes succeed.
     let third = put(&files, 1, file, 0, b"three").await.verifier;
     assert_eq!(commit(&files, 1, file).await, Ok(third));
     assert_eq!(read(&files, file, 0, 9).await.unwrap(), "three");

@@ -41,7 +41,7 @@ async fn inline_files_cause_no_requests_to_iods() {
         kept.push(file);
     }
     assert_eq!(cluster.mgr().counters().inline_writes, 40);
-    // Clients can read the inline files without any iod, even after a restart of the mgr.
+    // Clients can read inline files without any iod, even after a restart of the mgr.
     (0..3).for_each(|iod| cluster.stop_iod(iod));
     drop(files);
     cluster.restart_mgr().await;

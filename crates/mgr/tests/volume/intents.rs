@@ -95,7 +95,8 @@ async fn a_truncate_beyond_the_largest_object_size_succeeds() {
     let files = cluster.files();
     let file = create(&files, "f").await;
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
-    // Another client has a write layout and may have written more, so the mgr lets the iods truncate their objects.
+    // A second client has a write layout and may have written beyond the recorded size. So the mgr truncates the
+    // objects on the iods, although the file grows.
     granted(&files, 7, file).await;
     assert_eq!(set_size(&files, file, FAR).await.size, FAR);
     drop(files);
@@ -169,7 +170,7 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
         let files = cluster.files();
         assert_eq!(size(&files, 1, file).await, 100);
         files.closed(&ctx(1), file, true).await.unwrap();
-        // No request may extend the file over the bytes that the refused object still holds.
+        // No request may extend the file over the bytes that the untruncated object still holds.
         let data = Bytes::from_static(b"x");
         assert_eq!(files.write(&ctx(1), file, 0, data, Stability::FileSync).await, Err(Status::Io));
         assert_eq!(files.setattr(&ctx(1), file, cut(400), true).await, Err(Status::Io));
@@ -186,7 +187,7 @@ async fn a_refused_pending_truncate_leaves_the_file_accessible() {
     assert_eq!(refused.mended, wire::admin::Mended::Yes);
     let left = cluster.mgr().check(true).await.findings;
     assert!(left.iter().all(|finding| finding.code == "object-damaged"), "{left:?}");
-    // Clients can use the bytes of the file on the other iod again.
+    // After the repair, clients can again use the bytes of the file on the iod that did not refuse the truncation.
     let files = cluster.files();
     write(&files, file, 128, &pattern(64, 3), Stability::FileSync).await;
     assert!(read(&files, file, 128, 64).await.unwrap() == pattern(64, 3));
@@ -419,7 +420,7 @@ async fn a_size_is_not_final_before_all_iods_are_fenced() {
     cluster.start_mgr().await;
     until("the fence is noted", || work(&cluster, "fences_pending") == 1).await;
     assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "intents_written")), (1, 1));
-    // Another restart of the mgr does not change the pending intents.
+    // A second restart of the mgr does not change the pending intents.
     cluster.restart_mgr().await;
     until("the first iod is fenced", || work(&cluster, "fences_pending") == 1).await;
     assert_eq!(work(&cluster, "sizes_to_learn"), 1);
@@ -510,15 +511,15 @@ async fn an_object_recreated_by_a_late_write_is_collected() {
     assert_eq!(cluster.objects(), 2);
     let late = Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await;
     assert_eq!(late, Err(Status::Fenced), "the iod remembers the removal");
-    // A restarted iod has no tombstone of the object, so a late write can create the object again. The mgr is stopped
-    // during this write.
+    // A restarted iod has no tombstone of a deleted object, so a late write can create the object again. The mgr is
+    // stopped during this write.
     drop(files);
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(1);
     cluster.start_iod(1);
     Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await.unwrap();
     assert_eq!(cluster.objects(), 3);
-    // The mgr lists the objects of an iod when the iod connects, so it finds the object of the late write.
+    // The mgr lists the objects of an iod when the iod connects, so the mgr finds the object of the late write.
     cluster.start_mgr().await;
     until("the object is collected", || cluster.objects() == 2).await;
     until("it is counted", || cluster.mgr().counters().objects_collected == 1).await;
@@ -540,8 +541,8 @@ async fn many_objects_without_files_are_not_collected() {
     until("their objects are deleted", || work(&cluster, "doomed") == 0).await;
     assert_eq!(cluster.objects(), 0);
     drop(files);
-    // A restarted iod has no tombstones of the objects, so late writes can create the objects again. The mgr is stopped
-    // during these writes.
+    // A restarted iod has no tombstones of deleted objects, so late writes can create the objects again. The mgr is
+    // stopped during these writes.
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(0);
     cluster.start_iod(0);

@@ -17,7 +17,7 @@ use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
 
 const LONG: Duration = Duration::from_secs(60);
-/// The owner of the connections, which the tests prove to the iod (PROVE).
+/// The owner id and the incarnation number that the test's PROVE requests to iods contain.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
 pub fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
@@ -137,13 +137,14 @@ async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(128, 1)).await.unwrap();
     assert_eq!(set_size(&files, file, 0).await.size, 0);
-    // The first half of the write arrives after the truncation. The second half arrived before it.
+    // The first half of the write arrives at the iods after the truncation. The second half arrived before the
+    // truncation, which removed it.
     write_direct(&files, 7, &body, 0, &pattern(64, 1)).await.unwrap();
     let told = Update { durable: true, whole: true, ..Update::default() }.to_bytes();
     files.layout_commit(&ctx(7), file, (KIND, told.clone()), Some(127), None).await.unwrap();
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 64);
     assert!(read(&files, file, 0, 200).await.unwrap() == pattern(64, 1), "truncated bytes are reported as lost");
-    // When the client reports later writes, the mgr sets the size as reported.
+    // When the client reports writes after the truncation, the mgr sets the size as the client reports it.
     write_direct(&files, 7, &body, 0, &pattern(300, 2)).await.unwrap();
     files.layout_commit(&ctx(7), file, (KIND, told), Some(299), None).await.unwrap();
     assert!(read(&files, file, 0, 400).await.unwrap() == pattern(300, 2));
@@ -165,8 +166,7 @@ async fn the_size_after_a_silent_writer_is_learned_from_the_iods() {
             "closed" => {
                 files.closed(&ctx(7), file, true).await.unwrap();
                 assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 100);
-                // A CLOSE of the client may close only one of its opens of the file. The client then continues to
-                // write.
+                // A client may have opened the file several times, so it may still write after one CLOSE.
                 write_direct(&files, 7, &body, 100, &pattern(50, 2)).await.unwrap();
                 assert_eq!(gone(file, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await, 150);
                 continue;

@@ -1,5 +1,5 @@
-//! File lengths that iods request from the mgr (LENGTHS): the mgr returns none while a client may have written more
-//! than it reported.
+//! File lengths that iods request from the mgr (LENGTHS): the mgr returns no length while a client may have written
+//! more bytes than it reported.
 
 use crate::cluster::{Cluster, create, ctx, pattern, remove, set_size, write};
 use layout::kinds::native::KIND;
@@ -61,7 +61,7 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     let both = [length_answer(&cluster, 0, file).await.unwrap(), length_answer(&cluster, 1, file).await.unwrap()];
     assert_eq!(both.map(|told| told.file), [100, 100]);
     assert_eq!((both[0].least + both[1].least, both[0].least.max(both[1].least)), (100, 64));
-    // Another client gets a write layout and extends the file on the direct path.
+    // A second client gets a write layout and extends the file on the direct path.
     layout(&files, 7, file).await;
     assert_eq!(length(&cluster, 0, file).await, None);
     let served = cluster.iods[0].as_ref().unwrap().volume().clone();

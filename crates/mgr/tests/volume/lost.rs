@@ -129,7 +129,7 @@ async fn bytes_lost_in_both_copies_are_reported() {
     let mut cluster = cluster(2).await;
     let file = file(&cluster, "f", Stability::FileSync).await;
     let all = objects(&cluster, file);
-    // The two copies of one object have equal lengths, and the other object of the file has another length.
+    // The two copies of one object have equal lengths, and the other object of the file has a different length.
     let len = |path: &PathBuf| path.metadata().unwrap().len();
     let twins: Vec<_> = all.iter().filter(|(_, path)| len(path) == len(&all[0].1)).cloned().collect();
     assert_eq!(twins.len(), 2);

@@ -120,7 +120,7 @@ async fn late_writes_to_old_objects_are_refused_or_collected() {
     assert_eq!(late(&cluster).await, Ok(()));
     restart(&mut cluster).await;
     clean(&cluster, 2).await;
-    // The mgr counts an object after it has removed the object.
+    // The mgr increments the counter of removed objects only after it has removed an object.
     until("both objects are counted", || cluster.mgr().counters().objects_collected == 2).await;
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
 }

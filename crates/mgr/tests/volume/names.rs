@@ -41,7 +41,7 @@ async fn policies_are_checked_inherited_and_followed() {
         let body = body(&files, made.attrs.id).await;
         assert_eq!((body.stripe_unit, body.devices.len()), (65536, 2));
     }
-    // Consecutive new files begin on different iods.
+    // The first objects of consecutive new files are on different iods.
     let mut first = Vec::new();
     for i in 0..3 {
         let file = create(&files, &format!("r{i}")).await;

@@ -64,7 +64,7 @@ async fn status_shows_daemons_and_counters() {
     assert_eq!(group("mgr").get_number("files"), 2);
     assert!(group("mgr").get_number("capacity_bytes") >= group("mgr").get_number("free_bytes"));
     assert!(group("mgr").get_number("free_bytes") > 0);
-    // The stores of both iods are on one disk, so its capacity counts once.
+    // The stores of both iods are on one disk, so the capacity of this disk counts once.
     assert_eq!(group("mgr").get_number("capacity_bytes"), group("iod").get_number("capacity_bytes"));
     assert_eq!(group("counters").get_number("proxy_write_bytes"), 500);
     assert!(group("store").get_number("flushes") > 0);
@@ -147,8 +147,8 @@ async fn the_mgr_does_not_connect_to_an_iod_socket_of_another_user() {
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
     let came = another.accept().map(drop).map_err(|error| error.kind());
     assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the mgr connected to the socket of another user");
-    // Now root owns the socket, so the mgr trusts it and connects to it. No process replies at the socket, so the mgr
-    // uses TCP.
+    // Now root owns the socket, so the mgr trusts and connects to the socket. No process replies at the socket, so the
+    // mgr uses TCP.
     drop(files);
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     another.set_nonblocking(false).unwrap();

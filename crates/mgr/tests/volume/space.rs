@@ -1,5 +1,5 @@
-//! Allocated space of files: for files with holes, it is less than the size. For files without holes, the mgr knows it
-//! without a query to iods.
+//! Allocated space of files: files with holes have less allocated space than their size. For files without holes, the
+//! mgr knows the allocated space without a query to iods.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
 use bytes::Bytes;

@@ -63,7 +63,7 @@ async fn start_errors_name_the_cause_and_the_remedy() {
     assert!(foreign.contains("other.toml") && foreign.contains(&cluster.file.fsid.to_string()), "{foreign}");
     let again = mgr::format(&config.dir, &cluster.file).await.unwrap_err().to_string();
     assert!(again.contains("already"), "{again}");
-    // The refused starts have not changed the metadata store, so the mgr can start.
+    // The failed starts of the mgr have not changed the metadata store, so the mgr can start now.
     cluster.start_mgr().await;
     create(&cluster.files(), "f").await;
 }
@@ -88,7 +88,8 @@ async fn foreign_and_duplicate_iods_are_refused_and_shown() {
     };
     assert!(problem(&foreign).contains("another file system"), "{}", problem(&foreign));
     assert!(problem("127.0.0.1:1").contains("refused"), "{}", problem("127.0.0.1:1"));
-    // The mgr uses an iod only at the address at which it connected first. It refuses the iod at the other address.
+    // The mgr uses an iod only at the address at which the mgr reached it first. It refuses the same iod at a second
+    // address.
     let (first, second) = (problem(&own), problem(&twice));
     assert!(first.is_empty() != second.is_empty(), "{first:?} {second:?}");
     assert!(format!("{first}{second}").contains("another configured address"));
@@ -184,8 +185,8 @@ async fn a_mgr_waits_for_a_store_that_its_predecessor_still_holds() {
     create(&cluster.files(), "f").await;
 }
 
-/// Starts a proxy to an iod and returns its address. On each connection, the proxy forwards the first call and its
-/// reply, and nothing afterwards.
+/// Starts a proxy to an iod and returns the address of the proxy. On each connection, the proxy forwards only the first
+/// call and its reply.
 async fn proxy_that_falls_silent(iod: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -120,7 +120,8 @@ async fn bytes_holes_and_lengths_move() {
         assert!(all().await == want, "round {round}");
         assert_eq!((hole().await, hole().await < 3 << 20), (first_hole, true), "a hole was filled");
         assert_eq!(files.commit(&ctx(1), file, ByteRange::ALL).await, Ok(early.verifier));
-        // The next move fails with `Delay` until the mgr has deleted the unused objects of this move.
+        // After a move, the next move of the file fails with `Delay` until the mgr has deleted the unused objects of
+        // the first move.
         assert_eq!(swap(&cluster, file).await, Err(Status::Delay));
         assert_eq!(check(&cluster, false).await, []);
         clean(&cluster, 2).await;
@@ -190,7 +191,7 @@ async fn a_move_waits_for_layouts_and_ends_their_rights() {
     write_direct(&files, 7, &mine, 0, &pattern(100, 2)).await.unwrap();
     write(&files, file, 100, &pattern(100, 3), Stability::FileSync).await;
     gone(&files, 7, file, Iomode::ReadWrite, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
-    // The other client does not return its layout, so the mgr revokes this layout.
+    // One client does not return its layout, so the mgr revokes this layout.
     gone(&files, 8, file, Iomode::Read, LayoutGone::Revoked).await;
     moving.await.unwrap();
     let late = write_direct(&files, 7, &mine, 0, &pattern(100, 9)).await;
@@ -258,7 +259,7 @@ fn next(from: &Layout, in_place: bool) -> Layout {
     Layout { kind: KIND, body: Record { iods, stream: record.stream + 1, ..record }.to_bytes() }
 }
 
-/// The mgr crashes between the steps of a move that its store records.
+/// The mgr crashes between two steps of a move. The store records each of these steps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     let mut cluster = four().await;
@@ -356,8 +357,8 @@ async fn writes_and_truncations_wait_while_bytes_move() {
     let cluster = four().await;
     let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
     write(&files, file, 0, &pattern(1000, 1), Stability::FileSync).await;
-    // Interrupt the move at each point where it waits. After the test has dropped the move, clients can change the file
-    // again.
+    // Interrupt the move at each point where it waits for the store or for an iod. After the test has dropped the move,
+    // clients can change the file again.
     let mut refused = 0;
     for point in 0.. {
         let to = numbers(&cluster, file).await;
@@ -374,7 +375,7 @@ async fn writes_and_truncations_wait_while_bytes_move() {
                 assert_eq!(files.setattr(&ctx(1), file, cut, true).await.map(drop), Err(Status::Delay));
                 refused += 1;
             }
-            // Reads of the file never wait for its move.
+            // Reads of a file never wait for a move of this file.
             let kept = read(&files, file, 1, 2000).await.unwrap();
             assert!(kept == pattern(1000, 1)[1..], "point {point}");
         }

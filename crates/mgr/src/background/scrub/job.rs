@@ -6,12 +6,13 @@ use wire::native::{Damage, Finding, ScrubCursor, ScrubReply};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 const VERSION: u32 = 1;
-/// Version of the scrub record in which findings may name objects of other streams than 0. In this version, the stream
+/// Version of the scrub record in which findings may name objects of streams other than 0. In this version, the stream
 /// number of an object follows its inode number.
 const STREAM_VERSION: u32 = 2;
 /// Largest number of iods in the scrub record: an iod number has 16 bits.
 const IODS_MAX: usize = 1 << 16;
-/// Largest number of findings in the scrub record. The scrub counts further findings, but does not record them.
+/// Largest number of findings in the scrub record. The scrub counts findings beyond this number, but does not record
+/// them.
 pub(super) const FINDINGS_MAX: usize = 1000;
 /// Largest length of the error text `problem`, in bytes.
 const PROBLEM_MAX: usize = 512;
@@ -31,7 +32,7 @@ pub(super) struct Job {
     pub(super) serial: u64,
     pub(super) state: ScrubState,
     pub(super) problem: String,
-    /// When the admin program started the scrub, in Unix seconds.
+    /// Start time of the scrub, in Unix seconds.
     pub(super) started: u64,
     pub(super) rate: u64,
     /// Numbers of the iods whose objects the scrub has not completely read. The scrub reads the objects of the first of

@@ -167,7 +167,8 @@ async fn check_seek(bench: &mut Bench, from: &Modelled, offset: u64) {
     assert!(hole.offset == offset || data_at == offset, "neither data nor hole at {offset}");
 }
 
-/// Copies a range from the other file by a server-side copy. If the iods copy only a part, the test writes the rest.
+/// Copies a range from the other test file by a server-side copy. If the iods copy only a part of the range, the test
+/// writes the rest.
 async fn copy(bench: &mut Bench, both: &mut [Modelled], to: usize, range: ByteRange, target: u64) {
     let (source, file) = (both[1 - to].file, both[to].file);
     let bytes = both[1 - to].part(range).to_vec();

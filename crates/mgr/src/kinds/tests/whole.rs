@@ -87,7 +87,7 @@ impl Object<'_> {
         link.call(Procedure::Size, &ObjectArgs { cap: self.cap(&link, Rights::READ) }).await
     }
 
-    /// Reads at most one payload into `out`. Returns the length of the object.
+    /// Reads at most the payload of one request into `out`. Returns the length of the object.
     async fn read_part(&self, range: ByteRange, out: &mut [u8]) -> Result<u64, Status> {
         let link = self.link()?;
         let extents = vec![Extent { offset: range.offset, len: range.len as u32 }];
