@@ -154,8 +154,8 @@ pub struct Opened {
 }
 
 /// A callback of the server that returns whether the file system may free a regular file at once when the file loses
-/// its last name. It returns true if no client has the file open or is about to open it. A removal may call it several
-/// times, for several files.
+/// its last name. The callback returns true if no client has the file open or is about to open the file. One removal
+/// may call the callback for several files.
 pub type Ends<'a> = &'a (dyn Fn(FileId) -> bool + Sync);
 
 /// The result of [`FileSystem::remove`].
@@ -189,7 +189,7 @@ pub struct Replaced {
     pub orphaned: bool,
     /// The size of the file in bytes.
     pub bytes: u64,
-    /// The free space of the iods in bytes. The server uses it only if the file is an orphan with bytes.
+    /// The free space of the iods in bytes. The server uses this value only if the file is an orphan and not empty.
     pub room: u64,
 }
 
@@ -316,8 +316,8 @@ pub enum LayoutGone {
         /// The body of LAYOUTRETURN (`lrf_body`).
         body: Bytes,
     },
-    /// The layout ended with the client's last CLOSE, or with the expiry of the client's lease while no other client
-    /// wanted the file. No fence is needed.
+    /// The layout ended and needs no fence: the client closed the file, answered a recall with
+    /// NFS4ERR_NOMATCHING_LAYOUT, or restarted with a layout for reading only; or the server freed the file.
     Forgotten,
     /// The server revoked the layout. The file system must fence the layout, so that data servers refuse further I/O
     /// under it.
@@ -432,14 +432,14 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) of those files that may have holes. The call queries
-    /// the iods, so the server makes it only for requests of `space_used`. If an iod does not reply soon, the attribute
-    /// of files on this iod stays unchanged.
+    /// the iods, so the server makes the call only if a client requests `space_used`. If an iod does not reply soon,
+    /// the attribute of files on this iod stays unchanged.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
         async {}
     }
 
     /// Changes attributes and returns all attributes after the change. `opened` means that the caller holds the file
-    /// open for writing, so the caller may set the size whatever the mode is.
+    /// open for writing, so the caller may set the size even if the mode of the file does not permit writing.
     fn setattr(
         &self,
         ctx: &Ctx,
@@ -647,20 +647,20 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Returns the policy settings for a file or directory: those of the server, and those of the file or directory
-    /// itself.
+    /// Returns the policy settings of the server and the policy settings of the file or directory itself. Returns
+    /// `None` if the file system has no policies.
     fn policy(&self, _ctx: &Ctx, _file: FileId) -> Result<Option<PolicyText>> {
         Ok(None)
     }
 
     /// Waits until every change to which the server has already replied is durable (durability barrier). Returns an
-    /// epoch number, which differs from the number of an earlier call if a change with a reply may have been lost.
-    /// `None` if the server always makes a change durable before it replies.
+    /// epoch number. If the number differs from the number of an earlier call, the server may have lost changes to
+    /// which it had already replied. Returns `None` if the server always makes a change durable before it replies.
     fn settle(&self) -> impl Future<Output = Result<Option<u64>>> + Send {
         async { Ok(None) }
     }
 
-    /// Returns the current queueing delay of requests.
+    /// Returns the current queueing delay of requests on this server; `None` if the server does not measure the delay.
     fn queue_delay(&self) -> Option<Duration> {
         None
     }

@@ -1,5 +1,5 @@
-//! The client's side of the backchannel (RFC 8881 §2.10.6, §20). It decodes CB_COMPOUND, executes CB_SEQUENCE, and
-//! returns the other operations to the caller as events.
+//! The backchannel on the client (RFC 8881 §2.10.6, §20): decodes CB_COMPOUND, executes CB_SEQUENCE, and returns the
+//! other operations to the caller as events.
 
 use crate::client::slots::Ticket;
 use crate::state::Principal;
@@ -9,8 +9,8 @@ use wire::nfs4::compound::{CbArgsHeader, Ops, OpsWriter, cb_opnum};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Segments, Xdr};
 
-/// The largest number of recalls and notifications that the client accepts in one CB_COMPOUND. A CB_COMPOUND with more
-/// of them ends with NFS4ERR_RESOURCE. Weir's server sends one at a time.
+/// The largest number of recalls and notifications that the client accepts in one CB_COMPOUND. A CB_COMPOUND with a
+/// larger number ends with NFS4ERR_RESOURCE. Weir's server sends one recall or notification in each CB_COMPOUND.
 const EVENTS_MAX: usize = 64;
 
 /// A callback operation of the server, which the caller of this module executes and for which the caller returns a
@@ -75,7 +75,8 @@ pub struct Pending {
     tag: Bytes,
     sequence: CB_SEQUENCE4resok,
     numbers: Vec<nfs_cb_opnum4>,
-    /// The operation after the last event, if the client cannot execute it, and the error that ends the callback.
+    /// The operation that ends the callback because the client cannot execute it, with its error status. `None` if the
+    /// client can execute all operations.
     end: Option<(nfs_cb_opnum4, nfsstat4)>,
 }
 
@@ -174,7 +175,7 @@ impl Callbacks {
         Ok(Incoming::Pending(pending))
     }
 
-    /// Returns whether this session received the callback.
+    /// Returns whether the callback arrived on this session.
     pub fn has_received(&self, pending: &Pending) -> bool {
         pending.sequence.csr_sessionid == self.session
     }

@@ -15,8 +15,8 @@ use std::time::Duration;
 use types::FileId;
 use wire::nfs4::*;
 
-/// Largest number of queued callbacks in flight. While fewer clients than this are unresponsive, callbacks to the
-/// responsive clients are not delayed.
+/// Largest number of queued callbacks in flight. Callbacks to unresponsive clients delay callbacks to other clients
+/// only when they reach this number.
 const AT_ONCE: usize = 256;
 /// The pause before the server repeats a CB_RECALL that the client did not answer or answered with an error.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -69,7 +69,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         teller.into_iter().for_each(Waker::wake);
     }
 
-    /// Sends the queued callbacks; never returns. The caller runs one such task beside the requests.
+    /// Sends the queued callbacks; never returns. The caller runs one task with this function, concurrently with the
+    /// requests.
     pub async fn deliver(&self) {
         let mut sending = FuturesUnordered::new();
         future::poll_fn(|task| {

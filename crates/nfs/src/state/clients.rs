@@ -182,9 +182,10 @@ impl Clients {
         id
     }
 
-    /// Removes one unconfirmed record to free space for a new record from the machine `origin`. It removes a record of
-    /// the same machine if there is one, so that a flood evicts only its own records. Otherwise it removes a record of
-    /// another machine, if `others` is set. Returns whether it removed a record.
+    /// Removes one unconfirmed record to free space for a new record from the machine `origin`. The method removes a
+    /// record of the same machine if there is one, so that a flood of records from one machine evicts only records of
+    /// this machine. Otherwise the method removes a record of another machine if `others` is set. Returns whether a
+    /// record was removed.
     fn make_room(&mut self, origin: Machine, others: bool) -> bool {
         let own = self.by_origin.get(&origin).and_then(|same| same.unconfirmed.first());
         let one = own.or(self.unconfirmed.first().filter(|_| others)).copied();
@@ -384,7 +385,7 @@ impl State {
 
     /// Returns whether a client is one of Weir's. Weir's client looks up a name just before it opens the file by its
     /// filehandle. The kernel client opens filehandles from old lookups, and needs ESTALE to notice that the name
-    /// stands for another file.
+    /// refers to another file now.
     pub(crate) fn is_own(&self, id: ClientId) -> bool {
         let told = self.clients.get(id).and_then(|client| client.implementation.as_ref());
         told.is_some_and(|told| told.nii_domain == crate::client::session::DOMAIN)

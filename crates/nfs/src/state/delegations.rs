@@ -110,10 +110,11 @@ struct Delegation {
     kind: DelegationKind,
     /// Whether this is a data delegation ([`WANT_DATA`]).
     data: bool,
-    /// Whether the holder may read under the delegation; false if it came with an open for writing only.
+    /// Whether the holder may read under the delegation; false if the server granted the delegation with an open for
+    /// writing only.
     reads: bool,
-    /// The file's change attribute at the time of the grant. The server compares the value from CB_GETATTR with it
-    /// (§10.4.3).
+    /// The file's change attribute at the time of the grant. The server compares the change attribute from CB_GETATTR
+    /// with this value (§10.4.3).
     change: u64,
     /// When the server revokes the delegation; `None` unless it is recalled.
     deadline: Option<Deadline>,
@@ -123,7 +124,7 @@ struct Delegation {
 }
 
 impl Delegation {
-    /// Returns a delegation of data, names and attributes.
+    /// Returns a delegation that covers data, names and attributes, which is not a data delegation.
     fn new(client: ClientId, file: FileId, kind: DelegationKind, change: u64) -> Self {
         Delegation { client, file, kind, data: false, reads: true, change, deadline: None, revoked: false }
     }
@@ -413,7 +414,7 @@ impl State {
         {
             return held;
         }
-        // A second delegation of the same file has no use for the client, so the server refuses it.
+        // A client has no use for a second delegation of a file, so the server refuses the request.
         if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
             return Err(WhyNoDelegation::Resource);
         }
@@ -706,9 +707,9 @@ impl State {
         self.delegations.doubted.remove(&client);
     }
 
-    /// Handles overdue recalls of delegations. For each client that has not returned a delegation in time, it requests
-    /// deletion of the client's durable record, and [`State::distrusted`] then revokes the delegation. So the client
-    /// cannot reclaim, after a restart, state that other clients have held since the revocation (§8.4.3).
+    /// Handles overdue recalls of delegations. For each client that has not returned a delegation in time, the method
+    /// requests deletion of the client's durable record, and [`State::distrusted`] then revokes the delegation. So the
+    /// client cannot reclaim, after a restart, state that other clients have held since the revocation (§8.4.3).
     pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
         self.delegations.cooling.retain(|_, until| *until > now);
         // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record.
@@ -722,8 +723,8 @@ impl State {
         let late: BTreeSet<_> = self.delegations.overdue(now).map(|(_, d)| d.client).collect();
         for client in late {
             if self.is_lapsed(client) {
-                // The server has already deleted the durable record of a client with an expired lease, so it revokes
-                // the delegation now.
+                // The server has already deleted the durable record of a client with an expired lease, so revoke the
+                // delegation now.
                 self.revoke_overdue(client, now);
             } else if let Some(record) = self.clients.get_mut(client).filter(|c| c.lapse == Lapse::None) {
                 record.recorded = false;

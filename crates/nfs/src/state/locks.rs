@@ -31,7 +31,7 @@ pub enum Locker<'a> {
         /// The lock-owner, an opaque string of the client.
         owner: &'a Bytes,
     },
-    /// The LOCK names a lock stateid from an earlier LOCK, which stands for the lock-owner and the open.
+    /// The LOCK names a lock stateid from an earlier LOCK, which identifies the lock-owner and the open.
     Held(&'a stateid4),
 }
 
@@ -104,8 +104,8 @@ impl FileLocks {
         is_free(&self.held, me, span, kind)
     }
 
-    /// Returns a conflicting waiter that requested its lock before `me` and can get it now, because this waiter has
-    /// priority. A waiter that cannot get its lock now blocks no other waiter, so that waiters cannot deadlock.
+    /// Returns a waiter with priority over `me`: it requested a conflicting lock before `me`, and the server can grant
+    /// this lock now. A waiter whose lock is not free yet blocks no other waiter, so that waiters cannot deadlock.
     fn ahead(&self, me: &Owner, span: Span, kind: LockKind, now: Timestamp) -> Option<Denied> {
         let before = self.waiting.before(me, now);
         let mut conflicting = before.filter(|w| w.span.overlaps(span) && w.kind.conflicts(kind));
@@ -130,7 +130,7 @@ pub struct Locks {
     freed: BTreeSet<FileId>,
 }
 
-/// Counts of lock objects, by client and in total.
+/// Counts of lock stateids, locked ranges and waits together, by client and in total.
 #[derive(Clone, Debug, Default)]
 struct Used {
     by_client: HashMap<ClientId, usize>,
@@ -157,12 +157,13 @@ impl Locks {
         self.by_file.values().map(|file| file.waiting.len()).sum()
     }
 
-    /// Returns the number of lock objects that count towards the limit of a client.
+    /// Returns the number of lock stateids, locked ranges and waits of a client, which the server limits.
     pub(crate) fn of_client(&self, client: ClientId) -> usize {
         self.used.by_client.get(&client).copied().unwrap_or(0)
     }
 
-    /// Returns whether `more` additional lock objects exceed the limit of this client or of all clients.
+    /// Returns whether `more` additional lock stateids, locked ranges or waits exceed the limit of this client or of
+    /// all clients.
     fn full(&self, client: ClientId, more: usize) -> bool {
         self.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX || self.used.all + more > limits::LOCKS_MAX
     }

@@ -104,7 +104,7 @@ impl Sessions {
     }
 }
 
-/// The properties of a request that SEQUENCE checks, apart from its own arguments.
+/// The properties of a request that SEQUENCE checks in addition to its own arguments (`SEQUENCE4args`).
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// The connection on which the request arrived.
@@ -166,8 +166,8 @@ pub struct Backchannel {
     pub connection: ConnectionId,
     /// The RPC program number of the client's callback service. The version is 1 and the procedure `CB_COMPOUND`.
     pub program: u32,
-    /// The authentication of the callback: the first method on the client's list that this server supports. `None` if
-    /// the server supports none of them.
+    /// The authentication of the callback: the first method on the client's list that this server supports; `None` if
+    /// the server supports no method on the list.
     pub security: Option<callback_sec_parms4>,
     /// The CB_SEQUENCE, first operation of the CB_COMPOUND.
     pub sequence: CB_SEQUENCE4args,
@@ -175,7 +175,7 @@ pub struct Backchannel {
     pub slot: Ticket,
 }
 
-/// How a callback ended, as far as its slot is concerned.
+/// The outcome of a callback, which determines the next sequence number of its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallbackEnd {
     /// CB_SEQUENCE succeeded. The status of the operation after CB_SEQUENCE does not matter.
@@ -229,8 +229,8 @@ impl State {
     ///
     /// # Errors
     /// STALE_CLIENTID. CLID_INUSE: the client id is unconfirmed, and another principal created it. SEQ_MISORDERED,
-    /// TOOSMALL, INVAL. NOSPC: too many sessions, or no memory for another reply cache. A retry returns the error of
-    /// the first request.
+    /// TOOSMALL, INVAL. NOSPC: too many sessions, or no memory for another reply cache. A retry with the same sequence
+    /// number returns the result of the first request.
     pub fn create_session(
         &mut self,
         args: &CREATE_SESSION4args,
@@ -566,8 +566,8 @@ impl State {
         self.sessions_of(client).any(|s| s.wants_back)
     }
 
-    /// Ends a callback and frees its slot. After [`CallbackEnd::Lost`] a status flag asks the client to bind another
-    /// connection.
+    /// Ends a callback and frees its slot. After [`CallbackEnd::Lost`] the status flag CB_PATH_DOWN_SESSION in SEQUENCE
+    /// replies asks the client to bind another connection.
     pub fn callback_done(&mut self, session: sessionid4, slot: Ticket, end: CallbackEnd) {
         let Some(session) = self.sessions.by_id.get_mut(&session) else { return };
         match end {

@@ -94,8 +94,8 @@ pub(crate) fn boot_epoch(stateid: &stateid4) -> u32 {
     u32::from_be_bytes(epoch)
 }
 
-/// Returns the sequence number after `seqid`. It skips 0, because 0 in a request stands for the current sequence number
-/// (§8.2.2).
+/// Returns the sequence number after `seqid`. The result is never 0, because 0 in a request stands for the current
+/// sequence number (§8.2.2).
 pub fn next_seqid(seqid: u32) -> u32 {
     if seqid == u32::MAX { 1 } else { seqid + 1 }
 }

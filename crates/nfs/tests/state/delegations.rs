@@ -320,7 +320,7 @@ fn a_data_delegation_without_backchannel_is_revoked_in_five_seconds() {
     }
 }
 
-/// Returns the arguments of a reclaim of a delegation without a want.
+/// Returns the arguments with which a client reclaims a delegation of this kind.
 fn held(kind: DelegationKind) -> (DelegationKind, u32, Want) {
     (kind, BOTH, Want::None)
 }
@@ -488,7 +488,7 @@ impl World {
         assert_eq!(counts.delegations, self.peers.iter().filter(|p| p.held.is_some()).count());
         assert_eq!(counts.recalls, self.peers.iter().filter(|p| p.recalled).count());
         // The invariant: while a client holds a read delegation, no other client has the file open for writing. While
-        // it holds a write delegation, no other client has the file open at all.
+        // the client holds a write delegation, no other client has the file open at all.
         for (i, peer) in self.peers.iter().enumerate() {
             let others: Vec<_> = (0..3).filter(|j| *j != i).map(|j| &self.peers[j]).collect();
             match peer.held {

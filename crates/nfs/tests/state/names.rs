@@ -278,8 +278,8 @@ struct Peer {
 enum Call {
     Ask(usize),
     Return(usize),
-    /// The client begins a change of the directory. If another client holds a delegation, the server recalls it, and
-    /// the change does not begin.
+    /// The client begins a change of the directory. If another client holds a delegation, the server recalls this
+    /// delegation, and the change does not begin.
     Begin(usize),
     End(usize),
     /// The recall cooldown passes.

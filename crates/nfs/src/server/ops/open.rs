@@ -275,9 +275,9 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
     if (reads && !may_read) || (writes && !may_write) { Err(NFS4ERR_ACCESS.into()) } else { Ok(()) }
 }
 
-/// Completes an OPEN after its open is recorded. Returns STALE if a removal began to free the file before the open was
-/// recorded. Truncates the file if the OPEN requests this. A removal that begins after the open was recorded does not
-/// free the file.
+/// Completes an OPEN after the server has recorded the open. Returns STALE if a removal began to free the file before
+/// the open was recorded. Truncates the file if the OPEN requests this. A removal that begins after the open was
+/// recorded does not free the file.
 async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<Attrs> {
     let file = found.attrs.id;
     if cx.server.is_reaping(file) {
@@ -347,8 +347,8 @@ fn check_reclaim(
 
 /// Grants a delegation together with an open that is already recorded, if possible and useful.
 ///
-/// A client without a want gets no delegation of a new file. New files are usually written, closed and often removed,
-/// so the return of the delegation costs more than the delegation saves.
+/// A client that states no want (WANT_NO_PREFERENCE) gets no delegation of a new file. New files are usually written,
+/// closed and often removed, so the return of the delegation costs more than the delegation saves.
 async fn delegate<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     args: &OPEN4args,
@@ -378,7 +378,8 @@ async fn delegate<F: FileSystem, C: Callbacks>(
     let why = match granted {
         Ok((stateid, kind)) => return Ok(delegation(stateid, kind, false)),
         Err(_) if want(args.share_access) == Ok(Want::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
-        // `false` means that the server sends no callback when a delegation becomes available.
+        // `false` in `open_none_delegation4` means that the server sends no callback when a delegation becomes
+        // available.
         Err(WhyNoDelegation::Contention) => open_none_delegation4::WND4_CONTENTION(false),
         Err(WhyNoDelegation::Resource | WhyNoDelegation::Unfit) => open_none_delegation4::WND4_RESOURCE(false),
     };

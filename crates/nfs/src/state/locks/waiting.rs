@@ -1,5 +1,5 @@
-//! The queue of lock-owners that wait for a lock on one file: the server denied their LOCKs and they retry, in order of
-//! their first LOCK (RFC 8881 §9.6).
+//! The queue of lock-owners that wait for a lock on one file after the server denied their LOCK, in order of their
+//! first LOCK (RFC 8881 §9.6).
 
 use super::Owner;
 use crate::spans::{LockKind, Span};
@@ -7,8 +7,8 @@ use crate::state::ClientId;
 use std::time::Duration;
 use types::{Timestamp, limits};
 
-/// The shortest time for which a waiter keeps its position in the queue without a retry. It applies to a waiter that
-/// has sent only one LOCK.
+/// The shortest time for which a waiter keeps its position in the queue without a retry. This time applies to a waiter
+/// that has sent only one LOCK.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
 /// The longest time for which a waiter keeps its position in the queue without a retry.
 const PATIENCE_MAX: Duration = Duration::from_secs(90);
@@ -103,8 +103,8 @@ impl Waiting {
         self.0.retain(|w| w.owner != *me || !w.span.overlaps(span));
     }
 
-    /// Removes the waiters of the client `gone`, and the waiters that have not retried for too long. Calls `forgotten`
-    /// for each removed waiter.
+    /// Removes the waiters of the client `gone`, and the waiters that have stopped retrying. Calls `forgotten` for each
+    /// removed waiter.
     pub(super) fn tidy(&mut self, gone: Option<ClientId>, now: Option<Timestamp>, mut forgotten: impl FnMut(ClientId)) {
         self.0.retain(|w| {
             let stays = gone != Some(w.owner.0) && now.is_none_or(|now| w.waits(now) || w.sleeps(now));
