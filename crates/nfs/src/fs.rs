@@ -367,8 +367,8 @@ pub struct ClientRecord {
 /// The server passes names as the client sent them. A method refuses a bad name with `Inval` (empty), `BadName` or
 /// `NameTooLong`. Every method returns `Stale` for a file that no longer exists.
 pub trait FileSystem: Send + Sync + 'static {
-    /// Returns the identity of the file system. The server uses it as server scope, and as `fsid` of the export of the
-    /// root directory.
+    /// Returns the identity of the file system. The server uses this identity as server scope, and as `fsid` of the
+    /// export of the root directory.
     fn fsid(&self) -> Fsid;
 
     /// Returns the attribute `fsid` of an export. No two exports have the same value (RFC 8881 §7.7).
@@ -457,8 +457,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns the attributes of the parent directory of `dir`; `NoEnt` for the root directory.
     fn lookup_parent(&self, ctx: &Ctx, dir: FileId) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Returns at most `max` entries whose cookies are greater than `after` (0: from the first entry). It returns at
-    /// least one entry if any is left. Cookies are stable and greater than 2, and need no cookie verifier.
+    /// Returns at most `max` entries whose cookies are greater than `after` (0: from the first entry). Returns at least
+    /// one entry, unless the directory has no more entries. Cookies are stable and greater than 2, and need no cookie
+    /// verifier.
     fn readdir(&self, ctx: &Ctx, dir: FileId, after: u64, max: usize) -> impl Future<Output = Result<DirPage>> + Send;
 
     /// Creates an object that is not a regular file, and sets its attributes.

@@ -86,8 +86,8 @@ pub struct Server<F, C> {
 /// Largest number of concurrent calls of [`FileSystem::layout_gone`].
 const GONE_AT_ONCE: usize = 16;
 
-/// The divisor that limits replaced files (files whose last name a rename has replaced): together they may use at most
-/// the free disk space divided by this number.
+/// The divisor that limits replaced files (files whose last name a rename has replaced): together these files may use
+/// at most the free disk space divided by this number.
 const LINGERING_SHARE: u64 = 4;
 
 /// For one file: counts of the returned or revoked layouts that the state tables no longer contain, but whose end the
@@ -275,8 +275,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.ending_layouts).get(&file).is_some_and(|ending_layouts| ending_layouts.fencing > 0)
     }
 
-    /// Carries out effects in order, and the effects that follow from them. Returns the first failure to store or
-    /// delete a client record, because the request must then fail too. Logs all other failures.
+    /// Carries out effects in order, and the new effects that result from carrying them out. Returns the first failure
+    /// to store or delete a client record, because the request must then fail too. Logs all other failures.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);

@@ -73,14 +73,14 @@ impl From<Principal> for Caller {
 const COURTESY_LEASES: u32 = 8;
 
 /// Largest number of clients at one address whose opens, locks and other state the server counts. With more clients at
-/// the address, the server treats the share of the address as used up.
+/// the address, the server treats the address as having used up its share of every limit.
 const COUNTED_MAX: usize = 256;
 
 /// Settings of the state tables, which stay the same while the server runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The boot epoch: a number larger than at every earlier start of the server, never 0. Ids contain it, so the
-    /// server recognises ids of earlier starts.
+    /// The boot epoch: a number larger than at every earlier start of the server, never 0. Client ids, session ids and
+    /// stateids contain the boot epoch, so the server recognises ids of earlier starts.
     pub boot_epoch: u32,
     /// The roles of this server: `EXCHGID4_FLAG_USE_*` bits (RFC 8881 §13.1).
     pub roles: u32,
@@ -107,8 +107,8 @@ impl Config {
 /// How a layout ended without a LAYOUTRETURN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gone {
-    /// The client no longer uses the layout: it closed the file, or answered a recall with NOMATCHING_LAYOUT. No fence
-    /// is needed.
+    /// The client no longer uses the layout: the client closed the file, or answered a recall with NOMATCHING_LAYOUT.
+    /// No fence is needed.
     Forgotten,
     /// The holder has restarted under a new client record. Writes of its previous incarnation may still be in flight,
     /// so the server must fence the layouts for writing of that incarnation. Layouts for reading need no fence.
@@ -154,7 +154,7 @@ pub enum Effect {
         /// The client owner of the record to delete.
         owner: Bytes,
     },
-    /// A delegation of this file has ended. Wake the requests that wait for its return.
+    /// A delegation of this file has ended. Wake the requests that wait for the return of the delegation.
     DelegationGone(FileId),
     /// A lock that a lock-owner waits for may be free. Notify the client of the lock-owner (CB_NOTIFY_LOCK).
     LockFree {
@@ -283,7 +283,8 @@ impl State {
     }
 
     /// Returns whether the server must refuse an open, a lock or other new state to a client, because the clients at
-    /// its address have used up their share. `all` is the number of entries of this kind of all clients, at most `max`.
+    /// its address have used up their share of the limit. `all` is the number of entries of this kind of all clients,
+    /// at most `max`.
     pub(crate) fn is_share_full(
         &self,
         client: ClientId,

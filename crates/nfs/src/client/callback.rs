@@ -24,7 +24,8 @@ pub enum Event {
     /// CB_RECALL (§20.2) recalls a delegation. Answer NFS4_OK if the client will send DELEGRETURN, and
     /// NFS4ERR_BAD_STATEID if the client holds no such delegation.
     Recall(CB_RECALL4args),
-    /// CB_RECALL_ANY (§20.6) asks the client to return layouts or delegations that it does not use. Answer NFS4_OK.
+    /// CB_RECALL_ANY (§20.6) asks the client to return layouts or delegations that the client does not use. Answer
+    /// NFS4_OK.
     RecallAny(CB_RECALL_ANY4args),
     /// CB_RECALL_SLOT (§20.8) with `rsa_target_highest_slotid`, which the caller must pass to `Session::recall_slots`.
     /// Answer NFS4_OK.
@@ -67,8 +68,8 @@ pub enum DeviceChangeKind {
 pub struct Pending {
     /// The events in the order of the CB_COMPOUND; [`Callbacks::answer`] takes one status for each event.
     pub events: Vec<Event>,
-    /// Referring calls (§2.10.6.3): requests of this client that the server executed before it sent the callback. While
-    /// the client waits for the reply to one of these requests, it must delay its reply to the callback or answer
+    /// Referring calls (§2.10.6.3): requests of this client that the server executed before the callback. While the
+    /// client waits for the reply to one of these requests, the client must delay its reply to the callback or answer
     /// NFS4ERR_DELAY.
     pub referring: Vec<referring_call_list4>,
     ticket: Ticket,

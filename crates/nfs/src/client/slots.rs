@@ -120,7 +120,7 @@ impl Slots {
     }
 
     /// Frees the slot of a request that the requester abandons without a reply; the peer may or may not have executed
-    /// it.
+    /// the request.
     ///
     /// The next request on the slot uses the next sequence number. If the peer replies SEQ_MISORDERED,
     /// [`Slots::misordered`] returns to the previous sequence number. After two missing replies in a row the slot is

@@ -105,8 +105,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// reached a data server.
     ///
     /// # Errors
-    /// DELAY: a data server does not reply. The file system eventually gives up this data server, and fences it before
-    /// its next use.
+    /// DELAY: a data server does not reply. The file system eventually gives up this data server, and fences this data
+    /// server before its next use.
     pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
         match self.check_fenced(file) {
             Ok(()) => Ok(()),

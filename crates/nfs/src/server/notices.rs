@@ -15,8 +15,8 @@ use std::time::Duration;
 use types::FileId;
 use wire::nfs4::*;
 
-/// Largest number of queued callbacks in flight. Callbacks to unresponsive clients delay callbacks to other clients
-/// only when they reach this number.
+/// Largest number of queued callbacks in flight. Callbacks to responsive clients are delayed only while this number of
+/// callbacks waits for unresponsive clients.
 const AT_ONCE: usize = 256;
 /// The pause before the server repeats a CB_RECALL that the client did not answer or answered with an error.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -24,9 +24,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// A callback that waits in the queue.
 #[derive(Debug)]
 pub(super) enum Notice {
-    /// CB_RECALL. The server repeats it until the client answers NFS4_OK or the delegation is no longer recalled.
+    /// CB_RECALL. The server repeats the callback until the client answers NFS4_OK or the delegation is no longer
+    /// recalled.
     Recall(DelegationRecall),
-    /// CB_NOTIFY_LOCK. The server sends it once, because a client that does not receive it retries the lock by itself.
+    /// CB_NOTIFY_LOCK. The server sends this callback only once, because a client that misses the callback retries the
+    /// lock by itself.
     LockFree {
         /// The client that receives the callback.
         client: ClientId,
@@ -36,7 +38,7 @@ pub(super) enum Notice {
         owner: Bytes,
     },
     /// CB_NOTIFY without changes, which is Weir's own message: another client has set the size of a file that this
-    /// client has open. The server sends it once.
+    /// client has open. The server sends this callback only once.
     Resized {
         /// The client that receives the callback.
         client: ClientId,

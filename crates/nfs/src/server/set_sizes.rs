@@ -1,4 +1,5 @@
-//! Notifications to Weir's clients that another client has set the size of a file that they have open.
+//! Notifications that another client has set the size of an open file, which the server sends to the Weir clients that
+//! have the file open.
 
 use super::callbacks::Callbacks;
 use super::compound::Compound;

@@ -40,7 +40,7 @@ pub struct Client {
     pub id: ClientId,
     /// `co_ownerid`: the client owner, which identifies the client across restarts.
     pub owner: Bytes,
-    /// `co_verifier`: the client changes it at every restart.
+    /// `co_verifier`: a value that the client changes at every restart.
     pub verifier: verifier4,
     /// The principal that sent the EXCHANGE_ID.
     pub principal: Principal,
@@ -383,9 +383,9 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether a client is one of Weir's. Weir's client looks up a name just before it opens the file by its
-    /// filehandle. The kernel client opens filehandles from old lookups, and needs ESTALE to notice that the name
-    /// refers to another file now.
+    /// Returns whether a client is Weir's client, not a kernel client. Weir's client looks up a name just before it
+    /// opens the file by its filehandle. The kernel client opens filehandles from old lookups, and needs ESTALE to
+    /// notice that the name refers to another file now.
     pub(crate) fn is_own(&self, id: ClientId) -> bool {
         let told = self.clients.get(id).and_then(|client| client.implementation.as_ref());
         told.is_some_and(|told| told.nii_domain == crate::client::session::DOMAIN)

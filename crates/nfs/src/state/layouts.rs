@@ -325,7 +325,7 @@ impl State {
         Ok(stateid4 { seqid: 1, other })
     }
 
-    /// Returns a client's layout state of a file and layout type, unless it is revoked.
+    /// Returns a client's layout state of a file and layout type, unless the layout is revoked.
     fn live_layout(&self, client: ClientId, file: FileId, kind: layouttype4) -> Option<&LayoutState> {
         let other = self.layouts.by_key.get(&(client, file, kind))?;
         self.layouts.by_other.get(other).filter(|s| s.revoked.is_none())

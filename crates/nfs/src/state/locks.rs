@@ -104,8 +104,9 @@ impl FileLocks {
         is_free(&self.held, me, span, kind)
     }
 
-    /// Returns a waiter with priority over `me`: it requested a conflicting lock before `me`, and the server can grant
-    /// this lock now. A waiter whose lock is not free yet blocks no other waiter, so that waiters cannot deadlock.
+    /// Returns a waiter with priority over `me`: this waiter requested a conflicting lock before `me`, and the server
+    /// can grant the lock to this waiter now. A waiter whose lock is not free yet blocks no other waiter, so that
+    /// waiters cannot deadlock.
     fn ahead(&self, me: &Owner, span: Span, kind: LockKind, now: Timestamp) -> Option<Denied> {
         let before = self.waiting.before(me, now);
         let mut conflicting = before.filter(|w| w.span.overlaps(span) && w.kind.conflicts(kind));
@@ -119,7 +120,7 @@ impl FileLocks {
 #[derive(Clone, Debug, Default)]
 pub struct Locks {
     by_other: HashMap<Other, LockState>,
-    /// The lock stateids (`other`) by open and lock-owner; each pair has at most one.
+    /// The lock stateids (`other`) by open and lock-owner; each pair has at most one lock stateid.
     by_open: HashMap<Other, BTreeMap<Bytes, Other>>,
     by_file: HashMap<FileId, FileLocks>,
     /// Use of the lock limits by each client: lock stateids, locked ranges and waits, counted together.
@@ -258,7 +259,8 @@ impl Locks {
         self.under(open).iter().for_each(|other| self.remove(other));
     }
 
-    /// Records a denied LOCK of `me`: with `wait` the lock-owner joins the queue, otherwise it leaves the queue.
+    /// Records a denied LOCK of `me`: with `wait` the lock-owner joins the queue, otherwise the lock-owner leaves the
+    /// queue.
     fn note_denial(&mut self, me: Owner, file: FileId, span: Span, kind: LockKind, wait: bool, now: Timestamp) {
         let client = me.0;
         let full = self.full(client, 1);

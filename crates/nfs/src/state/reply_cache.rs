@@ -37,7 +37,7 @@ impl Fingerprint {
 /// What the receiver must do with a request whose SEQUENCE or CB_SEQUENCE is valid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The request is new. Execute it, then call [`ReplyCache::finish`].
+    /// The request is new. Execute the request, then call [`ReplyCache::finish`].
     New,
     /// The request is a retry. Send these bytes, the cached reply.
     Replay(Bytes),

@@ -148,7 +148,7 @@ pub struct Sequenced {
 /// What the server must do with a COMPOUND whose SEQUENCE is valid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sequence {
-    /// The request is new. Execute it, then call [`State::finish`].
+    /// The request is new. Execute the request, then call [`State::finish`].
     New(Sequenced),
     /// The request is a retry. Send these bytes, the reply that an earlier call of [`State::finish`] cached.
     Replay(Bytes),
@@ -328,8 +328,8 @@ impl State {
         Ok(result)
     }
 
-    /// Reserves memory for the reply cache of a session and charges it to the machine. Grants fewer slots when memory
-    /// runs low. The memory that one machine reserves may not exceed the memory that remains free.
+    /// Reserves memory for the reply cache of a session and charges this memory to the client's machine. Grants fewer
+    /// slots when memory runs low. The memory that one machine reserves may not exceed the memory that remains free.
     fn reserve(&mut self, machine: Machine, fore: &mut channel_attrs4) -> Result<u64> {
         let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(CACHED_MIN));
         let own = self.sessions.by_machine.get(&machine).copied().unwrap_or(0);

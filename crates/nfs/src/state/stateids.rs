@@ -87,7 +87,7 @@ pub fn is_of_layout(stateid: &stateid4) -> bool {
     stateid.other[4] == Kind::Layout as u8
 }
 
-/// Returns the boot epoch in a stateid, which identifies the start of the server that issued it.
+/// Returns the boot epoch in a stateid, which identifies the start of the server that issued the stateid.
 pub(crate) fn boot_epoch(stateid: &stateid4) -> u32 {
     let mut epoch = [0; 4];
     epoch.copy_from_slice(&stateid.other[..4]);

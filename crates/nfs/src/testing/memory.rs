@@ -42,7 +42,7 @@ struct Inode {
     verifier: Option<Verifier>,
 }
 
-/// Calls that the server made to the file system; tests check them.
+/// Calls that the server has made to the file system, for tests to check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecordedCalls {
     /// Files that the server freed, in order.

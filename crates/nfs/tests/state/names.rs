@@ -179,8 +179,8 @@ fn a_delegation_that_is_not_returned_is_revoked_after_a_lease() {
     assert!(state.is_delegated(DIR, Use::Write, Some(b)));
     state.expire(at(100));
     assert!(!state.is_delegated(DIR, Use::Write, Some(b)) && !state.is_recalled(&recalled(a, stateid)));
-    // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record. The
-    // delegation does not count as an open, so there is no last close.
+    // A directory delegation cannot be reclaimed, so the server revokes the delegation without deleting the client's
+    // record. The delegation does not count as an open, so there is no last close.
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!(renew_lease(&mut state, one, 3, at(101)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);

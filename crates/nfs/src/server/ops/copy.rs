@@ -1,7 +1,8 @@
-//! COPY: copies bytes of the saved file into the current file without moving them through the client (RFC 7862 §15.2).
+//! COPY: copies bytes of the saved file into the current file without sending the bytes through the client (RFC 7862
+//! §15.2).
 //!
-//! The server copies synchronously and in order. The iods copy the bytes between each other where possible; otherwise
-//! the bytes pass through this server. Holes stay holes.
+//! The server copies synchronously and sequentially. The iods copy the bytes between each other where possible;
+//! otherwise the bytes pass through this server. Holes stay holes.
 
 use crate::fs::FileSystem;
 use crate::fs::{Content, Stability, WriteOut};
@@ -144,7 +145,8 @@ impl Copy {
         Ok(at)
     }
 
-    /// Counts the bytes of a write and stores its verifier. Returns the offset after the written bytes.
+    /// Counts the bytes of a write, and stores the write verifier of the first write. Returns the offset after the
+    /// written bytes.
     fn took(&mut self, at: u64, written: WriteOut) -> u64 {
         self.verifier.get_or_insert(written.verifier);
         self.moved += u64::from(written.count);

@@ -47,7 +47,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
     make_way_for_new(cx, here, &args).await?;
     // While the guard `opening` exists, no removal frees the file that this OPEN finds or creates by name, even before
-    // its open is recorded.
+    // the server has recorded the open.
     let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
@@ -160,7 +160,8 @@ async fn find<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, here: FileId
             Ok(plain(cx.fs().getattr(&cx.ctx, here).await?, Change::default()))
         }
         (CLAIM_FH | CLAIM_PREVIOUS(_) | CLAIM_DELEGATE_CUR(_) | CLAIM_DELEG_CUR_FH(_), _) => Err(NFS4ERR_INVAL.into()),
-        // This server keeps no delegations for CLAIM_DELEGATE_PREV: they end when the client restarts.
+        // This server does not support CLAIM_DELEGATE_PREV, because the delegations of a client end when the client
+        // restarts.
         (CLAIM_DELEGATE_PREV(_) | CLAIM_DELEG_PREV_FH, _) => Err(NFS4ERR_NOTSUPP.into()),
     }
 }
@@ -248,8 +249,8 @@ async fn found_only<F: FileSystem, C: Callbacks>(
     }
 }
 
-/// Checks the caller's permissions to open an existing file. The owner of the file may always open it by filehandle,
-/// because clients recover opens in this way and the mode may have changed.
+/// Checks the caller's permissions to open an existing file. The owner of the file may always open the file by
+/// filehandle, because clients recover opens in this way and the mode may have changed.
 async fn check_permission<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     attrs: &Attrs,

@@ -1,4 +1,4 @@
-//! Layout segments: the byte ranges of a file that one client holds layouts of, with their iomodes.
+//! Layout segments: the byte ranges of a file for which one client holds layouts, each with its iomode.
 
 use crate::fs::Iomode;
 use types::ByteRange;

@@ -78,7 +78,7 @@ impl Waiting {
         }
     }
 
-    /// Returns the lock-owners to notify, in order of arrival: they can get their locks now, and these locks do not
+    /// Returns the lock-owners to notify, in order of arrival. The locks of these lock-owners are free now and do not
     /// conflict with each other.
     pub(super) fn wake(&mut self, is_free: impl Fn(&Waiter) -> bool) -> Vec<Owner> {
         let mut first: Vec<(Owner, Span, LockKind)> = Vec::new();
