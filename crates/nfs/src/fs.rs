@@ -296,7 +296,7 @@ pub struct LayoutAsk {
 pub struct LayoutOut {
     /// The byte range that the layout covers; normally [`ByteRange::ALL`].
     pub range: ByteRange,
-    /// The iomode of the layout: as requested, or `ReadWrite` for a request of `Read`.
+    /// The iomode of the layout: as requested, or `ReadWrite` although the client requested `Read`.
     pub iomode: Iomode,
     /// The layout type (`layouttype4`).
     pub kind: u32,
@@ -340,7 +340,8 @@ pub struct Threshold {
     pub write_iosize: Option<u64>,
 }
 
-/// The policy of a file as text. The NFS server forwards the text to the client unread (`docs/native-protocol.md`).
+/// The policy of a file as text. The NFS server sends the text to the client without interpreting the text
+/// (`docs/native-protocol.md`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PolicyText {
     /// The policy settings of the server for all files of an export.

@@ -95,7 +95,7 @@ const LINGERING_SHARE: u64 = 4;
 #[derive(Debug, Default)]
 struct EndingLayouts {
     all: usize,
-    /// Layouts whose holders the file system is fencing.
+    /// Number of layouts whose holders the file system is fencing.
     fencing: usize,
 }
 
@@ -275,8 +275,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.ending_layouts).get(&file).is_some_and(|ending_layouts| ending_layouts.fencing > 0)
     }
 
-    /// Carries out effects in order, and the new effects that result from carrying them out. Returns the first failure
-    /// to store or delete a client record, because the request must then fail too. Logs all other failures.
+    /// Carries out the effects of a change of the state tables ([`Effect`]) in order, and the new effects that result
+    /// from carrying out these effects. Returns the first failure to store or delete a client record, because the
+    /// request must then fail too. Logs all other failures.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);
@@ -310,8 +311,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told.buffer_unordered(GONE_AT_ONCE).for_each(|()| std::future::ready(())).await;
     }
 
-    /// Carries out one effect. Handles consecutive [`Effect::LayoutGone`] effects together, and adds new effects to
-    /// `more`.
+    /// Carries out one effect of a change of the state tables. Handles consecutive [`Effect::LayoutGone`] effects
+    /// together, and adds new effects to `more`.
     async fn carry_out(&self, ctx: &Ctx, effect: Effect, more: &mut VecDeque<Effect>) -> Result<(), Status> {
         match effect {
             Effect::Persist(record) => self.fs.persist_client(record).await,

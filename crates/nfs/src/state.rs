@@ -213,7 +213,7 @@ pub struct Counts {
     pub delegations: usize,
     /// Number of layout states, including revoked ones.
     pub layouts: usize,
-    /// Number of recalls of layouts and delegations that wait for the return.
+    /// Number of layout recalls and delegation recalls that are still in progress.
     pub recalls: usize,
 }
 

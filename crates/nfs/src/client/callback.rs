@@ -54,7 +54,7 @@ pub struct DeviceChange {
 /// Whether a device has a new address or is deleted (`notify_deviceid_type4`, §20.12).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceChangeKind {
-    /// The device has another address. If `immediate` is set, the client must not use the old address any more.
+    /// The device has a new address. If `immediate` is set, the client must not use the old address any more.
     Changed {
         /// `ndc_immediate`: the client must stop I/O to the old address at once.
         immediate: bool,

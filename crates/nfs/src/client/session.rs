@@ -141,7 +141,8 @@ pub enum Outcome {
         results: Ops,
         /// The status of the last result, which is the status of the COMPOUND.
         status: nfsstat4,
-        /// `sr_status_flags` of SEQUENCE, for [`tasks`](crate::client::recovery::tasks).
+        /// `sr_status_flags` of SEQUENCE; [`tasks`](crate::client::recovery::tasks) returns the recovery actions that
+        /// the flags require.
         flags: u32,
     },
     /// The server is still executing an earlier transmission of the request. Send the same bytes again after a pause,

@@ -95,7 +95,7 @@ impl<T: Xdr> Body for T {
     }
 }
 
-/// The arguments or results of an operation that has none.
+/// The empty arguments or the empty result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Void;
 
@@ -267,7 +267,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         look(&lock(&self.server.state))
     }
 
-    /// Changes the state tables and carries out the resulting effects.
+    /// Changes the state tables, and carries out the effects (`Effect`) of this change.
     pub(super) async fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> Answer<R> {
         let (result, effects) = self.server.change(change);
         self.server.settle(&self.ctx, effects).await?;

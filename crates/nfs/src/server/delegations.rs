@@ -68,7 +68,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Waits until no delegation of a client other than `except` conflicts with the use of the file.
+    /// Waits until no delegation of a client other than `except` conflicts with the use `what` of the file.
     async fn undelegated(&self, file: FileId, what: Use, except: Option<ClientId>) {
         future::poll_fn(|task| {
             // Register the waker before the check, so that the return of a delegation after the check wakes this task.

@@ -1,5 +1,5 @@
-//! Checks that several file operations share: object type, permission for I/O, and recall of layouts before a change of
-//! size.
+//! Checks that are common to several file operations: object type, permission for I/O, and recall of layouts before a
+//! change of size.
 
 use super::callbacks::Callbacks;
 use super::compound::{Answer, Body, Compound, Refusal};

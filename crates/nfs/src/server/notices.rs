@@ -50,12 +50,11 @@ pub(super) enum Notice {
     },
 }
 
-/// The queue of callbacks, oldest first. It holds at most one callback for each recalled delegation and each waiting
-/// lock-owner.
+/// The queue of callbacks that the server has not sent yet, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     queue: VecDeque<Notice>,
-    /// The task that sends the callbacks ([`Server::deliver`]).
+    /// The waker of the task that sends the callbacks ([`Server::deliver`]).
     teller: Option<Waker>,
 }
 

@@ -124,7 +124,7 @@ struct Delegation {
 }
 
 impl Delegation {
-    /// Returns a delegation that covers data, names and attributes, which is not a data delegation.
+    /// Returns a delegation that covers data, names and attributes of the file, unlike a data delegation.
     fn new(client: ClientId, file: FileId, kind: DelegationKind, change: u64) -> Self {
         Delegation { client, file, kind, data: false, reads: true, change, deadline: None, revoked: false }
     }
@@ -423,9 +423,9 @@ impl State {
     }
 
     /// Handles the OPEN of a client that wants a data delegation and already holds a delegation of the file. The client
-    /// receives the held delegation again if that suffices. A held read delegation ends if a write delegation fits, and
-    /// the caller then grants a write delegation with a new stateid. So a recall of the read delegation cannot be
-    /// mistaken for a recall of the write delegation.
+    /// receives the held delegation again if the held delegation suffices. If a write delegation fits the open, a held
+    /// read delegation ends, and the caller grants a write delegation with a new stateid. So a recall of the read
+    /// delegation cannot be mistaken for a recall of the write delegation.
     fn delegate_again(
         &mut self,
         client: ClientId,
@@ -603,8 +603,8 @@ impl State {
             let held = self.delegations.by_other.get(&other);
             let kind = held.map(|held| held.kind);
             if self.is_lapsed(client) {
-                // A holder of a full write delegation may have granted byte-range locks to its programs without the
-                // server. So the server must remove all state of a lapsed holder.
+                // A holder of a write delegation that is not a data delegation may have granted byte-range locks to its
+                // programs without the server. So the server must remove all state of a holder with an expired lease.
                 match held.is_some_and(|held| held.kind == DelegationKind::Write && !held.data) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),

@@ -41,8 +41,8 @@ struct LayoutState {
     granted: u32,
     segments: Segments,
     pending: Vec<Pending>,
-    /// When the server revoked the layout. The entry stays until the client frees, returns or replaces the layout, or a
-    /// lease period has passed.
+    /// When the server revoked the layout. The entry stays until the client frees, returns or replaces the layout, or
+    /// until one lease period has passed.
     revoked: Option<Timestamp>,
 }
 
@@ -86,7 +86,7 @@ pub enum RecallAnswer {
 pub struct ReturnedLayout {
     /// The layout stateid of the remaining layout (`lorr_stateid`); `None` if nothing remains.
     pub stateid: Option<stateid4>,
-    /// The iomodes and byte ranges that the call removed.
+    /// The iomodes and byte ranges that LAYOUTRETURN removed from the layout.
     pub pieces: Vec<(Iomode, ByteRange)>,
 }
 

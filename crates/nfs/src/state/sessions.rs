@@ -399,9 +399,9 @@ impl State {
     /// Returns the `sr_status_flags` of a session (§18.46.3).
     ///
     /// The server never sets some flags. RESTART_RECLAIM_NEEDED: no session survives a restart, so BADSESSION reports
-    /// the restart. EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED: a lapsed client loses its client id
-    /// together with its opens and locks. ADMIN_STATE_REVOKED: an administrator cannot revoke state. LEASE_MOVED: no
-    /// file system moves to another server.
+    /// the restart. EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED: a client with an expired lease loses its
+    /// client id together with its opens and locks. ADMIN_STATE_REVOKED: an administrator cannot revoke state.
+    /// LEASE_MOVED: no file system moves to another server.
     fn status_flags(&self, id: sessionid4) -> u32 {
         let Some(session) = self.sessions.by_id.get(&id) else { return 0 };
         let mut flags = 0;

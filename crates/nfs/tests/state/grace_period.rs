@@ -158,8 +158,8 @@ fn a_conflicting_lock_removes_a_lapsed_client() {
     state.lapsed(client);
     assert_eq!(state.test_lock(other, FILE, &owner, part.0, part.1), None);
     assert!(matches!(ask(&mut state), Ok(Locked::Granted(_))));
-    // The lapsed client loses its open together with its lock. Otherwise Linux can use the open to write data that the
-    // lock protected.
+    // The client with the expired lease loses its open together with its lock. Otherwise Linux can use the open to
+    // write data that the lock protected.
     let effects = state.take_effects();
     assert!(effects.contains(&revoked(client)), "nobody writes there under the old lock any more");
     assert_eq!((state.counts().locks, state.counts().opens, state.counts().clients), (1, 1, 1));

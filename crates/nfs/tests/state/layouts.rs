@@ -427,7 +427,7 @@ fn effect_grid(who: usize, effects: &[Effect], reason: Gone) -> BTreeSet<(usize,
     grid(who, pieces.collect())
 }
 
-/// Converts layout ranges of a client to units. Panics if two ranges contain the same unit.
+/// Converts layout ranges of a client to units of the model. Panics if two ranges contain the same unit.
 fn grid(who: usize, pieces: Vec<(Iomode, ByteRange)>) -> BTreeSet<(usize, usize, u64)> {
     let mut units = BTreeSet::new();
     for (iomode, range) in pieces {

@@ -16,7 +16,7 @@ const FRAME: usize = 16;
 const PAGE: usize = 512;
 /// The attributes that the server returns for an entry that the caller may not see: only `rdattr_error`.
 const CLOSED: Mask = Mask::of(&[FATTR4_RDATTR_ERROR]);
-/// Smallest encoding of one entry in bytes: list mark, cookie, a name of one byte, no attributes.
+/// Smallest encoding of one entry in bytes: the flag that an entry follows, cookie, a name of one byte, no attributes.
 const ENTRY_MIN: usize = 4 + 8 + 8 + 8;
 
 /// The encoded entries of a READDIR reply.

@@ -261,7 +261,7 @@ fn a_file_that_is_being_freed_cannot_be_opened() {
     let (stateid, handle) = file(&peer, "a");
     peer.ok(close(&handle, stateid));
     let file = bench.server.fs().decode_handle(View::ALL, &handle).unwrap().0;
-    // The guard stands for a removal that found no open of the file and is freeing the file.
+    // The guard simulates a removal that found no open of the file and is freeing the file.
     let freeing = crate::server::Reaping::begin(&bench.server.reaping, file);
     assert_eq!(peer.fails(by_handle(&handle, OPEN4_SHARE_ACCESS_BOTH)), NFS4ERR_STALE);
     assert!(!bench.server.inspect(|state| state.is_open(file)));

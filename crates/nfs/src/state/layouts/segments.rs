@@ -31,7 +31,7 @@ impl Filter {
         self.iomode.is_none_or(|i| i == segment.iomode) && self.range.overlaps(segment.range)
     }
 
-    /// Returns whether a segment exists that could match both filters.
+    /// Returns whether some segment could match both filters.
     pub fn overlaps(self, other: Filter) -> bool {
         let same_use = self.iomode.is_none() || other.iomode.is_none() || self.iomode == other.iomode;
         same_use && self.range.overlaps(other.range)

@@ -13,7 +13,7 @@ const PATIENCE_MIN: Duration = Duration::from_secs(2);
 /// The longest time for which a waiter keeps its position in the queue without a retry.
 const PATIENCE_MAX: Duration = Duration::from_secs(90);
 
-/// When a lock becomes free, the server notifies only the waiters that have sent LOCK within this time. Clients that
+/// When a lock becomes free, the server notifies only the waiters whose last LOCK is at most this old. Clients that
 /// wait for a notification retry at least every 30 seconds.
 const SLEEP_MAX: Duration = Duration::from_secs(40);
 
