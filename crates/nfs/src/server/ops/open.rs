@@ -61,8 +61,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let open = |state: &mut State| {
         server.check_fenced(file)?;
-        // Check the grace period and the delegations again: while OPEN waited, the grace period may have ended and
-        // other clients may have got delegations.
+        // Check the grace period and the delegations again, because both may have changed while OPEN waited.
         state.check_grace(client, reclaim)?;
         let in_the_way = state.is_delegated(file, what, Some(client));
         match in_the_way {

@@ -115,7 +115,8 @@ fn the_creating_open_is_not_limited_by_the_file_mode() {
     let mut other = open("a", OPEN4_SHARE_ACCESS_WRITE, PLAIN);
     other.owner.owner = text("other");
     assert_eq!(peer.fails(in_root(other)), NFS4ERR_ACCESS);
-    // The owner of a file may open it by filehandle whatever the mode is, because clients recover opens in this way.
+    // The owner of a file may open the file by filehandle even if its mode denies access, because clients recover
+    // opens in this way.
     peer.ok(by_handle(&handle, OPEN4_SHARE_ACCESS_WRITE));
 }
 
