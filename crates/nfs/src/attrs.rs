@@ -354,8 +354,8 @@ fn body(mask: Mask, values: &Values) -> (Mask, Writer) {
     (sent, body)
 }
 
-/// Decodes a `fattr4` that a server sent. An attribute without a row in the table is an error, because the decoder
-/// cannot skip its value.
+/// Decodes a `fattr4` that a server sent. An attribute that the attribute table does not contain is an error, because
+/// the decoder cannot skip a value of unknown type.
 pub fn decode(attrs: &fattr4) -> Result<Values, Malformed> {
     let (mut left, beyond) = Mask::from_bitmap(&attrs.attrmask);
     let mut input = Reader::new(attrs.attr_vals.clone());
@@ -373,8 +373,8 @@ pub fn decode(attrs: &fattr4) -> Result<Values, Malformed> {
     Ok(values)
 }
 
-/// Decodes the attributes of `wanted` and ignores all values after them, because clients may send more attributes in
-/// CB_GETATTR than the server requested.
+/// Decodes a `fattr4` from CB_GETATTR up to the last attribute of `wanted`, and ignores the values after this
+/// attribute. Clients may send more attributes than the server requested.
 pub fn decode_first(attrs: &fattr4, wanted: Mask) -> Result<Values, Malformed> {
     let (told, _) = Mask::from_bitmap(&attrs.attrmask);
     let last = wanted.numbers().last().unwrap_or(0);

@@ -58,7 +58,7 @@ impl Place {
 }
 
 impl Default for Place {
-    /// The export of the root directory of the file system.
+    /// Returns the position of the root directory of the file system, in the export of this directory.
     fn default() -> Self {
         Place { root: FileId::ROOT, terms: 0, epoch: 0 }
     }

@@ -154,8 +154,8 @@ pub struct Opened {
 }
 
 /// A callback of the server that returns whether the file system may free a regular file at once when the file loses
-/// its last name. It returns true if no client has the file open or is about to open it. A removal may call it several
-/// times, for several files.
+/// its last name. The callback returns true if no client has the file open or is about to open the file. One removal
+/// may call the callback for several files.
 pub type Ends<'a> = &'a (dyn Fn(FileId) -> bool + Sync);
 
 /// The result of [`FileSystem::remove`].
@@ -189,7 +189,7 @@ pub struct Replaced {
     pub orphaned: bool,
     /// The size of the file in bytes.
     pub bytes: u64,
-    /// The free space of the iods in bytes. The server uses it only if the file is an orphan with bytes.
+    /// The free space of the iods in bytes. The server uses this value only if the file is an orphan and not empty.
     pub room: u64,
 }
 
@@ -296,7 +296,7 @@ pub struct LayoutAsk {
 pub struct LayoutOut {
     /// The byte range that the layout covers; normally [`ByteRange::ALL`].
     pub range: ByteRange,
-    /// The iomode of the layout: as requested, or `ReadWrite` for a request of `Read`.
+    /// The iomode of the layout: as requested, or `ReadWrite` although the client requested `Read`.
     pub iomode: Iomode,
     /// The layout type (`layouttype4`).
     pub kind: u32,
@@ -316,8 +316,8 @@ pub enum LayoutGone {
         /// The body of LAYOUTRETURN (`lrf_body`).
         body: Bytes,
     },
-    /// The layout ended with the client's last CLOSE, or with the expiry of the client's lease while no other client
-    /// wanted the file. No fence is needed.
+    /// The layout ended and needs no fence: the client closed the file, answered a recall with
+    /// NFS4ERR_NOMATCHING_LAYOUT, or restarted with a layout for reading only; or the server freed the file.
     Forgotten,
     /// The server revoked the layout. The file system must fence the layout, so that data servers refuse further I/O
     /// under it.
@@ -340,7 +340,8 @@ pub struct Threshold {
     pub write_iosize: Option<u64>,
 }
 
-/// The policy of a file as text. The NFS server forwards the text to the client unread (`docs/native-protocol.md`).
+/// The policy of a file as text. The NFS server sends the text to the client without interpreting the text
+/// (`docs/native-protocol.md`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PolicyText {
     /// The policy settings of the server for all files of an export.
@@ -367,8 +368,8 @@ pub struct ClientRecord {
 /// The server passes names as the client sent them. A method refuses a bad name with `Inval` (empty), `BadName` or
 /// `NameTooLong`. Every method returns `Stale` for a file that no longer exists.
 pub trait FileSystem: Send + Sync + 'static {
-    /// Returns the identity of the file system. The server uses it as server scope, and as `fsid` of the export of the
-    /// root directory.
+    /// Returns the identity of the file system. The server uses this identity as server scope, and as `fsid` of the
+    /// export of the root directory.
     fn fsid(&self) -> Fsid;
 
     /// Returns the attribute `fsid` of an export. No two exports have the same value (RFC 8881 §7.7).
@@ -432,14 +433,14 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) of those files that may have holes. The call queries
-    /// the iods, so the server makes it only for requests of `space_used`. If an iod does not reply soon, the attribute
-    /// of files on this iod stays unchanged.
+    /// the iods, so the server makes the call only if a client requests `space_used`. If an iod does not reply soon,
+    /// the attribute of files on this iod stays unchanged.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
         async {}
     }
 
     /// Changes attributes and returns all attributes after the change. `opened` means that the caller holds the file
-    /// open for writing, so the caller may set the size whatever the mode is.
+    /// open for writing, so the caller may set the size even if the mode of the file does not permit writing.
     fn setattr(
         &self,
         ctx: &Ctx,
@@ -457,8 +458,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns the attributes of the parent directory of `dir`; `NoEnt` for the root directory.
     fn lookup_parent(&self, ctx: &Ctx, dir: FileId) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Returns at most `max` entries whose cookies are greater than `after` (0: from the first entry). It returns at
-    /// least one entry if any is left. Cookies are stable and greater than 2, and need no cookie verifier.
+    /// Returns at most `max` entries whose cookies are greater than `after` (0: from the first entry). Returns at least
+    /// one entry, unless the directory has no more entries. Cookies are stable and greater than 2, and need no cookie
+    /// verifier.
     fn readdir(&self, ctx: &Ctx, dir: FileId, after: u64, max: usize) -> impl Future<Output = Result<DirPage>> + Send;
 
     /// Creates an object that is not a regular file, and sets its attributes.
@@ -647,20 +649,20 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Returns the policy settings for a file or directory: those of the server, and those of the file or directory
-    /// itself.
+    /// Returns the policy settings of the server and the policy settings of the file or directory itself. Returns
+    /// `None` if the file system has no policies.
     fn policy(&self, _ctx: &Ctx, _file: FileId) -> Result<Option<PolicyText>> {
         Ok(None)
     }
 
     /// Waits until every change to which the server has already replied is durable (durability barrier). Returns an
-    /// epoch number, which differs from the number of an earlier call if a change with a reply may have been lost.
-    /// `None` if the server always makes a change durable before it replies.
+    /// epoch number. If the number differs from the number of an earlier call, the server may have lost changes to
+    /// which it had already replied. Returns `None` if the server always makes a change durable before it replies.
     fn settle(&self) -> impl Future<Output = Result<Option<u64>>> + Send {
         async { Ok(None) }
     }
 
-    /// Returns the current queueing delay of requests.
+    /// Returns the current queueing delay of requests on this server; `None` if the server does not measure the delay.
     fn queue_delay(&self) -> Option<Duration> {
         None
     }

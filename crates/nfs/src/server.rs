@@ -57,7 +57,7 @@ pub struct Server<F, C> {
     callbacks: C,
     config: Config,
     state: Mutex<State>,
-    /// Open files without a name; the last CLOSE of each file frees it.
+    /// Open files without a name. The server frees each file at its last CLOSE.
     orphans: Mutex<HashSet<FileId>>,
     /// Orphans whose last name a rename replaced. The server keeps each file for about a second. Lock order: after
     /// `state`.
@@ -72,8 +72,9 @@ pub struct Server<F, C> {
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
     /// Queue of callbacks that a separate task sends ([`Server::deliver`]).
     notices: Mutex<notices::Notices>,
-    /// Layouts that are removed from `state` but whose end the file system is still processing: it fences their holders
-    /// or collects their writes. Until this is done, these layouts count as held. Lock order: after `state`.
+    /// Layouts that are removed from `state` but whose end the file system is still processing: the file system fences
+    /// the holders or collects their writes. Until the file system has finished, these layouts count as held. Lock
+    /// order: after `state`.
     ending_layouts: Mutex<HashMap<FileId, EndingLayouts>>,
     /// The export through which each client reached each of its open files. Lock order: after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
@@ -85,7 +86,8 @@ pub struct Server<F, C> {
 /// Largest number of concurrent calls of [`FileSystem::layout_gone`].
 const GONE_AT_ONCE: usize = 16;
 
-/// Files that a rename replaced may use at most the free disk space divided by this number.
+/// The divisor that limits replaced files (files whose last name a rename has replaced): together these files may use
+/// at most the free disk space divided by this number.
 const LINGERING_SHARE: u64 = 4;
 
 /// For one file: counts of the returned or revoked layouts that the state tables no longer contain, but whose end the
@@ -93,7 +95,7 @@ const LINGERING_SHARE: u64 = 4;
 #[derive(Debug, Default)]
 struct EndingLayouts {
     all: usize,
-    /// Layouts whose holders the file system is fencing.
+    /// Number of layouts whose holders the file system is fencing.
     fencing: usize,
 }
 
@@ -161,8 +163,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.state).connection_lost(connection);
     }
 
-    /// Advances time: ends expired leases, the grace period and overdue recalls, and frees replaced files after their
-    /// second. The caller runs this about once per second.
+    /// Advances time: ends expired leases, the grace period and overdue recalls, and frees the files that a rename
+    /// replaced more than a second ago. The caller runs this method about once per second.
     pub async fn tick(&self, now: Timestamp) {
         let (expired, effects) = self.change(|state| state.expire(now));
         for client in expired.iter().filter(|c| c.confirmed) {
@@ -180,15 +182,15 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
         let due = lock(&self.lingering).take_due(now);
         for file in due {
-            // A client may have got a delegation of the orphan after the rename. Recall it, because a delegation keeps
-            // the orphan allocated.
+            // A client may have got a delegation of the orphan after the rename. Recall this delegation, because a
+            // delegation keeps the orphan allocated.
             self.recall_late(&ctx, file, None).await;
             self.orphaned(&ctx, file).await;
         }
     }
 
-    /// Changes the state tables and removes the resulting [`Effect`]s under one lock, so that the request that caused
-    /// the effects carries them out.
+    /// Changes the state tables, and removes the effects ([`Effect`]) of the change from the tables under the same
+    /// lock. So the request that caused the effects carries them out, and no other request does.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
         let mut state = lock(&self.state);
         let result = change(&mut state);
@@ -273,8 +275,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.ending_layouts).get(&file).is_some_and(|ending_layouts| ending_layouts.fencing > 0)
     }
 
-    /// Carries out effects in order, and the effects that follow from them. Returns the first failure to store or
-    /// delete a client record, because the request must then fail too. Logs all other failures.
+    /// Carries out the effects of a change of the state tables ([`Effect`]) in order, and the new effects that result
+    /// from carrying out these effects. Returns the first failure to store or delete a client record, because the
+    /// request must then fail too. Logs all other failures.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);
@@ -308,8 +311,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told.buffer_unordered(GONE_AT_ONCE).for_each(|()| std::future::ready(())).await;
     }
 
-    /// Carries out one effect. Handles consecutive [`Effect::LayoutGone`] effects together, and adds new effects to
-    /// `more`.
+    /// Carries out one effect of a change of the state tables. Handles consecutive [`Effect::LayoutGone`] effects
+    /// together, and adds new effects to `more`.
     async fn carry_out(&self, ctx: &Ctx, effect: Effect, more: &mut VecDeque<Effect>) -> Result<(), Status> {
         match effect {
             Effect::Persist(record) => self.fs.persist_client(record).await,
@@ -366,7 +369,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, or with
-    /// its last CLOSE if that is later. It frees a file at once that uses too much of the free disk space.
+    /// its last CLOSE if that is later. If replaced files use too much of the free disk space, the server frees the
+    /// oldest of them earlier.
     async fn replaced(&self, ctx: &Ctx, replaced: Replaced) {
         // Add the file to `lingering` before `orphans`, so that a concurrent CLOSE does not free the file.
         let over = lock(&self.lingering).add(replaced.id, replaced.bytes, replaced.room / LINGERING_SHARE, ctx.now);
@@ -377,7 +381,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Returns whether this client may not open a file any more, because a rename has replaced its last name. Weir's
-    /// clients may open such a file, and every client may open it while any client has it open.
+    /// clients may open such a file. Other clients may open the file only while any client has the file open.
     fn is_replaced_for(&self, client: ClientId, file: FileId) -> bool {
         if !lock(&self.lingering).keeps(file) {
             return false;
@@ -397,7 +401,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.reaping).contains_key(&file)
     }
 
-    /// Frees a file without a name that an earlier start of the server left: immediately, or with its last CLOSE.
+    /// Frees a file that has had no name since before this start of the server: immediately, or with its last CLOSE.
     pub async fn free_orphan(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         self.keep_orphan(file);
         self.reap_closed(ctx, file).await
@@ -427,7 +431,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// Files that the file system is freeing, with their number of [`Reaping`] guards.
+/// Files that the file system is freeing, each with the number of its [`Reaping`] guards.
 type Reaped = HashMap<FileId, u32>;
 
 /// Guard that marks a file as being freed, until the guard is dropped.
@@ -482,14 +486,14 @@ impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
     /// Returns whether a file that loses its last name may be freed at once. The file must have no open, delegation or
     /// layout. No client may be able to reclaim such state, and no OPEN by name may be in progress.
     fn may_end(&self, file: FileId) -> bool {
-        // An OPEN leaves the count `opening` only after it has recorded its open under this lock, so the checks miss no
-        // OPEN.
+        // An OPEN decrements `opening` only after it has recorded its open under the lock of `state`. So the two checks
+        // under this lock miss no OPEN.
         let state = lock(&self.server.state);
         let known = state.is_open(file) || state.has_layouts(file) || state.in_grace();
         let unknown = !known && self.server.opening.load(SeqCst) == 0;
         if unknown {
-            // Mark the file as being freed before releasing the lock. A later OPEN then finds the mark, or does not
-            // find the file at all.
+            // Mark the file as being freed before releasing the lock. An OPEN that begins later then finds the mark, or
+            // does not find the file at all.
             lock(&self.files).push(Reaping::begin(&self.server.reaping, file));
         }
         unknown

@@ -123,7 +123,7 @@ impl<T: Copy + PartialEq> Spans<T> {
         self.overlapping(span).iter().find(|h| h.kind.conflicts(kind))
     }
 
-    /// Replaces the locks on the bytes of `span` by one lock; `None` as the lock unlocks the bytes.
+    /// Replaces the locks on the bytes of `span` by one lock. If `lock` is `None`, unlocks the bytes.
     pub fn set(&mut self, span: Span, lock: Option<(LockKind, T)>) {
         let touched = self.touched(span);
         // Include the adjacent ranges, because the new range may merge with them.

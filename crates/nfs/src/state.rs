@@ -72,15 +72,15 @@ impl From<Principal> for Caller {
 /// The default courtesy time, in lease periods. [`Config::courtesy`] explains the courtesy time.
 const COURTESY_LEASES: u32 = 8;
 
-/// If more clients than this share one address, the server does not count their objects. It then treats the share of
-/// the address as used up.
+/// Largest number of clients at one address whose opens, locks and other state the server counts. With more clients at
+/// the address, the server treats the address as having used up its share of every limit.
 const COUNTED_MAX: usize = 256;
 
 /// Settings of the state tables, which stay the same while the server runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The boot epoch: a number larger than at every earlier start of the server, never 0. Ids contain it, so the
-    /// server recognises ids of earlier starts.
+    /// The boot epoch: a number larger than at every earlier start of the server, never 0. Client ids, session ids and
+    /// stateids contain the boot epoch, so the server recognises ids of earlier starts.
     pub boot_epoch: u32,
     /// The roles of this server: `EXCHGID4_FLAG_USE_*` bits (RFC 8881 §13.1).
     pub roles: u32,
@@ -107,19 +107,19 @@ impl Config {
 /// How a layout ended without a LAYOUTRETURN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gone {
-    /// The client no longer uses the layout: it closed the file, or answered a recall with NOMATCHING_LAYOUT. No fence
-    /// is needed.
+    /// The client no longer uses the layout: the client closed the file, or answered a recall with NOMATCHING_LAYOUT.
+    /// No fence is needed.
     Forgotten,
     /// The holder has restarted under a new client record. Writes of its previous incarnation may still be in flight,
-    /// so the server must fence its layouts for writing. Layouts for reading need no fence.
+    /// so the server must fence the layouts for writing of that incarnation. Layouts for reading need no fence.
     Restarted,
-    /// The server revoked the layout. The holder may still use it, so the server must fence the holder from the data
-    /// servers.
+    /// The server revoked the layout. The holder may still use the layout, so the server must fence the holder from the
+    /// data servers.
     Revoked,
 }
 
 impl Gone {
-    /// Returns whether the server must fence a layout of this iomode from the data servers.
+    /// Returns whether the server must fence the holder of a layout with this iomode from the data servers.
     pub fn is_to_be_fenced(self, iomode: Iomode) -> bool {
         match self {
             Gone::Forgotten => false,
@@ -154,9 +154,9 @@ pub enum Effect {
         /// The client owner of the record to delete.
         owner: Bytes,
     },
-    /// A delegation of this file has ended. Wake the requests that wait for its return.
+    /// A delegation of this file has ended. Wake the requests that wait for the return of the delegation.
     DelegationGone(FileId),
-    /// A lock that a lock-owner waits for may be free. Notify its client (CB_NOTIFY_LOCK).
+    /// A lock that a lock-owner waits for may be free. Notify the client of the lock-owner (CB_NOTIFY_LOCK).
     LockFree {
         /// The client of the lock-owner.
         client: ClientId,
@@ -194,7 +194,7 @@ impl Effect {
     }
 }
 
-/// Numbers of objects in the state tables, for display.
+/// Counts of the entries in the state tables, for display.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Number of client records, including unconfirmed ones.
@@ -213,7 +213,7 @@ pub struct Counts {
     pub delegations: usize,
     /// Number of layout states, including revoked ones.
     pub layouts: usize,
-    /// Number of recalls of layouts and delegations that wait for the return.
+    /// Number of layout recalls and delegation recalls that are still in progress.
     pub recalls: usize,
 }
 
@@ -282,9 +282,9 @@ impl State {
         }
     }
 
-    /// Returns whether the server must refuse a new object (such as an open) to a client. The reason is that the
-    /// clients at its address have used up their share. `all` is the number of such objects of all clients, at most
-    /// `max`.
+    /// Returns whether the server must refuse an open, a lock or other new state to a client, because the clients at
+    /// its address have used up their share of the limit. `all` is the number of entries of this kind of all clients,
+    /// at most `max`.
     pub(crate) fn is_share_full(
         &self,
         client: ClientId,
@@ -295,8 +295,8 @@ impl State {
             return false;
         }
         let same = self.clients.beside(client);
-        // Counting the objects of more than `COUNTED_MAX` clients takes long, so treat the share of their address as
-        // used up.
+        // Counting the state of more than `COUNTED_MAX` clients takes long, so treat the share of their address as used
+        // up.
         same.len() > COUNTED_MAX || is_share_full(same.iter().map(|client| of_client(*client)).sum(), all, max)
     }
 

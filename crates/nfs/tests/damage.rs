@@ -1,5 +1,5 @@
-//! Test that damaged and random attributes never make the decoder of `fattr4` panic. The test passes them to the fuzz
-//! target.
+//! Test that damaged and random attributes never make the decoder of `fattr4` panic. The test passes the damaged data
+//! to the function of the fuzz target.
 
 use nfs::attrs::{Mask, encode, encode_set};
 use nfs::values::Values;

@@ -8,7 +8,7 @@ use types::{SetAttrs, SetTime};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer};
 
-/// Encodes the attributes to set in ascending order of their numbers, and returns their bitmap.
+/// Encodes the attributes that a request sets, in ascending order of their numbers, and returns their bitmap.
 pub(super) fn put(attrs: &SetAttrs, out: &mut Writer) -> Mask {
     let mut numbers = Vec::new();
     if let Some(size) = attrs.size {

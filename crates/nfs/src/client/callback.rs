@@ -1,5 +1,5 @@
-//! The client's side of the backchannel (RFC 8881 §2.10.6, §20). It decodes CB_COMPOUND, executes CB_SEQUENCE, and
-//! returns the other operations to the caller as events.
+//! The backchannel on the client (RFC 8881 §2.10.6, §20): decodes CB_COMPOUND, executes CB_SEQUENCE, and returns the
+//! other operations to the caller as events.
 
 use crate::client::slots::Ticket;
 use crate::state::Principal;
@@ -9,8 +9,8 @@ use wire::nfs4::compound::{CbArgsHeader, Ops, OpsWriter, cb_opnum};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Segments, Xdr};
 
-/// The largest number of recalls and notifications that the client accepts in one CB_COMPOUND. A CB_COMPOUND with more
-/// of them ends with NFS4ERR_RESOURCE. Weir's server sends one at a time.
+/// The largest number of recalls and notifications that the client accepts in one CB_COMPOUND. A CB_COMPOUND with a
+/// larger number ends with NFS4ERR_RESOURCE. Weir's server sends one recall or notification in each CB_COMPOUND.
 const EVENTS_MAX: usize = 64;
 
 /// A callback operation of the server, which the caller of this module executes and for which the caller returns a
@@ -24,7 +24,8 @@ pub enum Event {
     /// CB_RECALL (§20.2) recalls a delegation. Answer NFS4_OK if the client will send DELEGRETURN, and
     /// NFS4ERR_BAD_STATEID if the client holds no such delegation.
     Recall(CB_RECALL4args),
-    /// CB_RECALL_ANY (§20.6) asks the client to return layouts or delegations that it does not use. Answer NFS4_OK.
+    /// CB_RECALL_ANY (§20.6) asks the client to return layouts or delegations that the client does not use. Answer
+    /// NFS4_OK.
     RecallAny(CB_RECALL_ANY4args),
     /// CB_RECALL_SLOT (§20.8) with `rsa_target_highest_slotid`, which the caller must pass to `Session::recall_slots`.
     /// Answer NFS4_OK.
@@ -53,7 +54,7 @@ pub struct DeviceChange {
 /// Whether a device has a new address or is deleted (`notify_deviceid_type4`, §20.12).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceChangeKind {
-    /// The device has another address. If `immediate` is set, the client must not use the old address any more.
+    /// The device has a new address. If `immediate` is set, the client must not use the old address any more.
     Changed {
         /// `ndc_immediate`: the client must stop I/O to the old address at once.
         immediate: bool,
@@ -67,15 +68,16 @@ pub enum DeviceChangeKind {
 pub struct Pending {
     /// The events in the order of the CB_COMPOUND; [`Callbacks::answer`] takes one status for each event.
     pub events: Vec<Event>,
-    /// Referring calls (§2.10.6.3): requests of this client that the server executed before it sent the callback. While
-    /// the client waits for the reply to one of these requests, it must delay its reply to the callback or answer
+    /// Referring calls (§2.10.6.3): requests of this client that the server executed before the callback. While the
+    /// client waits for the reply to one of these requests, the client must delay its reply to the callback or answer
     /// NFS4ERR_DELAY.
     pub referring: Vec<referring_call_list4>,
     ticket: Ticket,
     tag: Bytes,
     sequence: CB_SEQUENCE4resok,
     numbers: Vec<nfs_cb_opnum4>,
-    /// The operation after the last event, if the client cannot execute it, and the error that ends the callback.
+    /// The operation that ends the callback because the client cannot execute it, with its error status. `None` if the
+    /// client can execute all operations.
     end: Option<(nfs_cb_opnum4, nfsstat4)>,
 }
 
@@ -174,7 +176,7 @@ impl Callbacks {
         Ok(Incoming::Pending(pending))
     }
 
-    /// Returns whether this session received the callback.
+    /// Returns whether the callback arrived on this session.
     pub fn has_received(&self, pending: &Pending) -> bool {
         pending.sequence.csr_sessionid == self.session
     }

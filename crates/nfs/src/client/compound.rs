@@ -36,7 +36,7 @@ impl Compound {
         self
     }
 
-    /// Marks the request as one whose OPEN may create a file.
+    /// Records that the OPEN of this request may create a file.
     pub fn makes(mut self) -> Self {
         self.makes = true;
         self
@@ -121,7 +121,7 @@ impl Request {
     }
 }
 
-/// Why a request has no result for an operation.
+/// Why [`Results`] cannot return the result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failed {
     /// The server failed an operation, and did not execute the operations after it.
@@ -147,7 +147,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Starts to read the results after SEQUENCE, which [`Outcome::Done`](crate::client::session::Outcome::Done)
+    /// Creates a reader of the results after SEQUENCE, which [`Outcome::Done`](crate::client::session::Outcome::Done)
     /// contains.
     pub fn new(ops: Ops) -> Self {
         Results { ops, taken: 0 }
@@ -177,7 +177,7 @@ impl Results {
     ///
     /// # Errors
     /// The operation failed, or the reply is malformed. After a failed operation, [`Results::rest`] still returns the
-    /// bytes that follow its status.
+    /// bytes after the status of this operation.
     pub fn take<T: Xdr>(&mut self, op: nfs_opnum4) -> Result<T, Failed> {
         self.enter(op)?;
         Ok(self.ops.body()?)

@@ -9,8 +9,8 @@ use wire::nfs4::compound::{Ops, ResHeader};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Xdr};
 
-/// The smallest message size that the client accepts in CREATE_SESSION, in bytes. A message of this size can carry the
-/// largest payload of a READ or WRITE. It also fits headers, credential, SEQUENCE, PUTFH and the other operations.
+/// The smallest message size that the client accepts in CREATE_SESSION, in bytes. Such a message has space for the
+/// largest payload of a READ or WRITE, and for headers, credential, SEQUENCE, PUTFH and other operations.
 const MESSAGE_MIN: u32 = limits::PAYLOAD_MAX as u32 + 2048;
 /// The smallest number of operations per request that the client accepts in CREATE_SESSION: enough for OPEN and the
 /// operations before and after OPEN in one COMPOUND.
@@ -132,7 +132,7 @@ pub enum Unusable {
     WrongSequence,
 }
 
-/// The outcome of a request, according to the result of its SEQUENCE.
+/// The outcome of a request, which the client derives from the result of SEQUENCE in the reply.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// The server executed the request. The slot is free again.
@@ -141,7 +141,8 @@ pub enum Outcome {
         results: Ops,
         /// The status of the last result, which is the status of the COMPOUND.
         status: nfsstat4,
-        /// `sr_status_flags` of SEQUENCE, for [`tasks`](crate::client::recovery::tasks).
+        /// `sr_status_flags` of SEQUENCE; [`tasks`](crate::client::recovery::tasks) returns the recovery actions that
+        /// the flags require.
         flags: u32,
     },
     /// The server is still executing an earlier transmission of the request. Send the same bytes again after a pause,
@@ -155,7 +156,7 @@ pub enum Outcome {
     /// The server executed the request, but did not cache the reply. The slot is free again. Only requests without
     /// `sa_cachethis` end in this way.
     Executed,
-    /// The request exceeds a limit of the session. The server did not execute it, and its slot is free.
+    /// The request exceeds a limit of the session. The server did not execute the request, and the slot is free again.
     Refused(nfsstat4),
     /// The session no longer exists. The server may have executed an earlier transmission of the request.
     SessionLost,
@@ -337,8 +338,9 @@ impl Session {
         }
     }
 
-    /// Abandons a request without its reply. If the client has sent the request, the server may have executed it. To
-    /// learn the outcome, send the request again with the same slot and sequence number instead.
+    /// Abandons a request whose reply has not arrived. If the client has sent the request, the server may have executed
+    /// the request. A caller that needs the outcome must instead send the request again with the same slot and sequence
+    /// number.
     pub fn give_up(&mut self, ticket: Ticket, sent: bool) {
         if sent {
             self.slots.lost(ticket);

@@ -14,7 +14,7 @@ pub struct Ticket {
 enum Use {
     Free,
     Busy,
-    /// The peer expects an unknown sequence number on the slot, so the requester never uses the slot again.
+    /// The requester does not know which sequence number the peer expects on the slot, so it never uses the slot again.
     Dead,
 }
 
@@ -55,8 +55,7 @@ impl Slots {
         Slots { entries: vec![Entry::FRESH; count as usize], highest: count - 1, target: count - 1 }
     }
 
-    /// Occupies the free slot with the lowest id, at most the target. Returns `None` if every slot up to the target is
-    /// in use.
+    /// Occupies the free slot with the lowest id. Returns `None` if no slot that new requests may use is free.
     pub fn acquire(&mut self) -> Option<Ticket> {
         let slot = self.entries.iter().take(self.target as usize + 1).position(|e| e.state == Use::Free)?;
         let entry = &mut self.entries[slot];
@@ -121,12 +120,12 @@ impl Slots {
     }
 
     /// Frees the slot of a request that the requester abandons without a reply; the peer may or may not have executed
-    /// it.
+    /// the request.
     ///
     /// The next request on the slot uses the next sequence number. If the peer replies SEQ_MISORDERED,
     /// [`Slots::misordered`] returns to the previous sequence number. After two missing replies in a row the slot is
-    /// unusable. Do not call this for requests that are not idempotent: send them again with the same slot and sequence
-    /// number.
+    /// unusable. Do not call this method for a request that is not idempotent: send such a request again with the same
+    /// slot and sequence number.
     pub fn lost(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             if entry.unsure {
@@ -138,8 +137,8 @@ impl Slots {
         self.shrink();
     }
 
-    /// Returns whether every slot up to the target is unusable, because its sequence number is unknown. The client then
-    /// needs another session.
+    /// Returns whether every slot that new requests may use is unusable, because the requester does not know the
+    /// sequence number that the peer expects. The client then needs a new session.
     pub fn is_dead(&self) -> bool {
         self.entries.iter().take(self.usable()).all(|e| e.state == Use::Dead)
     }
@@ -148,7 +147,7 @@ impl Slots {
     /// highest slot id that the peer wants the requester to use.
     ///
     /// The table uses at most `limit` slots. A slot that the peer withdraws and later grants again starts at sequence
-    /// number 1. A slot above the target that the peer still accepts keeps its sequence number.
+    /// number 1. A slot above `target` that the peer still accepts keeps its sequence number.
     pub fn grant(&mut self, highest: u32, target: u32, limit: u32) {
         self.highest = highest.min(limit.max(1) - 1);
         self.target = target.min(self.highest);

@@ -132,7 +132,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(attrs::decode_new(attrs, &self.info(), self.ctx.minor)?)
     }
 
-    /// Returns whether the current file has exactly these attribute values.
+    /// Returns whether the file of the current filehandle has exactly these attribute values.
     ///
     /// # Errors
     /// ATTRNOTSUPP for an unsupported attribute, INVAL for a write-only attribute and for `rdattr_error` (RFC 8881

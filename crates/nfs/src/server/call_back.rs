@@ -54,7 +54,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         answered
     }
 
-    /// Waits until a session no longer exists, on behalf of a callback on the backchannel slot `slot`.
+    /// Waits until the session of a callback no longer exists. `slot` is the backchannel slot of the callback.
     async fn session_gone(&self, session: sessionid4, slot: u32) {
         future::poll_fn(|task| {
             // Register the waker before the check, so that an end of the session after the check wakes this task.
@@ -78,7 +78,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// Returns how CB_SEQUENCE ended, and the result of the operation after it.
+/// Decodes a callback reply: how CB_SEQUENCE ended, and the result of the operation after CB_SEQUENCE.
 fn read(reply: Bytes) -> Result<(CallbackEnd, Option<Answered>), Malformed> {
     let mut input = Reader::new(reply);
     let header = ResHeader::decode(&mut input)?;

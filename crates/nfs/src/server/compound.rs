@@ -95,7 +95,7 @@ impl<T: Xdr> Body for T {
     }
 }
 
-/// The arguments or results of an operation that has none.
+/// The empty arguments or the empty result of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Void;
 
@@ -141,9 +141,10 @@ pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) opened_in: Option<(FileId, FileId)>,
     /// The renameat2(2) flags of the next RENAME, from a preceding VERIFY.
     pub(super) renaming: Renaming,
-    /// Number of operations after the current one.
+    /// Number of operations in the COMPOUND after the current operation.
     pub(super) left: u32,
-    /// The largest body in bytes that the result of the current operation may have, and the error for a larger body.
+    /// Space in the reply, in bytes, for the body of the current operation's result. If the body is larger, the
+    /// operation fails with the error `beyond`.
     pub(super) room: usize,
     pub(super) beyond: nfsstat4,
 }
@@ -158,7 +159,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         ClientId(self.ctx.client)
     }
 
-    /// Returns the sender, for EXCHANGE_ID and DESTROY_CLIENTID.
+    /// Returns the sender of the COMPOUND, for the checks of EXCHANGE_ID and DESTROY_CLIENTID.
     pub(super) fn introduced(&self) -> Caller {
         Caller { principal: self.principal, origin: self.origin, random: (self.random >> 32) as u32 }
     }
@@ -232,7 +233,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     /// number (§8.2.3).
     ///
     /// # Errors
-    /// BAD_STATEID if the argument is "current" and the current stateid is a special one (§16.2.3.1.2).
+    /// BAD_STATEID if the argument is "current" and the current stateid is a special stateid (§16.2.3.1.2).
     pub(super) fn stateid(&self, asked: stateid4) -> Answer<stateid4> {
         let stateid = self.exact_stateid(asked)?;
         // Keep the sequence number of a layout stateid: it says which LAYOUTGET replies the client has seen, and is
@@ -266,15 +267,15 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         look(&lock(&self.server.state))
     }
 
-    /// Changes the state tables and carries out the resulting effects.
+    /// Changes the state tables, and carries out the effects (`Effect`) of this change.
     pub(super) async fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> Answer<R> {
         let (result, effects) = self.server.change(change);
         self.server.settle(&self.ctx, effects).await?;
         Ok(result)
     }
 
-    /// Records that the client has written to a file or has sent COMMIT for it, which extends the deadline of a
-    /// delegation recall.
+    /// Records that the client has sent WRITE or COMMIT for a file. If the client's delegation of the file is recalled,
+    /// the client gets more time to return the delegation.
     pub(super) fn flushes(&self, file: FileId) {
         lock(&self.server.state).flushes(self.client(), file, self.ctx.now);
     }
@@ -348,7 +349,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         };
         let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
         // If SEQUENCE renewed an expired lease, these effects store the client record before the client gets new state.
-        // If the store fails, the client cannot reclaim after a restart, but this request can continue.
+        // If the file system cannot store the record, the client cannot reclaim after a restart, but this request can
+        // continue.
         let _ = self.settle(&Ctx { now: call.now, ..Ctx::default() }, effects).await;
         let terms = self.fs.terms(Place::default());
         let ctx = Ctx {

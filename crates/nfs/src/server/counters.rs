@@ -28,9 +28,9 @@ pub struct Counters {
     pub replays: u64,
     /// Counters of each operation that occurred at least once.
     pub ops: Vec<OpCount>,
-    /// Payload bytes that READ returned, which are reads without a layout.
+    /// Payload bytes that this server sent in replies to READ and READ_PLUS.
     pub read_bytes: u64,
-    /// Payload bytes that WRITE accepted, which are writes without a layout.
+    /// Payload bytes that this server wrote for WRITE.
     pub write_bytes: u64,
     /// Payload bytes that COPY moved, through this server or directly between data servers.
     pub copied_bytes: u64,

@@ -35,7 +35,7 @@ impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Recalls the delegations that conflict with a use of the file, except those of the client `except`, and waits for
-    /// their return. Until the returned guard is dropped, the server grants no new delegation that conflicts.
+    /// their return. Until the returned guard is dropped, the server grants no new delegation of the file.
     ///
     /// # Errors
     /// DELAY: the holder has not returned a conflicting delegation yet. The server revokes the delegation one lease
@@ -68,7 +68,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Waits until no delegation of a client other than `except` conflicts with the use of the file.
+    /// Waits until no delegation of a client other than `except` conflicts with the use `what` of the file.
     async fn undelegated(&self, file: FileId, what: Use, except: Option<ClientId>) {
         future::poll_fn(|task| {
             // Register the waker before the check, so that the return of a delegation after the check wakes this task.
@@ -106,7 +106,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 
 impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     /// Recalls the conflicting delegations of other clients and waits for their return. Until the COMPOUND ends, the
-    /// server grants no new delegation that conflicts.
+    /// server grants no new delegation of the file.
     pub(super) async fn make_way(&mut self, file: FileId, what: Use) -> Answer<()> {
         let server: &'a Server<F, C> = self.server;
         let frozen = server.make_way(&self.ctx, file, what, Some(self.client())).await?;
@@ -128,9 +128,9 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     }
 
     /// Recalls the delegations of the file with this name like [`Compound::make_way`], before an operation removes or
-    /// replaces the name. Returns `None` if all delegations are data delegations, which permit a change of names. Also
-    /// returns `None` if the caller cannot look up the name; the operation itself then fails with the error of the
-    /// lookup.
+    /// replaces the name. Returns `None` if the server has no delegations other than data delegations (`WANT_DATA`),
+    /// which do not cover names. Also returns `None` if the caller cannot look up the name; the operation itself then
+    /// fails with the error of the lookup.
     pub(super) async fn make_way_by_name(&mut self, dir: FileId, name: &component4) -> Answer<Option<FileId>> {
         if !self.state(State::any_whole_delegation) {
             return Ok(None);
@@ -142,7 +142,8 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
 
     /// Recalls the delegations of `file` after an operation has removed one of its names. `expected` is the file whose
     /// delegations the server recalled before the operation. If `file` is another file, recalls the delegations of
-    /// other clients. If `file` has no name left, recalls the caller's delegation too, because it keeps the orphan allocated.
+    /// other clients. If `file` has no name left, recalls the caller's delegation too, because a delegation keeps the
+    /// orphan allocated.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
         // A directory has only one name, so its directory delegations end with the name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));

@@ -1,5 +1,5 @@
-//! Checks that several file operations share: object type, permission for I/O, and recall of layouts before a change of
-//! size.
+//! Checks that are common to several file operations: object type, permission for I/O, and recall of layouts before a
+//! change of size.
 
 use super::callbacks::Callbacks;
 use super::compound::{Answer, Body, Compound, Refusal};
@@ -47,8 +47,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     }
 
     /// Checks whether READ, WRITE or a similar operation with this stateid is permitted (RFC 8881 §8.2.3, §9.1.2).
-    /// Returns true if an open permits the I/O. Returns false for a special stateid, for which the caller's permissions
-    /// on the file decide.
+    /// Returns true if an open permits the I/O. Returns false if the stateid is special, and the caller's permissions
+    /// on the file permit the I/O.
     pub(super) async fn permit(&mut self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
         let stateid = self.stateid(stateid)?;
         if self.server.is_data_only() {

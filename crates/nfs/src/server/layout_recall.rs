@@ -36,8 +36,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         Frozen(self, file)
     }
 
-    /// Recalls every layout of a file except those of the client `except`, and waits until none is left.
-    /// [`Server::tick`] revokes a layout that is not returned within one lease period, and fences its holder.
+    /// Recalls every layout of a file except those of the client `except`, and waits until no such layout is left. If a
+    /// client does not return its layout within one lease period, [`Server::tick`] revokes the layout and fences the
+    /// client.
     pub async fn recall(&self, file: FileId, except: Option<ClientId>, now: Timestamp) {
         let filter = Filter::ALL;
         let ((), effects) = self.change(|state| state.revoke_lapsed_layouts(file, filter, except, now));
@@ -104,8 +105,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// reached a data server.
     ///
     /// # Errors
-    /// DELAY: a data server does not reply. The file system eventually gives up this data server, and fences it before
-    /// its next use.
+    /// DELAY: a data server does not reply. The file system eventually gives up this data server, and fences this data
+    /// server before its next use.
     pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
         match self.check_fenced(file) {
             Ok(()) => Ok(()),
@@ -114,8 +115,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Returns DELAY if a fence of the file is in progress, like [`Self::fenced`] but without waiting. It finds a
-    /// client that has lost its layout since [`Self::fenced`] returned.
+    /// Returns DELAY if a fence of the file is in progress, like [`Self::fenced`] but without waiting. The check also
+    /// covers clients that lost their layouts after [`Self::fenced`] returned.
     pub(super) fn check_fenced(&self, file: FileId) -> Result<(), nfsstat4> {
         if self.is_fencing(file) { Err(NFS4ERR_DELAY) } else { Ok(()) }
     }
@@ -138,7 +139,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         wakers.into_iter().flatten().for_each(std::task::Waker::wake);
     }
 
-    /// Sends one CB_LAYOUTRECALL. Returns the recall if the server must send it again.
+    /// Sends one CB_LAYOUTRECALL. Returns the recall if the server must send the recall again, otherwise `None`.
     async fn ask(&self, recall: Recall, now: Timestamp) -> Option<Recall> {
         counters::add(&self.counters.recalls, 1);
         let arguments = CB_LAYOUTRECALL4args {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use types::FileId;
 use wire::nfs4::*;
 
-/// Largest number of queued callbacks in flight. While fewer clients than this are unresponsive, callbacks to the
-/// responsive clients are not delayed.
+/// Largest number of queued callbacks in flight. Callbacks to responsive clients are delayed only while this number of
+/// callbacks waits for unresponsive clients.
 const AT_ONCE: usize = 256;
 /// The pause before the server repeats a CB_RECALL that the client did not answer or answered with an error.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -24,9 +24,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// A callback that waits in the queue.
 #[derive(Debug)]
 pub(super) enum Notice {
-    /// CB_RECALL. The server repeats it until the client answers NFS4_OK or the delegation is no longer recalled.
+    /// CB_RECALL. The server repeats the callback until the client answers NFS4_OK or the delegation is no longer
+    /// recalled.
     Recall(DelegationRecall),
-    /// CB_NOTIFY_LOCK. The server sends it once, because a client that does not receive it retries the lock by itself.
+    /// CB_NOTIFY_LOCK. The server sends this callback only once, because a client that misses the callback retries the
+    /// lock by itself.
     LockFree {
         /// The client that receives the callback.
         client: ClientId,
@@ -36,7 +38,7 @@ pub(super) enum Notice {
         owner: Bytes,
     },
     /// CB_NOTIFY without changes, which is Weir's own message: another client has set the size of a file that this
-    /// client has open. The server sends it once.
+    /// client has open. The server sends this callback only once.
     Resized {
         /// The client that receives the callback.
         client: ClientId,
@@ -48,12 +50,11 @@ pub(super) enum Notice {
     },
 }
 
-/// The queue of callbacks, oldest first. It holds at most one callback for each recalled delegation and each waiting
-/// lock-owner.
+/// The queue of callbacks that the server has not sent yet, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     queue: VecDeque<Notice>,
-    /// The task that sends the callbacks ([`Server::deliver`]).
+    /// The waker of the task that sends the callbacks ([`Server::deliver`]).
     teller: Option<Waker>,
 }
 
@@ -69,7 +70,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         teller.into_iter().for_each(Waker::wake);
     }
 
-    /// Sends the queued callbacks; never returns. The caller runs one such task beside the requests.
+    /// Sends the queued callbacks; never returns. The caller runs one task with this function, concurrently with the
+    /// requests.
     pub async fn deliver(&self) {
         let mut sending = FuturesUnordered::new();
         future::poll_fn(|task| {

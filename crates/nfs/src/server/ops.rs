@@ -69,8 +69,9 @@ use wire::nfs4::compound::{Ops, opnum};
 use wire::nfs4::*;
 use xdr::{Segments, Writer, Xdr};
 
-/// Maps operation numbers to modules. The futures of `large` operations are boxed. Otherwise the future of every
-/// request has the size of the largest operation's future. A request that becomes a task is copied at this size.
+/// Maps operation numbers to modules. The futures of `large` operations are boxed, because otherwise the future of
+/// every request is as large as the largest of these futures, and the runtime copies this future when the request
+/// becomes a task.
 macro_rules! registry {
     (small { $($op:ident => $module:ident,)* } large { $($large_op:ident => $large:ident,)* }) => {
         /// Decodes the arguments of an operation, executes the operation, and encodes the body of its result.
@@ -224,8 +225,8 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Returns whether an operation always changes a file, so that a read-only export refuses it. OPEN changes a file only
-/// with some arguments and checks this itself.
+/// Returns whether an operation always changes a file, so that a read-only export refuses the operation. OPEN changes a
+/// file only with some arguments, so OPEN itself checks whether the export is read-only.
 pub(super) fn writes(op: nfs_opnum4) -> bool {
     matches!(
         op,

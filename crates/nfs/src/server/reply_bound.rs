@@ -3,12 +3,13 @@
 use types::limits;
 use wire::nfs4::*;
 
-/// Longest request that the function scans, in bytes. For longer requests it returns the largest record size.
+/// Longest request that [`reply_bound`] scans, in bytes. For longer requests [`reply_bound`] returns the largest record
+/// size.
 const LOOKED_AT: usize = 16 << 10;
 /// Upper bound of the size of a result with all attributes of one file and without bulk data, in bytes.
 const PLAIN: usize = 2 << 10;
 
-/// Upper bound of the size of the result of an operation that the function does not treat separately, in bytes.
+/// Upper bound, in bytes, of the size of the result of an operation for which [`reply_bound`] has no bound of its own.
 const OTHER: usize = 192;
 const GETATTR: u32 = OP_GETATTR as u32;
 const LOCK: u32 = OP_LOCK as u32;

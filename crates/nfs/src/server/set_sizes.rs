@@ -1,4 +1,5 @@
-//! Notifications to Weir's clients that another client has set the size of a file that they have open.
+//! Notifications that another client has set the size of an open file, which the server sends to the Weir clients that
+//! have the file open.
 
 use super::callbacks::Callbacks;
 use super::compound::Compound;
@@ -13,9 +14,9 @@ use std::pin::pin;
 use types::FileId;
 
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// Notifies all other Weir clients that have the file open of the new file size, and waits for their replies for at
-    /// most [`PATIENCE`]. The kernel of such a client may have the old size cached, and ignores sizes in FUSE replies.
-    /// So the client corrects the kernel's size before it replies to the callback.
+    /// Notifies all other Weir clients with an open of the file about the new file size, and waits at most [`PATIENCE`]
+    /// for their replies. The kernel of such a client may have the old size cached, and ignores sizes in FUSE replies.
+    /// So the client corrects the size that its kernel has cached before it replies to the callback.
     pub(super) async fn announce_size(&self, file: FileId) {
         let clients = self.state(|state| state.own_clients_beside(self.client(), file));
         if clients.is_empty() {

@@ -40,7 +40,7 @@ pub struct Client {
     pub id: ClientId,
     /// `co_ownerid`: the client owner, which identifies the client across restarts.
     pub owner: Bytes,
-    /// `co_verifier`: the client changes it at every restart.
+    /// `co_verifier`: a value that the client changes at every restart.
     pub verifier: verifier4,
     /// The principal that sent the EXCHANGE_ID.
     pub principal: Principal,
@@ -182,9 +182,10 @@ impl Clients {
         id
     }
 
-    /// Removes one unconfirmed record to free space for a new record from the machine `origin`. It removes a record of
-    /// the same machine if there is one, so that a flood evicts only its own records. Otherwise it removes a record of
-    /// another machine, if `others` is set. Returns whether it removed a record.
+    /// Removes one unconfirmed record to free space for a new record from the machine `origin`. The method removes a
+    /// record of the same machine if there is one, so that a flood of records from one machine evicts only records of
+    /// this machine. Otherwise the method removes a record of another machine if `others` is set. Returns whether a
+    /// record was removed.
     fn make_room(&mut self, origin: Machine, others: bool) -> bool {
         let own = self.by_origin.get(&origin).and_then(|same| same.unconfirmed.first());
         let one = own.or(self.unconfirmed.first().filter(|_| others)).copied();
@@ -382,9 +383,9 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether a client is one of Weir's. Weir's client looks up a name just before it opens the file by its
-    /// filehandle. The kernel client opens filehandles from old lookups, and needs ESTALE to notice that the name
-    /// stands for another file.
+    /// Returns whether a client is Weir's client, not a kernel client. Weir's client looks up a name just before it
+    /// opens the file by its filehandle. The kernel client opens filehandles from old lookups, and needs ESTALE to
+    /// notice that the name refers to another file now.
     pub(crate) fn is_own(&self, id: ClientId) -> bool {
         let told = self.clients.get(id).and_then(|client| client.implementation.as_ref());
         told.is_some_and(|told| told.nii_domain == crate::client::session::DOMAIN)

@@ -18,13 +18,13 @@ use wire::nfs4::{OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_A
 type Other = [u8; 12];
 
 /// The recall cooldown: how long after a recall the server grants delegations of the file only to clients that ask for
-/// one.
+/// a delegation.
 const COOLING: Duration = Duration::from_secs(60);
 /// Largest number of files with a recall cooldown.
 const COOLING_MAX: usize = 4096;
 
 /// How long a client without a backchannel connection has to return a data delegation ([`WANT_DATA`]) before the server
-/// revokes it. The time is short, because the client was most likely killed and other clients wait.
+/// revokes the delegation. The time is short, because the client was most likely killed and other clients wait.
 const UNREACHED: Duration = Duration::from_secs(5);
 
 /// Largest number of lease periods that a client has to return a delegation, while it keeps writing back dirty data.
@@ -37,9 +37,9 @@ pub enum DelegationKind {
     Read,
     /// Write delegation: no other client has the file open (OPEN_DELEGATE_WRITE).
     Write,
-    /// Directory delegation: no other client creates, renames or removes names in the directory, or changes its
-    /// attributes (GET_DIR_DELEGATION, §10.9). The holder's own changes cause no recall. A directory delegation does
-    /// not count as an open.
+    /// Directory delegation: no other client creates, renames or removes names in the directory, or changes the
+    /// attributes of the directory (GET_DIR_DELEGATION, §10.9). The holder's own changes cause no recall. A directory
+    /// delegation does not count as an open.
     Names,
 }
 
@@ -110,12 +110,13 @@ struct Delegation {
     kind: DelegationKind,
     /// Whether this is a data delegation ([`WANT_DATA`]).
     data: bool,
-    /// Whether the holder may read under the delegation; false if it came with an open for writing only.
+    /// Whether the holder may read under the delegation; false if the server granted the delegation with an open for
+    /// writing only.
     reads: bool,
-    /// The file's change attribute at the time of the grant. The server compares the value from CB_GETATTR with it
-    /// (§10.4.3).
+    /// The file's change attribute at the time of the grant. The server compares the change attribute from CB_GETATTR
+    /// with this value (§10.4.3).
     change: u64,
-    /// When the server revokes the delegation; `None` unless it is recalled.
+    /// When the server revokes the delegation; `None` if the server has not recalled the delegation.
     deadline: Option<Deadline>,
     /// Whether the server has revoked the delegation. The entry stays until the client frees the stateid
     /// (FREE_STATEID).
@@ -123,7 +124,7 @@ struct Delegation {
 }
 
 impl Delegation {
-    /// Returns a delegation of data, names and attributes.
+    /// Returns a delegation that covers data, names and attributes of the file, unlike a data delegation.
     fn new(client: ClientId, file: FileId, kind: DelegationKind, change: u64) -> Self {
         Delegation { client, file, kind, data: false, reads: true, change, deadline: None, revoked: false }
     }
@@ -308,8 +309,8 @@ impl Delegations {
         Some(delegation)
     }
 
-    /// Returns whether the server has revoked a delegation of the client, or is about to. The client may not know of
-    /// the loss, so it must not reclaim state after a restart of the server.
+    /// Returns whether the server has revoked a delegation of the client, or is about to revoke a delegation. The
+    /// client may not know of the loss, so the client must not reclaim state after a restart of the server.
     pub(crate) fn is_distrusted(&self, client: ClientId) -> bool {
         self.any_revoked(client) || self.doubted.contains(&client)
     }
@@ -413,7 +414,7 @@ impl State {
         {
             return held;
         }
-        // A second delegation of the same file has no use for the client, so the server refuses it.
+        // A client has no use for a second delegation of a file, so the server refuses the request.
         if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
             return Err(WhyNoDelegation::Resource);
         }
@@ -422,9 +423,9 @@ impl State {
     }
 
     /// Handles the OPEN of a client that wants a data delegation and already holds a delegation of the file. The client
-    /// receives the held delegation again if that suffices. A held read delegation ends if a write delegation fits, and
-    /// the caller then grants a write delegation with a new stateid. So a recall of the read delegation cannot be
-    /// mistaken for a recall of the write delegation.
+    /// receives the held delegation again if the held delegation suffices. If a write delegation fits the open, a held
+    /// read delegation ends, and the caller grants a write delegation with a new stateid. So a recall of the read
+    /// delegation cannot be mistaken for a recall of the write delegation.
     fn delegate_again(
         &mut self,
         client: ClientId,
@@ -485,8 +486,8 @@ impl State {
         if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
             return Err(WhyNoDelegation::Resource);
         }
-        // No grant during a recall or its cooldown: otherwise clients that create names in one directory wait for each
-        // other's recalls all the time.
+        // Grant no delegation during a recall or the recall cooldown: otherwise clients that create names in one
+        // directory wait for each other's recalls all the time.
         let recalled = held.on(dir).any(|(_, other)| other.deadline.is_some());
         if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
             return Err(WhyNoDelegation::Contention);
@@ -577,8 +578,8 @@ impl State {
         !self.delegations.in_the_way(file, what, except).is_empty()
     }
 
-    /// Returns the holder of a write delegation of the file, unless it is `except`. Only the holder knows the current
-    /// attributes (§10.4.3).
+    /// Returns the holder of a write delegation of the file, unless the holder is the client `except`. Only the holder
+    /// knows the current attributes (§10.4.3).
     pub fn delegated_writer(&self, file: FileId, except: ClientId) -> Option<Writer> {
         let mut found =
             self.delegations.on(file).filter(|(_, d)| d.kind == DelegationKind::Write && d.client != except);
@@ -602,8 +603,8 @@ impl State {
             let held = self.delegations.by_other.get(&other);
             let kind = held.map(|held| held.kind);
             if self.is_lapsed(client) {
-                // A holder of a full write delegation may have granted byte-range locks to its programs without the
-                // server. So the server must remove all state of a lapsed holder.
+                // A holder of a write delegation that is not a data delegation may have granted byte-range locks to its
+                // programs without the server. So the server must remove all state of a holder with an expired lease.
                 match held.is_some_and(|held| held.kind == DelegationKind::Write && !held.data) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),
@@ -706,12 +707,13 @@ impl State {
         self.delegations.doubted.remove(&client);
     }
 
-    /// Handles overdue recalls of delegations. For each client that has not returned a delegation in time, it requests
-    /// deletion of the client's durable record, and [`State::distrusted`] then revokes the delegation. So the client
-    /// cannot reclaim, after a restart, state that other clients have held since the revocation (§8.4.3).
+    /// Handles overdue recalls of delegations. For each client that has not returned a delegation in time, the method
+    /// requests deletion of the client's durable record, and [`State::distrusted`] then revokes the delegation. So the
+    /// client cannot reclaim, after a restart, state that other clients have held since the revocation (§8.4.3).
     pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
         self.delegations.cooling.retain(|_, until| *until > now);
-        // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record.
+        // A directory delegation cannot be reclaimed, so the server revokes the delegation without deleting the
+        // client's record.
         let names = self.delegations.overdue(now).filter(|(_, held)| held.kind == DelegationKind::Names);
         let names: Vec<Other> = names.map(|(other, _)| other).collect();
         names.iter().for_each(|other| self.revoke_delegation(other, now));
@@ -722,8 +724,8 @@ impl State {
         let late: BTreeSet<_> = self.delegations.overdue(now).map(|(_, d)| d.client).collect();
         for client in late {
             if self.is_lapsed(client) {
-                // The server has already deleted the durable record of a client with an expired lease, so it revokes
-                // the delegation now.
+                // The server has already deleted the durable record of a client with an expired lease, so revoke the
+                // delegation now.
                 self.revoke_overdue(client, now);
             } else if let Some(record) = self.clients.get_mut(client).filter(|c| c.lapse == Lapse::None) {
                 record.recorded = false;

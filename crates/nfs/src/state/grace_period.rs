@@ -88,7 +88,7 @@ impl State {
         self.grace.reclaimed(now);
     }
 
-    /// Ends the grace period for these client owners, after the server has deleted the records of these client owners.
+    /// Ends the grace period for these client owners, after the server has deleted their client records.
     pub fn grace_over(&mut self, owners: &[Bytes]) {
         for owner in owners {
             self.grace.complete(owner);

@@ -41,8 +41,8 @@ struct LayoutState {
     granted: u32,
     segments: Segments,
     pending: Vec<Pending>,
-    /// When the server revoked the layout. The entry stays until the client frees, returns or replaces the layout, or a
-    /// lease period has passed.
+    /// When the server revoked the layout. The entry stays until the client frees, returns or replaces the layout, or
+    /// until one lease period has passed.
     revoked: Option<Timestamp>,
 }
 
@@ -86,7 +86,7 @@ pub enum RecallAnswer {
 pub struct ReturnedLayout {
     /// The layout stateid of the remaining layout (`lorr_stateid`); `None` if nothing remains.
     pub stateid: Option<stateid4>,
-    /// The iomodes and byte ranges that the call removed.
+    /// The iomodes and byte ranges that LAYOUTRETURN removed from the layout.
     pub pieces: Vec<(Iomode, ByteRange)>,
 }
 
@@ -310,8 +310,8 @@ impl State {
                     state.granted = state.seqid;
                     return Ok(stateid4 { seqid: state.seqid, other });
                 }
-                // A client whose layout was revoked uses its open stateid again, so it knows of the revocation; remove
-                // the entry.
+                // A client that requests a layout with its open stateid after a revocation of its layout knows of the
+                // revocation. So remove the revoked layout state.
                 _ => self.layouts.remove(&other),
             };
         }
@@ -325,7 +325,7 @@ impl State {
         Ok(stateid4 { seqid: 1, other })
     }
 
-    /// Returns a client's layout state of a file and layout type, unless it is revoked.
+    /// Returns a client's layout state of a file and layout type, unless the layout is revoked.
     fn live_layout(&self, client: ClientId, file: FileId, kind: layouttype4) -> Option<&LayoutState> {
         let other = self.layouts.by_key.get(&(client, file, kind))?;
         self.layouts.by_other.get(other).filter(|s| s.revoked.is_none())
@@ -402,8 +402,8 @@ impl State {
     /// of a revoked layout removes the layout state, because the return shows that the client knows of the revocation.
     ///
     /// # Errors
-    /// BAD_STATEID. OLD_STATEID: the server has granted another layout since this stateid, and the return must not
-    /// remove this layout without the client's knowledge.
+    /// BAD_STATEID. OLD_STATEID: the server has granted a newer layout since it sent this stateid. The client may not
+    /// know of the newer layout yet, so the return must not remove the newer layout.
     pub fn return_layout(
         &mut self,
         client: ClientId,
@@ -456,8 +456,9 @@ impl State {
     /// Begins to recall the layouts that overlap `filter` from all clients except `except`. Each holder has one lease
     /// period to return its layout.
     ///
-    /// Returns the recalls to send, without the recalls that a recall in progress covers. The caller waits until
-    /// [`State::conflicting_layouts`] is false, and may [`State::freeze_layouts`] during the wait.
+    /// Returns the recalls to send; a layout with a recall in progress that covers `filter` needs no second recall. The
+    /// caller waits until [`State::conflicting_layouts`] is false, and may stop new grants during the wait
+    /// ([`State::freeze_layouts`]).
     pub fn recall_layouts(
         &mut self,
         file: FileId,
@@ -582,7 +583,8 @@ impl State {
         self.layout_effects(client, file, pieces, Gone::Revoked);
     }
 
-    /// Removes segments from a layout state without a LAYOUTRETURN, and records the effects of their end.
+    /// Removes segments from a layout state without a LAYOUTRETURN, and records an [`Effect::LayoutGone`] for each
+    /// removed segment.
     fn lose(&mut self, other: &[u8; 12], filter: Filter, why: Gone) {
         let Some(state) = self.layouts.by_other.get(other) else { return };
         let (client, file) = (state.client, state.file);
@@ -595,7 +597,7 @@ impl State {
         self.effects.extend(pieces.into_iter().map(gone));
     }
 
-    /// Removes the segments with return-on-close at the client's last CLOSE of the file.
+    /// Removes the segments with return-on-close, after the client's last CLOSE of the file.
     pub(crate) fn drop_return_on_close(&mut self, client: ClientId, file: FileId) {
         let others: Vec<_> =
             self.layouts.states_on(file).filter(|(_, s)| s.client == client).map(|(o, _)| *o).collect();

@@ -49,7 +49,7 @@ impl State {
     ///
     /// Returns the clients that the server has removed with all their state since the previous call. A client is
     /// removed if its state conflicts with another client, if it has no state, or if its courtesy time is over. If too
-    /// many clients are lapsed, those silent for longest are removed.
+    /// many clients are lapsed, the server removes the lapsed clients that have been silent for the longest time.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Expired> {
         let mut gone: Vec<_> = self.clients.iter().map(|c| c.id).filter(|c| self.lease_expired(*c, now)).collect();
         gone.sort_by_key(|id| (self.clients.get(*id).map(|c| c.renewed), *id));
@@ -98,7 +98,7 @@ impl State {
     }
 
     /// Marks a lease as expired and requests deletion of the client's durable record. Every [`State::expire`] repeats
-    /// the request until [`State::lapsed`] confirms it.
+    /// the request until [`State::lapsed`] confirms the deletion.
     fn lapse(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id).filter(|c| c.lapse != Lapse::Yields) else { return };
         client.lapse = Lapse::Noticed;

@@ -31,7 +31,7 @@ pub enum Locker<'a> {
         /// The lock-owner, an opaque string of the client.
         owner: &'a Bytes,
     },
-    /// The LOCK names a lock stateid from an earlier LOCK, which stands for the lock-owner and the open.
+    /// The LOCK names a lock stateid from an earlier LOCK, which identifies the lock-owner and the open.
     Held(&'a stateid4),
 }
 
@@ -104,8 +104,9 @@ impl FileLocks {
         is_free(&self.held, me, span, kind)
     }
 
-    /// Returns a conflicting waiter that requested its lock before `me` and can get it now, because this waiter has
-    /// priority. A waiter that cannot get its lock now blocks no other waiter, so that waiters cannot deadlock.
+    /// Returns a waiter with priority over `me`: this waiter requested a conflicting lock before `me`, and the server
+    /// can grant the lock to this waiter now. A waiter whose lock is not free yet blocks no other waiter, so that
+    /// waiters cannot deadlock.
     fn ahead(&self, me: &Owner, span: Span, kind: LockKind, now: Timestamp) -> Option<Denied> {
         let before = self.waiting.before(me, now);
         let mut conflicting = before.filter(|w| w.span.overlaps(span) && w.kind.conflicts(kind));
@@ -119,7 +120,7 @@ impl FileLocks {
 #[derive(Clone, Debug, Default)]
 pub struct Locks {
     by_other: HashMap<Other, LockState>,
-    /// The lock stateids (`other`) by open and lock-owner; each pair has at most one.
+    /// The lock stateids (`other`) by open and lock-owner; each pair has at most one lock stateid.
     by_open: HashMap<Other, BTreeMap<Bytes, Other>>,
     by_file: HashMap<FileId, FileLocks>,
     /// Use of the lock limits by each client: lock stateids, locked ranges and waits, counted together.
@@ -130,7 +131,7 @@ pub struct Locks {
     freed: BTreeSet<FileId>,
 }
 
-/// Counts of lock objects, by client and in total.
+/// Counts of lock stateids, locked ranges and waits together, by client and in total.
 #[derive(Clone, Debug, Default)]
 struct Used {
     by_client: HashMap<ClientId, usize>,
@@ -157,12 +158,13 @@ impl Locks {
         self.by_file.values().map(|file| file.waiting.len()).sum()
     }
 
-    /// Returns the number of lock objects that count towards the limit of a client.
+    /// Returns the number of lock stateids, locked ranges and waits of a client, which the server limits.
     pub(crate) fn of_client(&self, client: ClientId) -> usize {
         self.used.by_client.get(&client).copied().unwrap_or(0)
     }
 
-    /// Returns whether `more` additional lock objects exceed the limit of this client or of all clients.
+    /// Returns whether `more` additional lock stateids, locked ranges or waits exceed the limit of this client or of
+    /// all clients.
     fn full(&self, client: ClientId, more: usize) -> bool {
         self.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX || self.used.all + more > limits::LOCKS_MAX
     }
@@ -257,7 +259,8 @@ impl Locks {
         self.under(open).iter().for_each(|other| self.remove(other));
     }
 
-    /// Records a denied LOCK of `me`: with `wait` the lock-owner joins the queue, otherwise it leaves the queue.
+    /// Records a denied LOCK of `me`: with `wait` the lock-owner joins the queue, otherwise the lock-owner leaves the
+    /// queue.
     fn note_denial(&mut self, me: Owner, file: FileId, span: Span, kind: LockKind, wait: bool, now: Timestamp) {
         let client = me.0;
         let full = self.full(client, 1);

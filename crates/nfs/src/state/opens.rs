@@ -65,7 +65,7 @@ pub struct Open {
     /// The `OPEN4_SHARE_DENY_*` bits in effect: the union over the OPENs of this open-owner, reduced by OPEN_DOWNGRADE.
     pub deny: u32,
     /// The combinations of access and deny bits of the OPENs of this open-owner: bit `access * 4 + deny` is set for
-    /// each.
+    /// each combination.
     modes: u16,
     other: [u8; 12],
     seqid: u32,
@@ -81,7 +81,7 @@ impl Open {
     }
 }
 
-/// The opens of one file, and for each access bit and deny bit the number of opens that have it.
+/// The opens of one file, and for each access bit and deny bit the number of opens with this bit.
 #[derive(Clone, Debug, Default)]
 struct FileOpens {
     opens: BTreeSet<[u8; 12]>,
@@ -301,8 +301,8 @@ impl State {
         if open.file == file { Ok(open) } else { Err(NFS4ERR_BAD_STATEID) }
     }
 
-    /// OPEN_DOWNGRADE (§18.18): reduces the share bits to `access` and `deny`, which must be the union of the bits of
-    /// some of the OPENs.
+    /// OPEN_DOWNGRADE (§18.18): reduces the share bits to `access` and `deny`, which must be the union of the share
+    /// bits of some earlier OPENs of this open.
     ///
     /// # Errors
     /// The errors of [`State::find_open`], INVAL.

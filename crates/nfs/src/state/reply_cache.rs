@@ -37,7 +37,7 @@ impl Fingerprint {
 /// What the receiver must do with a request whose SEQUENCE or CB_SEQUENCE is valid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The request is new. Execute it, then call [`ReplyCache::finish`].
+    /// The request is new. Execute the request, then call [`ReplyCache::finish`].
     New,
     /// The request is a retry. Send these bytes, the cached reply.
     Replay(Bytes),
@@ -69,7 +69,7 @@ impl Slot {
     const FRESH: Slot = Slot { sequence: 0, request: None, reply: Reply::None };
 }
 
-/// The slots of one channel on the side that receives requests, with their cached replies.
+/// The slots of one channel at the receiver of the requests, with their cached replies.
 #[derive(Clone, Debug)]
 pub struct ReplyCache {
     slots: Vec<Slot>,
@@ -94,8 +94,8 @@ impl ReplyCache {
         self.target
     }
 
-    /// Asks the sender to use only slots up to `target`. Removes the higher slots after the sender's requests show that
-    /// the sender has stopped using them.
+    /// Asks the sender to use only slots up to `target`. The cache removes the higher slots when later requests show
+    /// that the sender has stopped using these slots.
     pub fn set_target(&mut self, target: u32) {
         self.target = target;
         if target > self.highest() {

@@ -104,7 +104,7 @@ impl Sessions {
     }
 }
 
-/// The properties of a request that SEQUENCE checks, apart from its own arguments.
+/// The properties of a request that SEQUENCE checks in addition to its own arguments (`SEQUENCE4args`).
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// The connection on which the request arrived.
@@ -148,7 +148,7 @@ pub struct Sequenced {
 /// What the server must do with a COMPOUND whose SEQUENCE is valid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sequence {
-    /// The request is new. Execute it, then call [`State::finish`].
+    /// The request is new. Execute the request, then call [`State::finish`].
     New(Sequenced),
     /// The request is a retry. Send these bytes, the reply that an earlier call of [`State::finish`] cached.
     Replay(Bytes),
@@ -166,8 +166,8 @@ pub struct Backchannel {
     pub connection: ConnectionId,
     /// The RPC program number of the client's callback service. The version is 1 and the procedure `CB_COMPOUND`.
     pub program: u32,
-    /// The authentication of the callback: the first method on the client's list that this server supports. `None` if
-    /// the server supports none of them.
+    /// The authentication of the callback: the first method on the client's list that this server supports; `None` if
+    /// the server supports no method on the list.
     pub security: Option<callback_sec_parms4>,
     /// The CB_SEQUENCE, first operation of the CB_COMPOUND.
     pub sequence: CB_SEQUENCE4args,
@@ -175,7 +175,7 @@ pub struct Backchannel {
     pub slot: Ticket,
 }
 
-/// How a callback ended, as far as its slot is concerned.
+/// The outcome of a callback, which determines the next sequence number of its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallbackEnd {
     /// CB_SEQUENCE succeeded. The status of the operation after CB_SEQUENCE does not matter.
@@ -229,8 +229,8 @@ impl State {
     ///
     /// # Errors
     /// STALE_CLIENTID. CLID_INUSE: the client id is unconfirmed, and another principal created it. SEQ_MISORDERED,
-    /// TOOSMALL, INVAL. NOSPC: too many sessions, or no memory for another reply cache. A retry returns the error of
-    /// the first request.
+    /// TOOSMALL, INVAL. NOSPC: too many sessions, or no memory for another reply cache. A retry with the same sequence
+    /// number returns the result of the first request.
     pub fn create_session(
         &mut self,
         args: &CREATE_SESSION4args,
@@ -328,8 +328,8 @@ impl State {
         Ok(result)
     }
 
-    /// Reserves memory for the reply cache of a session and charges it to the machine. Grants fewer slots when memory
-    /// runs low. The memory that one machine reserves may not exceed the memory that remains free.
+    /// Reserves memory for the reply cache of a session and charges this memory to the client's machine. Grants fewer
+    /// slots when memory runs low. The memory that one machine reserves may not exceed the memory that remains free.
     fn reserve(&mut self, machine: Machine, fore: &mut channel_attrs4) -> Result<u64> {
         let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(CACHED_MIN));
         let own = self.sessions.by_machine.get(&machine).copied().unwrap_or(0);
@@ -399,9 +399,9 @@ impl State {
     /// Returns the `sr_status_flags` of a session (§18.46.3).
     ///
     /// The server never sets some flags. RESTART_RECLAIM_NEEDED: no session survives a restart, so BADSESSION reports
-    /// the restart. EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED: a lapsed client loses its client id
-    /// together with its opens and locks. ADMIN_STATE_REVOKED: an administrator cannot revoke state. LEASE_MOVED: no
-    /// file system moves to another server.
+    /// the restart. EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED: a client with an expired lease loses its
+    /// client id together with its opens and locks. ADMIN_STATE_REVOKED: an administrator cannot revoke state.
+    /// LEASE_MOVED: no file system moves to another server.
     fn status_flags(&self, id: sessionid4) -> u32 {
         let Some(session) = self.sessions.by_id.get(&id) else { return 0 };
         let mut flags = 0;
@@ -566,8 +566,8 @@ impl State {
         self.sessions_of(client).any(|s| s.wants_back)
     }
 
-    /// Ends a callback and frees its slot. After [`CallbackEnd::Lost`] a status flag asks the client to bind another
-    /// connection.
+    /// Ends a callback and frees its slot. After [`CallbackEnd::Lost`] the status flag CB_PATH_DOWN_SESSION in SEQUENCE
+    /// replies asks the client to bind another connection.
     pub fn callback_done(&mut self, session: sessionid4, slot: Ticket, end: CallbackEnd) {
         let Some(session) = self.sessions.by_id.get_mut(&session) else { return };
         match end {

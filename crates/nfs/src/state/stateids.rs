@@ -87,15 +87,15 @@ pub fn is_of_layout(stateid: &stateid4) -> bool {
     stateid.other[4] == Kind::Layout as u8
 }
 
-/// Returns the boot epoch in a stateid, which identifies the start of the server that issued it.
+/// Returns the boot epoch in a stateid, which identifies the start of the server that issued the stateid.
 pub(crate) fn boot_epoch(stateid: &stateid4) -> u32 {
     let mut epoch = [0; 4];
     epoch.copy_from_slice(&stateid.other[..4]);
     u32::from_be_bytes(epoch)
 }
 
-/// Returns the sequence number after `seqid`. It skips 0, because 0 in a request stands for the current sequence number
-/// (§8.2.2).
+/// Returns the sequence number after `seqid`. The result is never 0, because 0 in a request stands for the current
+/// sequence number (§8.2.2).
 pub fn next_seqid(seqid: u32) -> u32 {
     if seqid == u32::MAX { 1 } else { seqid + 1 }
 }

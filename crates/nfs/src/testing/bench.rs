@@ -197,7 +197,7 @@ pub fn linux_channels() -> (channel_attrs4, channel_attrs4) {
 }
 
 impl<'a> Peer<'a> {
-    /// Returns a client on its own connection that the server does not know yet.
+    /// Returns a client that the server does not know yet, with a connection of its own.
     pub fn stranger(bench: &'a Bench, connection: u64) -> Self {
         Peer {
             bench,
@@ -212,12 +212,12 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Returns a client with a session that has sent RECLAIM_COMPLETE.
+    /// Returns a client that has a session and has sent RECLAIM_COMPLETE.
     pub fn meet(bench: &'a Bench, connection: u64) -> Self {
         Peer::stranger(bench, connection).settle()
     }
 
-    /// Returns a client with a session, like [`Peer::meet`], that identifies itself as one of Weir's clients.
+    /// Returns a client like [`Peer::meet`] that identifies itself as one of Weir's clients.
     pub fn meet_own(bench: &'a Bench, connection: u64) -> Self {
         Peer { own: true, ..Peer::stranger(bench, connection) }.settle()
     }
@@ -335,7 +335,7 @@ impl<'a> Peer<'a> {
         decoded(reply.expect("what was encoded is a COMPOUND"))
     }
 
-    /// Sends a COMPOUND with SEQUENCE and these operations. Returns the status and the results without that of
+    /// Sends a COMPOUND with SEQUENCE and these operations. Returns the status of the COMPOUND, and the results after
     /// SEQUENCE.
     pub fn run(&self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         let reply = self.start(ops).now_or_never().expect("nothing has to wait");
@@ -357,7 +357,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Decodes a reply. Panics if the reply is malformed, or if its status is not that of the last result.
+/// Decodes a reply. Panics if the reply is malformed, or if its status differs from the status of the last result.
 fn decoded(reply: Segments) -> COMPOUND4res {
     let reply = COMPOUND4res::from_bytes(&reply.to_bytes()).expect("replies can be read");
     if let Some(last) = reply.resarray.last() {

@@ -42,7 +42,7 @@ struct Inode {
     verifier: Option<Verifier>,
 }
 
-/// Calls that the server made to the file system; tests check them.
+/// Calls that the server has made to the file system, for tests to check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecordedCalls {
     /// Files that the server freed, in order.
@@ -124,7 +124,8 @@ impl Memory {
         self.lock().return_on_close = on;
     }
 
-    /// Sets whether the data servers are unresponsive. While they are, the file system cannot fence a client.
+    /// Sets whether the data servers are unresponsive. While the data servers are unresponsive, the file system cannot
+    /// fence a client.
     pub fn set_silent(&self, on: bool) {
         let fencing = {
             let mut inner = self.lock();

@@ -1,4 +1,5 @@
-//! Test that damaged callbacks and replies never make the client code panic. The test passes them to the fuzz target.
+//! Test that damaged callbacks and replies never make the client code panic. The test passes the damaged data to the
+//! function of the fuzz target.
 
 use super::callbacks::recall_call;
 use super::helpers::reply;

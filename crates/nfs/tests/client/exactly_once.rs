@@ -72,8 +72,8 @@ enum Step {
     Finish(usize),
     /// The client receives the reply with this index in `to_client`.
     Reply(usize),
-    /// The connection breaks. Replies on the connection are lost, requests on it may still reach the server, and the
-    /// client sends all waiting requests again.
+    /// The connection breaks. Replies on the connection are lost, requests on the connection may still reach the
+    /// server, and the client sends all waiting requests again.
     Break,
     /// The client abandons its oldest waiting request.
     GiveUp,

@@ -175,7 +175,7 @@ fn a_holder_that_flushes_data_gets_up_to_eight_leases_to_return() {
         state.expire(now);
         (now, state.take_effects().iter().any(Effect::is_of_record))
     };
-    // Writes of the holder extend the deadline of the recall, to at most eight lease periods.
+    // Writes by the holder extend the deadline of the recall, to at most eight lease periods.
     for number in 1..=8 {
         let (now, taken) = heard(&mut state, number);
         assert!(!taken, "{now:?}");
@@ -223,8 +223,9 @@ fn a_return_during_record_deletion_stores_the_record_again() {
 
 #[test]
 fn a_conflicting_use_revokes_a_lapsed_delegation_at_once() {
-    // A full write delegation may cover byte-range locks that the server does not know. If such a delegation is
-    // revoked, the server removes the lapsed client with all its state.
+    // A write delegation that is not a data delegation may cover byte-range locks that the server does not know. If the
+    // server revokes such a delegation of a client with an expired lease, the server removes the client with all its
+    // state.
     for (access, want, tested) in [
         (READ, Want::None, NFS4ERR_DELEG_REVOKED),
         (BOTH, Want::None, NFS4ERR_BAD_STATEID),
@@ -320,7 +321,7 @@ fn a_data_delegation_without_backchannel_is_revoked_in_five_seconds() {
     }
 }
 
-/// Returns the arguments of a reclaim of a delegation without a want.
+/// Returns the arguments with which a client reclaims a delegation of this kind.
 fn held(kind: DelegationKind) -> (DelegationKind, u32, Want) {
     (kind, BOTH, Want::None)
 }
@@ -488,7 +489,7 @@ impl World {
         assert_eq!(counts.delegations, self.peers.iter().filter(|p| p.held.is_some()).count());
         assert_eq!(counts.recalls, self.peers.iter().filter(|p| p.recalled).count());
         // The invariant: while a client holds a read delegation, no other client has the file open for writing. While
-        // it holds a write delegation, no other client has the file open at all.
+        // the client holds a write delegation, no other client has the file open at all.
         for (i, peer) in self.peers.iter().enumerate() {
             let others: Vec<_> = (0..3).filter(|j| *j != i).map(|j| &self.peers[j]).collect();
             match peer.held {

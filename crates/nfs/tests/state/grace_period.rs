@@ -158,8 +158,8 @@ fn a_conflicting_lock_removes_a_lapsed_client() {
     state.lapsed(client);
     assert_eq!(state.test_lock(other, FILE, &owner, part.0, part.1), None);
     assert!(matches!(ask(&mut state), Ok(Locked::Granted(_))));
-    // The lapsed client loses its open with its lock. Otherwise Linux can use the open to write data that the lock
-    // protected.
+    // The client with the expired lease loses its open together with its lock. Otherwise Linux can use the open to
+    // write data that the lock protected.
     let effects = state.take_effects();
     assert!(effects.contains(&revoked(client)), "nobody writes there under the old lock any more");
     assert_eq!((state.counts().locks, state.counts().opens, state.counts().clients), (1, 1, 1));
@@ -287,7 +287,7 @@ fn grace_ends_after_a_lease_once_late_client_records_are_deleted() {
     assert_eq!(state.check_grace(b, true), Err(NFS4ERR_NO_GRACE));
     assert!(state.take_effects().is_empty());
     // Client b completes its reclaims after the grace period, and loses the state that it has not reclaimed. The server
-    // stores a new record, so that the client may reclaim later state.
+    // stores a new record, so that the client may reclaim the state that it gets from now on.
     state.reclaim_complete(b, false).unwrap();
     assert_eq!(state.take_effects(), [record(b, "b")]);
     state.expire(at(92));

@@ -93,7 +93,7 @@ pub fn sequence(state: &mut State, args: &SEQUENCE4args, now: Timestamp) -> Resu
     state.sequence(args, request(CONNECTION), now)
 }
 
-/// Sends a SEQUENCE. Panics unless the server accepts it as a new request.
+/// Sends a SEQUENCE. Panics unless the server accepts the SEQUENCE as the start of a new request.
 pub fn new_request(state: &mut State, args: &SEQUENCE4args, now: Timestamp) -> Sequenced {
     match sequence(state, args, now) {
         Ok(Sequence::New(sequenced)) => sequenced,

@@ -229,7 +229,7 @@ fn a_recall_stops_new_layouts_and_ends_by_return_answer_or_revocation() {
 struct World {
     state: State,
     clients: [(ClientId, stateid4); 2],
-    /// The model of the held layouts: client, iomode and unit of each.
+    /// The held layouts in the model, as triples of client, iomode and unit of the file.
     held: BTreeSet<(usize, usize, u64)>,
     layouts: [Option<stateid4>; 2],
     recalls: Vec<(usize, Recall)>,
@@ -427,7 +427,7 @@ fn effect_grid(who: usize, effects: &[Effect], reason: Gone) -> BTreeSet<(usize,
     grid(who, pieces.collect())
 }
 
-/// Converts layout ranges of a client to units. Panics if two ranges contain the same unit.
+/// Converts layout ranges of a client to units of the model. Panics if two ranges contain the same unit.
 fn grid(who: usize, pieces: Vec<(Iomode, ByteRange)>) -> BTreeSet<(usize, usize, u64)> {
     let mut units = BTreeSet::new();
     for (iomode, range) in pieces {

@@ -13,7 +13,7 @@ use wire::nfs4::stateid4;
 
 const FILES: [FileId; 2] = [FileId(10), FileId(11)];
 const KINDS: [LockKind; 2] = [LockKind::Read, LockKind::Write];
-/// Number of bytes in the model. The last one stands for all bytes up to the end of the file.
+/// Number of bytes in the model. The last byte of the model stands for all bytes from there to the end of the file.
 const BYTES: usize = 5;
 
 fn span(from: usize, to: usize) -> Span {
@@ -26,8 +26,8 @@ fn name(name: &'static str) -> Bytes {
 
 /// The model: three lock-owners, two files, and the lock on each byte.
 ///
-/// The first two lock-owners belong to one client and use different open-owners. The third belongs to another client
-/// and has the same name as the first.
+/// The first two lock-owners belong to one client and use different open-owners. The third lock-owner belongs to
+/// another client and has the same owner string as the first lock-owner.
 #[derive(Clone)]
 struct World {
     state: State,

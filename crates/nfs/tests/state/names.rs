@@ -47,7 +47,7 @@ fn none_is_granted_in_grace_or_before_reclaim_complete() {
     let (a, session) = connect(&mut state, "a", at(0));
     state.reclaim_complete(a, false).unwrap();
     assert_eq!(state.delegate_names(a, DIR, at(1)), Err(WhyNoDelegation::Resource), "names may be reclaimed by others");
-    // The grace period ends by timeout, without the client `late`.
+    // The grace period ends by timeout, because the client `late` has not reclaimed its state.
     renew_lease(&mut state, session, 1, at(100));
     state.expire(at(100));
     let late = state.take_effects().into_iter().find_map(|effect| match effect {
@@ -147,7 +147,7 @@ fn a_change_revokes_the_delegation_of_a_lapsed_client_at_once() {
     assert!(!state.is_delegated(DIR, Use::Write, Some(b)));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!((state.counts().clients, state.counts().delegations), (2, 0), "it keeps all else");
-    // The lapsed client renews its lease, and the status flags report the revocation.
+    // The client with the expired lease renews its lease, and the status flags report the revocation.
     assert_eq!(renew_lease(&mut state, gone, 1, at(93)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
     assert_eq!(state.return_delegation(a, DIR, &stateid), Err(NFS4ERR_DELEG_REVOKED));
@@ -179,8 +179,8 @@ fn a_delegation_that_is_not_returned_is_revoked_after_a_lease() {
     assert!(state.is_delegated(DIR, Use::Write, Some(b)));
     state.expire(at(100));
     assert!(!state.is_delegated(DIR, Use::Write, Some(b)) && !state.is_recalled(&recalled(a, stateid)));
-    // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record. The
-    // delegation does not count as an open, so there is no last close.
+    // A directory delegation cannot be reclaimed, so the server revokes the delegation without deleting the client's
+    // record. The delegation does not count as an open, so there is no last close.
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!(renew_lease(&mut state, one, 3, at(101)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
@@ -278,8 +278,8 @@ struct Peer {
 enum Call {
     Ask(usize),
     Return(usize),
-    /// The client begins a change of the directory. If another client holds a delegation, the server recalls it, and
-    /// the change does not begin.
+    /// The client begins a change of the directory. If another client holds a delegation, the server recalls this
+    /// delegation, and the change does not begin.
     Begin(usize),
     End(usize),
     /// The recall cooldown passes.

@@ -132,7 +132,7 @@ enum Call {
     Open(usize, u32, u32),
     Downgrade(usize, u32, u32),
     Close(usize),
-    /// A CLOSE whose stateid has the sequence number before the current one.
+    /// A CLOSE whose stateid has the sequence number before the current sequence number.
     CloseOld(usize),
 }
 
@@ -140,7 +140,7 @@ fn union(asked: &[Asked]) -> Asked {
     asked.iter().fold((0, 0), |u, a| (u.0 | a.0, u.1 | a.1))
 }
 
-/// Returns whether `target` is the union of the share bits of some of the OPENs.
+/// Returns whether `target` is the union of the share bits of some of the OPENs in `asked`.
 fn some_subset(asked: &[Asked], target: Asked) -> bool {
     (1..1_u32 << asked.len()).any(|pick| {
         let picked: Vec<_> = (0..asked.len()).filter(|i| pick & 1 << i != 0).map(|i| asked[i]).collect();

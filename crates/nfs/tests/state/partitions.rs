@@ -27,7 +27,7 @@ struct Peer {
     lock: Option<stateid4>,
     /// Whether the client assumes that it holds the lock, perhaps after a reclaim.
     believes: bool,
-    /// Whether the server has granted the lock to another client since this client got it.
+    /// Whether the server has granted the lock to another client since this client got the lock.
     other_since: bool,
 }
 
@@ -222,7 +222,7 @@ impl World {
     }
 
     /// Writes with the lock stateid. The write must succeed if and only if no other client has held the lock since this
-    /// client got it.
+    /// client got the lock.
     fn use_lock(&mut self, who: usize) -> std::result::Result<(), Crashed> {
         let client = self.sequence_or_reconnect(who)?;
         let Some(lock) = self.peers[who].lock.filter(|_| self.peers[who].believes) else { return Ok(()) };

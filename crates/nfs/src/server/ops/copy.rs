@@ -1,7 +1,8 @@
-//! COPY: copies bytes of the saved file into the current file without moving them through the client (RFC 7862 §15.2).
+//! COPY: copies bytes of the saved file into the current file without sending the bytes through the client (RFC 7862
+//! §15.2).
 //!
-//! The server copies synchronously and in order. The iods copy the bytes between each other where possible; otherwise
-//! the bytes pass through this server. Holes stay holes.
+//! The server copies synchronously and sequentially. The iods copy the bytes between each other where possible;
+//! otherwise the bytes pass through this server. Holes stay holes.
 
 use crate::fs::FileSystem;
 use crate::fs::{Content, Stability, WriteOut};
@@ -75,8 +76,7 @@ struct Copy {
     /// The target offset minus the source offset, modulo 2^64.
     shift: u64,
     moved: u64,
-    /// Whether the iods can copy the bytes without this server, as far as the server knows. It becomes false when the
-    /// iods first refuse.
+    /// Whether the server still lets the iods copy the bytes directly. Becomes false when the iods first refuse a copy.
     direct: bool,
     /// The write verifier of the first write. If a later write has another verifier, the client notices the difference
     /// at COMMIT and copies again.
@@ -84,7 +84,8 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies a range, or a prefix of it if the range is too long. Returns the number of bytes copied, holes included.
+    /// Copies a range until its end, or until [`MOVED_MAX`] bytes of data are copied. Returns the number of bytes
+    /// copied, holes included.
     async fn run<F: FileSystem, C: Callbacks>(&mut self, cx: &Compound<'_, F, C>, range: ByteRange) -> Answer<u64> {
         let mut at = range.offset;
         while at < range.end() && self.moved < MOVED_MAX {
@@ -144,7 +145,8 @@ impl Copy {
         Ok(at)
     }
 
-    /// Counts the bytes of a write and stores its verifier. Returns the offset after the written bytes.
+    /// Counts the bytes of a write, and stores the write verifier of the first write. Returns the offset after the
+    /// written bytes.
     fn took(&mut self, at: u64, written: WriteOut) -> u64 {
         self.verifier.get_or_insert(written.verifier);
         self.moved += u64::from(written.count);
@@ -159,7 +161,8 @@ impl Copy {
             cx.fs().deallocate(&cx.ctx, self.to, range).await?;
         }
         if range.end() > size {
-            // Do not set the file size, because a concurrent copy may have extended the file further.
+            // Do not set the file size, because a concurrent COPY may have extended the file beyond the end of the
+            // hole.
             cx.fs().extend(&cx.ctx, self.to, range.end()).await?;
         }
         Ok(())

@@ -28,10 +28,10 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         true => cx.change(|state| state.delegate_names(client, dir, now)).await?.ok(),
         false => None,
     };
-    // `false` means that the server sends no callback when a delegation becomes available.
+    // `GDD4_UNAVAIL(false)`: the server sends no callback when a delegation becomes available.
     let Some(gddr_stateid) = given else { return Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false)) };
-    // A removal of the directory after this check finds the delegation and removes it. A removal before this check
-    // makes the check fail.
+    // A removal of the directory after this check also removes the delegation. A removal before this check makes the
+    // check fail.
     if let Err(gone) = cx.fs().getattr(&cx.ctx, dir).await {
         cx.change(|state| state.forget_names(dir)).await?;
         return Err(gone.into());

@@ -31,8 +31,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let lock = |state: &mut State| {
         server.check_fenced(file)?;
-        // Check the grace period under the lock of the state tables: it may have ended while this request waited for a
-        // fence, and another client may have held the byte-range lock.
+        // Check the grace period under the lock of the state tables: while this request waited for a fence, the grace
+        // period may have ended and another client may have held the byte-range lock.
         state.check_grace(client, args.reclaim)?;
         let locked = state.lock(client, file, locker, (span, kind), wait, now)?;
         if args.reclaim {

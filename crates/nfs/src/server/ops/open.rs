@@ -47,7 +47,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
     make_way_for_new(cx, here, &args).await?;
     // While the guard `opening` exists, no removal frees the file that this OPEN finds or creates by name, even before
-    // its open is recorded.
+    // the server has recorded the open.
     let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
@@ -61,7 +61,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let open = |state: &mut State| {
         server.check_fenced(file)?;
-        // Check again: while OPEN waited, the grace period may have ended and other clients may have got delegations.
+        // Check the grace period and the delegations again, because both may have changed while OPEN waited.
         state.check_grace(client, reclaim)?;
         let in_the_way = state.is_delegated(file, what, Some(client));
         match in_the_way {
@@ -160,7 +160,8 @@ async fn find<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, here: FileId
             Ok(plain(cx.fs().getattr(&cx.ctx, here).await?, Change::default()))
         }
         (CLAIM_FH | CLAIM_PREVIOUS(_) | CLAIM_DELEGATE_CUR(_) | CLAIM_DELEG_CUR_FH(_), _) => Err(NFS4ERR_INVAL.into()),
-        // This server keeps no delegations for CLAIM_DELEGATE_PREV: they end when the client restarts.
+        // This server does not support CLAIM_DELEGATE_PREV, because the delegations of a client end when the client
+        // restarts.
         (CLAIM_DELEGATE_PREV(_) | CLAIM_DELEG_PREV_FH, _) => Err(NFS4ERR_NOTSUPP.into()),
     }
 }
@@ -248,8 +249,8 @@ async fn found_only<F: FileSystem, C: Callbacks>(
     }
 }
 
-/// Checks the caller's permissions to open an existing file. The owner of the file may always open it by filehandle,
-/// because clients recover opens in this way and the mode may have changed.
+/// Checks the caller's permissions to open an existing file. The owner of the file may always open the file by
+/// filehandle, because clients recover opens in this way and the mode may have changed.
 async fn check_permission<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     attrs: &Attrs,
@@ -275,9 +276,9 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
     if (reads && !may_read) || (writes && !may_write) { Err(NFS4ERR_ACCESS.into()) } else { Ok(()) }
 }
 
-/// Completes an OPEN after its open is recorded. Returns STALE if a removal began to free the file before the open was
-/// recorded. Truncates the file if the OPEN requests this. A removal that begins after the open was recorded does not
-/// free the file.
+/// Completes an OPEN after the server has recorded the open. Returns STALE if a removal began to free the file before
+/// the open was recorded. Truncates the file if the OPEN requests this. A removal that begins after the open was
+/// recorded does not free the file.
 async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<Attrs> {
     let file = found.attrs.id;
     if cx.server.is_reaping(file) {
@@ -347,8 +348,8 @@ fn check_reclaim(
 
 /// Grants a delegation together with an open that is already recorded, if possible and useful.
 ///
-/// A client without a want gets no delegation of a new file. New files are usually written, closed and often removed,
-/// so the return of the delegation costs more than the delegation saves.
+/// A client that states no want (WANT_NO_PREFERENCE) gets no delegation of a new file. New files are usually written,
+/// closed and often removed, so the return of the delegation costs more than the delegation saves.
 async fn delegate<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     args: &OPEN4args,
@@ -378,7 +379,8 @@ async fn delegate<F: FileSystem, C: Callbacks>(
     let why = match granted {
         Ok((stateid, kind)) => return Ok(delegation(stateid, kind, false)),
         Err(_) if want(args.share_access) == Ok(Want::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
-        // `false` means that the server sends no callback when a delegation becomes available.
+        // `false` in `open_none_delegation4` means that the server sends no callback when a delegation becomes
+        // available.
         Err(WhyNoDelegation::Contention) => open_none_delegation4::WND4_CONTENTION(false),
         Err(WhyNoDelegation::Resource | WhyNoDelegation::Unfit) => open_none_delegation4::WND4_RESOURCE(false),
     };

@@ -16,7 +16,7 @@ const FRAME: usize = 16;
 const PAGE: usize = 512;
 /// The attributes that the server returns for an entry that the caller may not see: only `rdattr_error`.
 const CLOSED: Mask = Mask::of(&[FATTR4_RDATTR_ERROR]);
-/// Smallest encoding of one entry in bytes: list mark, cookie, a name of one byte, no attributes.
+/// Smallest encoding of one entry in bytes: the flag that an entry follows, cookie, a name of one byte, no attributes.
 const ENTRY_MIN: usize = 4 + 8 + 8 + 8;
 
 /// The encoded entries of a READDIR reply.
@@ -34,7 +34,7 @@ impl Body for Entries {
     }
 }
 
-/// The entries that the call has already encoded, with the limits `maxcount` and `dircount`.
+/// The entries that READDIR has already encoded, with the limits `maxcount` and `dircount`.
 struct Page {
     list: Writer,
     names: usize,
@@ -43,7 +43,8 @@ struct Page {
 }
 
 impl Page {
-    /// Appends an entry. Returns `false` if the entry exceeds a limit.
+    /// Appends an entry and returns true. Returns false, without appending the entry, if the reply would exceed a
+    /// limit.
     fn add(&mut self, entry: &DirEntry, mask: Mask, values: &Values) -> bool {
         let mut one = Writer::new();
         one.bool(true);
@@ -74,9 +75,9 @@ async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, ent
 /// Returns for each entry whether its size and times may be out of date because another client writes the file. Returns
 /// an empty vector unless the client requested the attribute.
 ///
-/// Call it after reading the attributes of the entries. `returned` is the number of returned write delegations before
-/// this read. If a writer has returned its delegation since, its size in `entries` may be old, so all entries count as
-/// written.
+/// Call this function after reading the attributes of the entries; `returned` is the count of returned write
+/// delegations before that read. If the count has grown since then, a writer may have changed a size after the read, so
+/// all entries count as written.
 fn written_elsewhere<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     mask: Mask,

@@ -1,5 +1,5 @@
-//! SEQUENCE in any position but the first, which is an error (RFC 8881 §18.46). The COMPOUND handles a SEQUENCE in
-//! first position.
+//! SEQUENCE in any position but the first, which is an error (RFC 8881 §18.46). The module `compound` executes a
+//! SEQUENCE in first position.
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

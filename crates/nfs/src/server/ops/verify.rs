@@ -1,5 +1,5 @@
 //! VERIFY: continues the COMPOUND only if the attributes have the given values (RFC 8881 §18.31). Weir's client also
-//! uses it to send the renameat2(2) flags of the next RENAME.
+//! uses VERIFY to send the renameat2(2) flags of the next RENAME.
 
 use crate::attrs::decode_renaming;
 use crate::fs::FileSystem;

@@ -196,7 +196,7 @@ fn the_holder_can_open_the_file_before_it_returns_a_delegation() {
     one.ok(give_back(&handle, held));
     let Poll::Ready(reply) = poll(waits) else { panic!("it is back") };
     assert_eq!(reply.status, NFS4_OK);
-    // The file has no name any more, and the client that opened it again can still read it.
+    // The file has no name any more, but the client that has opened the file again can still read the file.
     one.ok(read(&handle, stateid4 { seqid: 0, ..reopened.stateid }, 0, 1));
     assert!(bench.server.fs().calls().reaped.is_empty());
 }

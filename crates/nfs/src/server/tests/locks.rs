@@ -215,8 +215,8 @@ fn a_lapsed_client_loses_all_state_when_one_lock_is_wanted() {
     assert_eq!(refused(&one), NFS4ERR_BADSESSION);
     assert_eq!(bench.server.fs().owners(), vec![text("client 2")]);
     assert_eq!(bench.server.inspect(|state| state.counts().locks), 1);
-    // The client returns with a new client id and opens its files again. Its old locks are gone, so its LOCK of file
-    // `a` conflicts with the lock of client 2.
+    // The client returns with a new client id and opens its files again. The client's old locks are gone, so the
+    // client's LOCK of file `a` conflicts with the lock of client 2.
     let again = Peer::meet(&bench, 1);
     let (mine, _) = file(&again, "other");
     again.ok(write(&other, mine, 0, b"x"));

@@ -151,8 +151,8 @@ fn weir_clients_can_briefly_open_a_replaced_file_by_handle() {
     peer.ok(rename("b", "a"));
     peer.ok(rename("c", "a"));
     let access = OPEN4_SHARE_ACCESS_READ | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
-    // The kernel client may open a filehandle from an old lookup. It gets ESTALE for a replaced file and repeats the
-    // lookup.
+    // The kernel client may open a filehandle from an old lookup. The server returns STALE for a replaced file, so that
+    // the kernel client repeats the lookup.
     assert_eq!(kernel.fails(by_handle(&second, access)), NFS4ERR_STALE);
     assert_eq!(kernel.fails(vec![putfh(&first)]), NFS4ERR_STALE);
     // Weir's client looked up the name just before the rename, and still reads the file that had the name then.
@@ -195,7 +195,7 @@ fn rename_supports_no_replace_and_exchange() {
     peer.ok(renaming(Renaming::NoReplace, "b", "c"));
     assert_eq!(found("c"), one);
 
-    // The renameat2(2) flags apply only to the next RENAME, not to later ones in the same COMPOUND.
+    // The renameat2(2) flags apply only to the next RENAME, not to later RENAMEs in the same COMPOUND.
     let mut ops = renaming(Renaming::NoReplace, "c", "d");
     ops.extend(rename("d", "dir"));
     peer.ok(ops);

@@ -40,7 +40,7 @@ impl Tree {
     }
 }
 
-/// Creates an object with the operation `by` and permits everything to everyone. Returns the filehandle.
+/// Creates an object with the operation `by` and sets its mode to 0777. Returns the filehandle.
 fn made(peer: &Peer, dir: &Bytes, by: Arg) -> Bytes {
     let results = peer.ok(vec![putfh(dir), by, Arg::OP_GETFH]);
     let made = handle(&results[2]);
@@ -181,7 +181,8 @@ fn changes_by_the_holder_do_not_recall_its_delegation() {
         one.ok(request(&tree));
         assert!(pin!(bench.server.deliver()).now_or_never().is_none());
         assert!(bench.server.callbacks().taken().is_empty(), "{what}");
-        // A removed directory has no delegation any more; a changed directory keeps the holder's delegation.
+        // If the directory was removed, the delegation has ended. If the directory was only changed, the holder keeps
+        // the delegation.
         assert_eq!(delegations(&bench), usize::from(of == Of::Dir), "{what}");
         let stays = if of == Of::Dir { NFS4_OK } else { NFS4ERR_BAD_STATEID };
         let test = Arg::OP_TEST_STATEID(TEST_STATEID4args { ts_stateids: vec![held] });

@@ -115,7 +115,8 @@ fn the_creating_open_is_not_limited_by_the_file_mode() {
     let mut other = open("a", OPEN4_SHARE_ACCESS_WRITE, PLAIN);
     other.owner.owner = text("other");
     assert_eq!(peer.fails(in_root(other)), NFS4ERR_ACCESS);
-    // The owner of a file may open it by filehandle whatever the mode is, because clients recover opens in this way.
+    // The owner of a file may open the file by filehandle even if its mode denies access, because clients recover
+    // opens in this way.
     peer.ok(by_handle(&handle, OPEN4_SHARE_ACCESS_WRITE));
 }
 
@@ -261,7 +262,7 @@ fn a_file_that_is_being_freed_cannot_be_opened() {
     let (stateid, handle) = file(&peer, "a");
     peer.ok(close(&handle, stateid));
     let file = bench.server.fs().decode_handle(View::ALL, &handle).unwrap().0;
-    // The guard stands for a removal that found no open of the file and is freeing the file.
+    // The guard simulates a removal that found no open of the file and is freeing the file.
     let freeing = crate::server::Reaping::begin(&bench.server.reaping, file);
     assert_eq!(peer.fails(by_handle(&handle, OPEN4_SHARE_ACCESS_BOTH)), NFS4ERR_STALE);
     assert!(!bench.server.inspect(|state| state.is_open(file)));

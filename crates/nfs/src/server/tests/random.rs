@@ -1,5 +1,5 @@
-//! Test that random requests reach every operation of the server and never break it. The fuzz target uses the same
-//! generator.
+//! Test with random requests: the requests reach every operation of the server, and the server survives all of them.
+//! The fuzz target uses the same generator.
 
 #[path = "../../../../../fuzz/fuzz_targets/compound_ops.rs"]
 mod fuzzed;

@@ -20,7 +20,7 @@ fn a_retry_gets_the_same_bytes_and_is_not_executed_again() {
     assert_eq!(COMPOUND4res::from_bytes(&first).unwrap().status, NFS4_OK);
     assert_eq!(send(), first);
     assert_eq!(bench.server.counters().replays, 1);
-    // A request with the same slot and sequence number and with other operations is a false retry.
+    // A request with the slot and sequence number of an earlier request but with different operations is a false retry.
     let mut other = ops.clone();
     other.pop();
     assert_eq!(peer.send(other).status, NFS4ERR_SEQ_FALSE_RETRY);

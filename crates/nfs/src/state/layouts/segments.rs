@@ -1,4 +1,4 @@
-//! Layout segments: the byte ranges of a file that one client holds layouts of, with their iomodes.
+//! Layout segments: the byte ranges of a file for which one client holds layouts, each with its iomode.
 
 use crate::fs::Iomode;
 use types::ByteRange;
@@ -31,7 +31,7 @@ impl Filter {
         self.iomode.is_none_or(|i| i == segment.iomode) && self.range.overlaps(segment.range)
     }
 
-    /// Returns whether a segment exists that could match both filters.
+    /// Returns whether some segment could match both filters.
     pub fn overlaps(self, other: Filter) -> bool {
         let same_use = self.iomode.is_none() || other.iomode.is_none() || self.iomode == other.iomode;
         same_use && self.range.overlaps(other.range)

@@ -1,5 +1,5 @@
-//! The queue of lock-owners that wait for a lock on one file: the server denied their LOCKs and they retry, in order of
-//! their first LOCK (RFC 8881 §9.6).
+//! The queue of lock-owners that wait for a lock on one file after the server denied their LOCK, in order of their
+//! first LOCK (RFC 8881 §9.6).
 
 use super::Owner;
 use crate::spans::{LockKind, Span};
@@ -7,13 +7,13 @@ use crate::state::ClientId;
 use std::time::Duration;
 use types::{Timestamp, limits};
 
-/// The shortest time for which a waiter keeps its position in the queue without a retry. It applies to a waiter that
-/// has sent only one LOCK.
+/// The shortest time for which a waiter keeps its position in the queue without a retry. This time applies to a waiter
+/// that has sent only one LOCK.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
 /// The longest time for which a waiter keeps its position in the queue without a retry.
 const PATIENCE_MAX: Duration = Duration::from_secs(90);
 
-/// When a lock becomes free, the server notifies only the waiters that have sent LOCK within this time. Clients that
+/// When a lock becomes free, the server notifies only the waiters whose last LOCK is at most this old. Clients that
 /// wait for a notification retry at least every 30 seconds.
 const SLEEP_MAX: Duration = Duration::from_secs(40);
 
@@ -78,7 +78,7 @@ impl Waiting {
         }
     }
 
-    /// Returns the lock-owners to notify, in order of arrival: they can get their locks now, and these locks do not
+    /// Returns the lock-owners to notify, in order of arrival. The locks of these lock-owners are free now and do not
     /// conflict with each other.
     pub(super) fn wake(&mut self, is_free: impl Fn(&Waiter) -> bool) -> Vec<Owner> {
         let mut first: Vec<(Owner, Span, LockKind)> = Vec::new();
@@ -103,8 +103,8 @@ impl Waiting {
         self.0.retain(|w| w.owner != *me || !w.span.overlaps(span));
     }
 
-    /// Removes the waiters of the client `gone`, and the waiters that have not retried for too long. Calls `forgotten`
-    /// for each removed waiter.
+    /// Removes the waiters of the client `gone`, and the waiters that have stopped retrying. Calls `forgotten` for each
+    /// removed waiter.
     pub(super) fn tidy(&mut self, gone: Option<ClientId>, now: Option<Timestamp>, mut forgotten: impl FnMut(ClientId)) {
         self.0.retain(|w| {
             let stays = gone != Some(w.owner.0) && now.is_none_or(|now| w.waits(now) || w.sleeps(now));

@@ -94,7 +94,7 @@ impl Seen {
                 _ => {}
             }
         }
-        // Keep only the newest 64 stateids, because most older ones are invalid.
+        // Keep only the newest 64 stateids, because most older stateids are invalid.
         let old = self.stateids.len().saturating_sub(64);
         self.stateids.drain(..old);
         self.handles.truncate(64);
