@@ -71,8 +71,8 @@ pub mod init {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const FLOCK_LOCKS: u64 = 1 << 10;
-    /// Before it reads from cached pages, the kernel requests the attributes if they have expired. It drops these
-    /// pages if the modification time has changed.
+    /// The kernel requests expired attributes before it reads from cached pages, and drops these pages if the
+    /// modification time has changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;

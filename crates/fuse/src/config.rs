@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The transport of requests from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TransportKind {
-    /// Requests over io_uring if the kernel offers this, otherwise through the device.
+    /// Requests over io_uring if the kernel offers FUSE over io_uring, otherwise through the device `/dev/fuse`.
     #[default]
     Auto,
     /// Requests through the FUSE device `/dev/fuse`.

@@ -141,7 +141,8 @@ impl Dispatcher {
                 }
                 if dispatcher.underway().tasks.is_empty() {
                     dispatcher.looking.store(false, SeqCst);
-                    // A request may have arrived after the check and before the store, so check again.
+                    // A request may have arrived after the check for requests and before the store to `looking`, so
+                    // check again.
                     if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
                         return;
                     }

@@ -108,8 +108,8 @@ async fn execute_rare(fs: &FileSystem, request: Request) -> Answer {
 /// When the mount may abandon an operation because of a signal to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AbandonWhen {
-    /// The mount never abandons the operation. It changes something, and the caller needs to know whether the change
-    /// succeeded.
+    /// The mount never abandons the operation. The operation changes something, and the caller needs to know whether
+    /// the change succeeded.
     Never,
     /// The mount abandons the operation when the caller is being killed, because the caller does not need the reply.
     WhenKilled,

@@ -46,7 +46,8 @@ pub(super) struct KernelSizes {
 pub(super) struct AttrsBeingSet {
     attrs: Attrs,
     /// For a file that other clients use and the kernel writes through its page cache: the modification time that the
-    /// correction set first. No write sets this time.
+    /// correction sets before it sets the size. No write sets this time, so another time shows that a program has
+    /// written to the file.
     mark: Option<Timestamp>,
     /// A path by which the kernel finds the file, valid while the thread sets the attributes.
     path: Arc<CString>,
@@ -216,8 +217,9 @@ impl KernelSizes {
             return Ok(None);
         }
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // The path leads through the descriptor table of this thread, and other processes can resolve it too. `/proc`
-        // may number threads for another PID namespace than gettid(2), so read the thread's name from `/proc`.
+        // The path names the file through the descriptor table of this thread, and other processes can resolve the path
+        // too. `/proc` may number threads for another PID namespace than gettid(2), so read the thread's id from
+        // `/proc`.
         let here = std::fs::read_link("/proc/thread-self")?;
         let path = format!("/proc/{}/fd/{}", here.display(), file.as_raw_fd());
         let path = Arc::new(CString::new(path).map_err(io::Error::other)?);
@@ -260,7 +262,8 @@ fn set_time(path: &CStr, mtime: Timestamp) -> io::Result<()> {
     Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?)
 }
 
-/// Returns whether the size differs, and whether the modification time differs.
+/// Compares attributes that the kernel has cached with `attrs`. Returns whether the sizes differ, and whether the
+/// modification times differ.
 fn differs(cached: &Statx, attrs: &Attrs) -> (bool, bool) {
     let mtime = (cached.stx_mtime.tv_sec, cached.stx_mtime.tv_nsec);
     (cached.stx_size != attrs.size, mtime != (attrs.mtime.secs, attrs.mtime.nanos))

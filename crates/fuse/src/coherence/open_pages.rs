@@ -54,7 +54,7 @@ struct Invalidations {
 struct SharedPages {
     /// Whether a pending task will make the kernel drop the pages that it reads now.
     expected: AtomicBool,
-    /// Number of tasks that will make the kernel drop pages of the file and have not ended.
+    /// Number of unfinished tasks that will make the kernel drop pages of the file.
     left: AtomicU64,
 }
 
@@ -221,8 +221,8 @@ impl OpenPages {
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
         if cached && pages.cached == 0 {
-            // At the first such open, the kernel keeps cached pages only if they belong to the opened version of the
-            // file. So all kept pages are valid under the delegation of this open.
+            // At the first open that uses the page cache, the kernel keeps cached pages only if they belong to the
+            // opened version of the file. So all kept pages are valid under the delegation of this open.
             pages.known.read_under.store(delegation.unwrap_or(0), SeqCst);
         }
         pages.cached += usize::from(cached);

@@ -90,7 +90,7 @@ impl Coherence {
         }
     }
 
-    /// Makes the kernel request the attributes of a file, and cache none of them from then on.
+    /// Makes the kernel request the attributes of a file now, and again before each later use.
     pub(super) async fn expire(&self, number: u64) {
         self.ask_of_self(number, KernelSizes::expire).await;
     }

@@ -16,7 +16,8 @@ impl Coherence {
         if self.is_shared(number) { Duration::ZERO } else { self.attrs_valid }
     }
 
-    /// Returns the present moment. The caller calls this before it requests attributes from the mgr.
+    /// Returns the present time and the present number of changes by this mount. The caller calls this before it
+    /// requests attributes from the mgr.
     pub(crate) fn attributes_requested(&self) -> Mark {
         self.recent_attrs.mark()
     }
@@ -115,8 +116,8 @@ impl Coherence {
         Some((attrs, valid.saturating_sub(ago)))
     }
 
-    /// Lets the kernel keep its pages of a file that no other client uses: the next open finds the pages valid for
-    /// these attributes.
+    /// Records that the kernel's pages of a file belong to the version with these attributes, so that the next open
+    /// keeps the pages. Has an effect only for a file that the kernel writes back and no other client uses.
     fn keep_pages(&self, number: u64, attrs: &Attrs) {
         if self.write_back.is_on() && self.write_back.is_written(number) && !self.write_back.is_shared(number) {
             self.cache.pages_became(number, attrs);

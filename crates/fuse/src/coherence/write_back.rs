@@ -26,8 +26,8 @@ use types::ByteRange;
 /// The share of the machine's dirty page limit that this mount may use, in percent. The kernel's default for FUSE
 /// file systems is one percent, above which writers wait.
 const DIRTY_PERCENT: u32 = 25;
-/// Bytes of pages with twins of one file above which the mount makes the kernel drop the pages early, to free the
-/// twins.
+/// Largest number of bytes of pages with twins of one file. Above this number, the mount makes the kernel drop the
+/// file's pages, to free the twins.
 const TWINS_MAX: u64 = 16 << 20;
 
 /// The write-back state of a mount: whether write-back is on, and the files that the kernel writes.
@@ -87,8 +87,8 @@ impl WriteBack {
             return Err(NotDelegated);
         }
         let writing = Writing::begin(&self.writers, number);
-        // Check the delegation after the open is in the table, so that a later recall finds the file there. The open
-        // must permit reads, because the kernel reads a page before a program writes only a part of the page.
+        // Check the delegation after the open is in the table of writers, so that a later recall finds the file there.
+        // The open must permit reads, because the kernel reads a page before a program writes only a part of the page.
         if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotDelegated) }
     }
 

@@ -11,7 +11,8 @@ use crate::request::Header;
 use types::ByteRange;
 
 const EINVAL: Errno = Errno(22);
-/// Maximum number of bytes of one request. Programs request the rest again, and can be interrupted between requests.
+/// Maximum number of bytes of one request. Programs request the remaining bytes in further calls, and signals can
+/// interrupt a program between two calls.
 const MOST: u64 = 256 << 20;
 
 /// Executes COPY_FILE_RANGE. `from` and `to` are pairs of a file handle and an offset.
