@@ -9,7 +9,8 @@ pub(crate) trait Transport: Send + Sync {
     /// Sends the reply to a request.
     fn answer(&self, ticket: u64, unique: u64, reply: Reply);
 
-    /// Returns the flags that this transport requests in INIT in addition to the common ones ([`crate::abi::init`]).
+    /// Returns the flags that this transport requests in INIT, in addition to the flags that the mount requests with
+    /// every transport ([`crate::abi::init`]).
     fn wants(&self) -> u64 {
         0
     }

@@ -29,7 +29,7 @@ use std::thread::{Builder, JoinHandle};
 pub(crate) use crate::abi::uring::SWITCH;
 
 const EINVAL: Errno = Errno(22);
-/// The bit that marks tickets of requests in rings. Tickets of requests from the device do not have it.
+/// The bit that marks tickets of requests in rings. Tickets of requests from the device do not have this bit.
 const RINGS: u64 = 1 << 63;
 
 /// Returns the ticket of a request that arrived in an entry of a ring.

@@ -116,8 +116,8 @@ impl Entry {
         (number, Request::decode_parts(&header, &fixed, buffers.copy(payload)))
     }
 
-    /// Puts the reply to a request into the entry. Returns false if the request already has a reply. With `spare`,
-    /// returns to the system the memory that the request used and the reply does not need.
+    /// Puts the reply to a request into the entry. Returns false if the request already has a reply. With `spare`, also
+    /// returns memory of the entry to the system: the memory that the request used and the reply does not need.
     pub(super) fn answer(&self, number: u64, reply: &Reply, spare: bool) -> bool {
         if self.held.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
