@@ -100,7 +100,8 @@ pub fn until(mut holds: impl FnMut() -> bool) {
 }
 
 /// Returns a port that is free now. The port is below 32768, so the kernel never assigns it to a socket that requests
-/// any free port. Each call in a process returns another port, because a port stays free until a server binds it.
+/// any free port. Within a process, each call returns a different port, because a port stays free until a server binds
+/// it.
 pub fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id() as u16;
