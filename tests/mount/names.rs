@@ -481,7 +481,7 @@ fn the_descriptor_of_a_removed_directory_reports_enoent() {
     two.unmount();
 }
 
-/// After a rewind, an open directory must list the names that it has then.
+/// After a rewind, an open directory must list the names that exist at the time of the rewind.
 #[test]
 fn a_rewound_directory_shows_its_current_names() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -579,7 +579,8 @@ fn the_same_call_on_another_directory_is_walked_again() {
     two.unmount();
 }
 
-/// Two `rm -r` remove one tree while a third program works in the directory; the test makes their calls in this order.
+/// Two `rm -r` processes remove one tree while a third program works in the directory. The test itself makes the calls
+/// of all three, in a fixed order.
 #[test]
 fn a_missing_name_stays_missing_when_its_directory_is_removed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

@@ -374,7 +374,8 @@ fn changes_by_other_mounts_are_seen_despite_cached_sizes_and_times() {
             fs::read_dir(one.at("")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
         assert_eq!(names, [len as u64], "by the directory");
     }
-    // Changes that this mount itself makes past its page cache must be visible through the page cache, too.
+    // Writes that bypass the page cache of this mount must also be visible to programs that read through the page
+    // cache.
     let mut appended = OpenOptions::new().append(true).open(one.at("f")).unwrap();
     std::io::Write::write_all(&mut appended, b"more").unwrap();
     assert_eq!(appended.metadata().unwrap().len(), 300_004);
