@@ -139,7 +139,7 @@ pub mod uring {
 pub const FMODE_EXEC: u32 = 1 << 5;
 /// Flag of GETATTR: the field `fh` is valid and names an open file.
 pub const GETATTR_FH: u32 = 1 << 0;
-/// Flag of READ: the field `lock_owner` names the reader. Reads into the page cache have no reader.
+/// Flag of READ: the field `lock_owner` is valid. The kernel does not set this flag in READs that fill its page cache.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// Flag of WRITE: the bytes come from the page cache.
 pub const WRITE_CACHE: u32 = 1 << 0;

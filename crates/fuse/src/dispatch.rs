@@ -52,7 +52,7 @@ struct Underway {
     early: VecDeque<u64>,
 }
 
-/// Largest number of INTERRUPTs without a request in progress that the mount records.
+/// Largest number of INTERRUPTs that the mount records for requests that are not in progress.
 const EARLY: usize = 64;
 
 /// Largest number of polls of a request by the thread that read the request. That thread polls again if a wake-up
@@ -108,7 +108,7 @@ impl Dispatcher {
             work,
         });
         let _runtime = self.runtime.enter();
-        // Register the task before its first poll, because the request may complete at any moment afterwards.
+        // Register the task before its first poll, because the request may complete during this poll.
         let signalled = self.underway().add(unique, &task);
         if signalled {
             task.clone().signalled();

@@ -26,7 +26,7 @@ pub(crate) struct LockOwners {
     table: Mutex<HashMap<(u64, u64), LockOwner>>,
     /// Number of released opens that had locks.
     released: AtomicU64,
-    /// Notified when `released` grows.
+    /// Notified when the mount has released the locks of an open (`released`).
     changed: Notify,
 }
 

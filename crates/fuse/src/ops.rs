@@ -1,4 +1,4 @@
-//! The registry of operations: the file of each operation in `ops/` executes its requests.
+//! The registry of operations: passes each request to the module in `ops/` that executes its operation.
 
 mod copy;
 mod create;
@@ -47,8 +47,8 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
             write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
         }
         Op::Flush { fh, lock_owner } => flush::flush(fs, header, fh, lock_owner).await,
-        // Boxed, so that READ, WRITE and other frequent operations reserve no memory for the largest of the rarer
-        // futures.
+        // Boxed, so that READ, WRITE and other frequent operations reserve no memory for the largest future of the less
+        // frequent operations.
         Op::Release { fh } => Box::pin(release::release(fs, fh)).await,
         _ => Box::pin(execute_rare(fs, request)).await,
     }

@@ -36,7 +36,7 @@ impl PollScheduling {
         self.change(next) == Some(WAITS)
     }
 
-    /// Records that the reader's poll returned pending. Returns false if the reader has to poll again.
+    /// Records that the reader's poll returned `Poll::Pending`. Returns false if the reader has to poll again.
     pub(crate) fn rest(&self) -> bool {
         let next = |turn| Some(if turn == WOKEN { BEGUN } else { WAITS });
         self.change(next) == Some(BEGUN)

@@ -93,12 +93,14 @@ impl Coherence {
         }
     }
 
-    /// Returns whether other writers may change bytes of the pages that the kernel writes back.
+    /// Returns whether other clients, or direct writes of this mount, may change bytes of the pages that the kernel
+    /// writes back.
     pub(crate) fn are_pages_of_several(&self, number: u64) -> bool {
         self.write_back.is_shared(number) || !self.write_back.is_written(number)
     }
 
-    /// Writes back dirty pages that other writers change too: sends only the bytes that programs on this mount wrote.
+    /// Writes back dirty pages whose bytes other clients or direct writes may change: sends only the bytes that
+    /// programs on this mount wrote to these pages.
     pub(crate) async fn write_pages_of_several(
         &self,
         number: u64,

@@ -16,7 +16,7 @@ pub(super) struct KernelCache(Mutex<Record>);
 #[derive(Clone, Default)]
 struct Record {
     files: HashMap<u64, Cached>,
-    /// Number of changes to the field `size` of any file, except those by [`KernelCache::shown`].
+    /// Number of changes of recorded sizes, over all files, except changes by [`KernelCache::shown`].
     doubts: u64,
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Changed {
 struct Twin {
     /// The bytes of the page; in the last page of the file, up to the end of the file.
     bytes: Box<[u8]>,
-    /// The value of `PageTwins::age` when the kernel read the page.
+    /// The number of requests to drop pages of the file (`PageTwins::age`) at the time when the kernel read the page.
     since: u64,
 }
 

@@ -78,8 +78,8 @@ impl Coherence {
         }
     }
 
-    /// Waits a short time until the kernel is not about to apply a reply with attributes. The kernel discards a reply
-    /// if it has to drop pages before it applies the reply.
+    /// Waits a short time, so that the kernel can apply replies with attributes that it has just received. The kernel
+    /// discards a reply if it has to drop pages before it applies the reply.
     pub(super) async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
             // With write-back, the kernel takes the size from no reply, so a discarded reply does no harm.

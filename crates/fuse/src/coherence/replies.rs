@@ -56,8 +56,8 @@ impl Coherence {
         // If the kernel has no inode of the file yet, a notification before this reply has no effect. So check here
         // whether other clients want the file.
         if changed || valid.is_zero() || self.needs_correction(thread, number, attrs) {
-            // Without a lifetime, the kernel sends GETATTR when a program needs the attributes, and the mount corrects
-            // the kernel's cache before it replies.
+            // If the attributes have no lifetime, the kernel sends GETATTR when a program needs them, and the mount
+            // corrects the kernel's cache before it replies.
             return Duration::ZERO;
         }
         if let Some(mark) = mark {

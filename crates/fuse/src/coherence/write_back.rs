@@ -47,7 +47,7 @@ fn writes(flags: u32) -> bool {
 }
 
 impl WriteBack {
-    /// Creates the state of a mount; `on`: the mount uses write-back.
+    /// Creates the write-back state of a mount; `on`: the mount uses write-back.
     pub(super) fn new(on: bool) -> Self {
         WriteBack { on: AtomicBool::new(on), writers: Arc::default() }
     }

@@ -1,8 +1,8 @@
-//! COPY_FILE_RANGE: copies bytes within the file system, from iod to iod. Copies within one file go through the
-//! client.
+//! COPY_FILE_RANGE: copies bytes within the file system, from iod to iod. A copy within one file moves the bytes
+//! through the client.
 //!
-//! Without this operation, the kernel copies the bytes in its page cache, but other clients may have changed these
-//! bytes in the file.
+//! Without this operation, the kernel would copy the bytes from its page cache, but other clients may have changed
+//! these bytes in the file.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};

@@ -1,9 +1,10 @@
 //! An explorer of [`KernelCache`]: walks every short history of a kernel, a mount without write-back, and another
 //! client of a file.
 //!
-//! The model of the kernel follows `fs/fuse` of Linux. It counts changes of its cached attributes, and discards the
-//! reply to a request that is older than the last change. After each history without requests in flight, the record
-//! has no size or the size that the kernel has cached. After an open, the kernel has no older size cached as valid.
+//! The model of the kernel follows `fs/fuse` of Linux. The modelled kernel counts the changes of its cached attributes,
+//! and discards the reply to a request that is older than the last change. After each history without requests in
+//! flight, the recorded size is unknown or equals the size that the kernel has cached. After an open, the kernel never
+//! considers the size of an older version valid.
 
 use super::*;
 use crate::coherence::testing::attrs;

@@ -112,7 +112,8 @@ impl Entry {
         // SAFETY: the range is within the mapping, because `payload` was checked, and this process owns the memory
         // until the reply.
         let payload = unsafe { std::slice::from_raw_parts(self.memory.add(PAGE), payload) };
-        // Copy the payload, because bytes to write may be in use after the reply.
+        // Copy the payload, because the mount may use the bytes of a WRITE after the reply, and the kernel reuses the
+        // memory.
         (number, Request::decode_parts(&header, &fixed, buffers.copy(payload)))
     }
 
