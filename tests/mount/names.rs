@@ -154,8 +154,8 @@ fn reads_and_appends_reach_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// An operation on a path in a directory: its description, the operation, and the names in the directory after it.
-/// Before the operation, the directory contains `f`, `sub` and `sub/f`.
+/// An operation on a path in a directory: its description, the operation, and the names in the directory after the
+/// operation. Before the operation, the directory contains `f`, `sub` and `sub/f`.
 type Work = (&'static str, fn(&Path), &'static [&'static str]);
 
 fn open_dir(path: &Path) -> OwnedFd {
