@@ -47,8 +47,8 @@ pub(crate) struct Dispatcher {
 struct Underway {
     /// Requests that have no reply yet.
     tasks: HashMap<u64, Arc<Task>>,
-    /// Request numbers of the last INTERRUPTs that arrived before their request or after its reply. A request and its
-    /// INTERRUPT may arrive through different channels.
+    /// Request numbers from the last INTERRUPTs that arrived before the request that they interrupt, or after the reply
+    /// to this request. A request and its INTERRUPT may arrive through different channels.
     early: VecDeque<u64>,
 }
 

@@ -21,7 +21,7 @@ impl FileSystem {
         let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
         // Boxed, because few requests run without their path check, and otherwise every request reserves memory for
-        // this.
+        // this future.
         if matches!(outcome, Err(Errno::UNWALKED))
             && let Some(request) = again.take()
         {

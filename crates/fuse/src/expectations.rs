@@ -92,9 +92,9 @@ async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) ->
 }
 
 impl FileSystem {
-    /// Returns whether the mgr has to check the path of a request. A kernel that does not cache names looks up all
-    /// names itself. For a thread in a PID namespace that this process does not see (id 0), the mount cannot know
-    /// whether the kernel walks the path again.
+    /// Returns whether the mgr has to check the path of a request. No check is necessary if the kernel caches no names,
+    /// because it then looks up each name itself. No check is possible for a thread in a PID namespace that this
+    /// process does not see (id 0), because the mount cannot know whether the kernel walks the path again.
     pub(crate) fn expects(&self, request: &Request) -> bool {
         !self.config.entry_valid.is_zero() && request.header.pid != 0 && request.op.is_by_name()
     }

@@ -186,8 +186,8 @@ fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
 fn abort_of(dir: &Path) -> io::Result<File> {
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     let device = mounting::device_at(&mounts, dir).ok_or(io::ErrorKind::NotFound)?;
-    // The kernel names FUSE connections by the device number of the mount. Its major part is zero, so use the minor
-    // part.
+    // The kernel names FUSE connections by the device number of the mount. The major number is zero, so use the minor
+    // number.
     let number = device.split_once(':').and_then(|(_, minor)| minor.parse::<u32>().ok());
     let name = format!("{}/abort", number.ok_or(io::ErrorKind::InvalidData)?);
     let open = |at: &dyn AsFd| rustix::fs::openat(at, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());

@@ -157,8 +157,8 @@ fn transport(
     (device, TransportKind::Device)
 }
 
-/// Detaches a Weir mount from `dir` if the process of the mount was killed. Without this, every request to the
-/// directory fails with ENOTCONN. Returns whether there was such a mount.
+/// Detaches a Weir mount from `dir` if the process of the mount was killed. As long as such a mount exists, every
+/// request to the directory fails with ENOTCONN. Returns whether there was such a mount.
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
     // Use statfs(2), because for other calls, such as stat(2), the kernel may return cached data without a request.
     match rustix::fs::statfs(dir) {

@@ -3,7 +3,7 @@
 use crate::reply::Reply;
 use std::io;
 
-/// A channel to and from the kernel. Each request has a *ticket*: a number by which the transport finds the place for
+/// A channel to and from the kernel. Each request has a *ticket*: a number that tells the transport where it has to put
 /// the reply. Any thread may reply at any time, in any order.
 pub(crate) trait Transport: Send + Sync {
     /// Sends the reply to a request.

@@ -16,7 +16,7 @@ use types::{Attrs, ByteRange};
 pub(crate) struct Admission {
     /// The `FOPEN_*` flags in the reply to the open.
     how: u32,
-    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write there.
+    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write to the page cache.
     writing: Option<Writing>,
 }
 

@@ -70,8 +70,8 @@ impl Coherence {
             let (mut attrs, mut attempt) = (*attrs, 0);
             loop {
                 let Some(coherence) = self.shared() else { return };
-                // The mount has the file's delegation again. Before it got the delegation, it corrected the kernel's
-                // attributes, so no further correction is necessary.
+                // The mount has the file's delegation again. The mount corrected the kernel's attributes before it got
+                // the delegation, so no further correction is necessary.
                 if !self.write_back.is_shared(number) {
                     return;
                 }

@@ -21,7 +21,7 @@ impl Coherence {
     ) -> Option<PageReadGuard<'a>> {
         if !direct && self.is_shared(number) {
             // Record the pages before the read. The kernel may send a GETATTR during a read-ahead, and the mount then
-            // has to make it drop these pages.
+            // has to make the kernel drop the pages of the read-ahead.
             self.keep_pages_briefly(number, pages);
         }
         let fills = !direct && !pages.is_cached() && !self.write_back.is_written(number);

@@ -112,7 +112,8 @@ impl MappedPages {
         (WriteBackGuard(self, id), runs)
     }
 
-    /// Begins a direct write. Waits for write-backs of pages in its range, because their bytes are older.
+    /// Begins a direct write. Waits until the write-backs of pages in its range that are in progress have ended,
+    /// because they write older bytes.
     pub(super) async fn begin_direct_write(&self, range: ByteRange) -> DirectWriteGuard<'_> {
         let (id, waits) = self.state().write_begins(range);
         let past = DirectWriteGuard(self, id, range);

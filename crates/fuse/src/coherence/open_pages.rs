@@ -66,7 +66,7 @@ pub(crate) struct PageUse {
     cached: bool,
     /// Whether the program opened the file for writing.
     writes: bool,
-    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write there.
+    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write to the page cache.
     writing: Option<Writing>,
     /// The page state of the file. All opens share this state, because the kernel reads and writes back pages through
     /// any open.
