@@ -105,8 +105,8 @@ impl Guest {
 
     /// Starts two guests at the same time and waits until both are ready.
     pub fn boot_two() -> (Guest, Guest) {
-        // Take the shares for both guests at once. If two tests each held the share of one guest and waited for another
-        // one, they would wait forever.
+        // Take the shares for both guests at once. If two tests each held the share of one guest and waited for a
+        // second share, they would wait forever.
         let both = Places::take(2);
         std::mem::forget(both);
         let [first, second] = ["first", "second"];
