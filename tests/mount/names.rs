@@ -350,7 +350,7 @@ fn each_hard_link_leads_to_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// Changes a file through its descriptor. After an error, the kernel does not repeat such calls.
+/// Changes a file through its descriptor. After ESTALE, the kernel does not repeat calls that use a descriptor.
 fn change_by_descriptor(file: &File, mode: u32) {
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).unwrap();
     rustix::fs::fchown(file, Some(rustix::fs::Uid::from_raw(mode)), None).unwrap();

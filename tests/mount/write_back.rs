@@ -186,7 +186,8 @@ fn close_makes_pages_durable_whichever_open_writes_them_back() {
     }
     drop(kept);
     std::mem::forget(one);
-    // Mount the file system again at the mount point of the killed mount. Until then, other mounts wait for its files.
+    // Mount the file system again at the mount point of the killed mount. Until then, other mounts have to wait for
+    // files that the killed mount had open.
     let again = TestMount::new(&cluster, &dir.path().join("one"), WRITE_BACK);
     for name in ["f", "g"] {
         assert!(fs::read(two.at(name)).unwrap() == data, "{name}");
