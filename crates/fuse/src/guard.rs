@@ -85,8 +85,8 @@ impl GuardState {
     }
 
     /// Keeps a guard process running until it is dismissed, and reports whether the first guard process starts. The
-    /// thread must not end otherwise while a guard process runs, because the guard process takes this for the end of
-    /// the mount process.
+    /// thread of this function must not end earlier while a guard process runs, because the guard process takes the end
+    /// of the thread for the end of the mount process.
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));
@@ -148,8 +148,8 @@ fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
 
-/// Prepares a new process as a guard process: requests the signal, closes unneeded descriptors at exec, and blocks
-/// all signals. So the guard process survives signals to a whole process group.
+/// Prepares a new process as a guard process: requests the signal for the end of the mount process, closes unneeded
+/// descriptors at exec, and blocks all signals. So the guard process survives signals to a whole process group.
 fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     // SAFETY: `sigfillset` initializes the set before its use, and the other arguments are integers or null.
     let failed = unsafe {

@@ -1,7 +1,8 @@
 //! Pending signals of the callers of requests.
 //!
 //! The kernel reports that a signal arrived, but not which signal. Programs that handle signals do not expect lookups
-//! and reads of files to fail with EINTR, because no local file system does this.
+//! and reads of files to fail with EINTR, because no local file system does this. So the mount reads the pending
+//! signals itself, and abandons lookups and reads only after SIGKILL.
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -116,9 +116,9 @@ impl KernelSizes {
         }
     }
 
-    /// Makes the kernel request the attributes of a file, and gives them no lifetime. From then on the kernel
-    /// requests them before each read of the file. An `INVAL_INODE` notification does not achieve this with
-    /// write-back, because the kernel does not expire the size. Must run on its own thread, like
+    /// Makes the kernel request the attributes of a file; the mount replies with attributes without a lifetime. From
+    /// then on the kernel requests attributes before each read of the file. An `INVAL_INODE` notification does not
+    /// achieve this with write-back, because the kernel does not expire the size. Must run on its own thread, like
     /// [`KernelSizes::correct`].
     ///
     /// The kernel discards a reply if it has to drop pages, or a program truncates the file, before the reply
@@ -198,9 +198,10 @@ impl KernelSizes {
     /// system.
     ///
     /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. A *shared* file is used
-    /// by other clients while the kernel writes it through its page cache. For a shared file, the time is compared only
-    /// if `times` is true. The time is set first, and then `refresh` writes back the earlier writes. The handler of the
-    /// SETATTR that sets the size checks whether a program has written after the time was set.
+    /// by other clients while the kernel writes it through its page cache. For a shared file, this
+    /// function compares the time only if `times` is true. It sets the time before it calls `refresh`, which writes
+    /// back earlier writes. The handler of the SETATTR that sets the size checks whether a program has written since
+    /// then.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no inode of the file. After any error, the kernel's cached attributes are unknown.

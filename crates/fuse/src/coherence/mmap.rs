@@ -1,13 +1,13 @@
 //! Coherence of memory mappings with reads and writes that bypass the page cache of the same file.
 //!
-//! Before the kernel sends a direct write, it writes back and drops the pages of the written range. The kernel may
-//! read these pages again before the written bytes arrive. If a program then stores to such a page through a mapping,
-//! the kernel later writes back the whole page, with old bytes. So the mount keeps copies of recently read pages as
-//! the kernel received them: their *twins* (see [`crate::coherence::page_twins`]).
+//! Before the kernel sends a direct write, it writes back and drops the pages of the written range. The kernel may read
+//! these pages again before the written bytes arrive. If a program then stores to such a page through a mapping, the
+//! kernel later writes back the whole page, with old bytes. So the mount keeps copies of recently read pages as the
+//! kernel received them: their *twins* (see [`crate::coherence::page_twins`]).
 //!
-//! If the kernel has recently read pages of a direct write's range, the mount makes it drop them again after the
-//! write. Of pages of this range that the kernel writes back during the write, the mount writes only bytes that
-//! differ from the twins.
+//! If the kernel has recently read pages of a direct write's range, the mount makes it drop them again after the write.
+//! If the kernel writes back pages of this range during the direct write, the mount writes only the bytes that differ
+//! from the twins.
 
 use crate::coherence::page_twins::{PAGE, differing};
 use client::Segment;

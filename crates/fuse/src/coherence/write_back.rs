@@ -68,8 +68,8 @@ impl WriteBack {
         self.on.store(false, Relaxed);
     }
 
-    /// Returns whether an open with the given flags needs a write delegation. An append needs none, because only the
-    /// mgr knows the end of the file, and neither does O_DIRECT.
+    /// Returns whether an open with the given flags needs a write delegation. An append and an open with O_DIRECT need
+    /// none: only the mgr knows the end of the file, and O_DIRECT bypasses the page cache.
     pub(super) fn wants(&self, flags: u32) -> bool {
         self.is_on() && writes(flags) && !OFlags::from_bits_retain(flags).intersects(OFlags::APPEND | OFlags::DIRECT)
     }
