@@ -478,8 +478,8 @@ fn calls_in_turns_on_two_mounts_behave_as_on_one_machine() {
 }
 
 /// Programs on two mounts write and read six ranges of a file at the same time. For each range, an order must exist
-/// that explains the results of all calls. Some rounds use a file that all programs have just opened, and one round
-/// uses a file for longer.
+/// that explains the results of all calls. Most rounds make a few calls on a file that all programs have just opened;
+/// one round makes many calls on one file.
 #[test]
 fn calls_at_the_same_time_have_an_order() {
     let seed = seed();
