@@ -26,7 +26,7 @@ const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
 impl Op {
-    /// Returns whether the kernel may send the operation for a name in a program's system call.
+    /// Returns whether the kernel may send the operation because a program names a file by a path in a system call.
     fn is_by_name(&self) -> bool {
         matches!(
             self,

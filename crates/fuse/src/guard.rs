@@ -168,8 +168,8 @@ fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     if tie(process, thread)? { Ok(()) } else { Err(Errno::SRCH.into()) }
 }
 
-/// Makes the kernel send the signal to this process when the thread that started it ends. Returns whether that thread
-/// still exists.
+/// Makes the kernel send the parent-death signal to this process when the thread that started the process ends. Returns
+/// whether that thread still exists.
 fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
     // SAFETY: the call takes only integers.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal() as libc::c_ulong) } < 0 {

@@ -61,8 +61,8 @@ async fn execute_rare(fs: &FileSystem, request: Request) -> Answer {
         Op::Init { major, minor, max_readahead, flags } => init::init(fs, (major, minor), max_readahead, flags),
         Op::Destroy => Ok(Reply::Done),
         Op::Setattr(args) => setattr::setattr(fs, header, &args).await,
-        // After ENOSYS, the kernel sends no more ACCESS requests. It decides by its cached attributes, and the server
-        // checks each operation again.
+        // After ENOSYS, the kernel sends no more ACCESS requests. It then answers access(2) from its cached attributes,
+        // and the server checks the permissions of each operation.
         Op::Access { .. } => Err(ENOSYS),
         Op::Readlink => readlink::readlink(fs, header).await,
         Op::Symlink { name, target } => symlink::symlink(fs, header, &name, &target).await,

@@ -51,8 +51,8 @@ impl UpperCache for RecallHandler {
         })
     }
 
-    /// Makes the kernel discard the attributes in replies to its pending requests. These attributes may be older than
-    /// the new delegation, but have a lifetime.
+    /// Makes the kernel discard the attributes in replies that are in flight. These attributes have a lifetime, but may
+    /// be older than the new delegation.
     fn delegation_gained(&self, file: FileId) {
         if let Some(coherence) = self.0.upgrade() {
             coherence.recent_attrs.changed();

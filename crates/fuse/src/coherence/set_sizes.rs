@@ -128,7 +128,8 @@ impl Coherence {
         };
         let read = open.file.read_at(size - 1, 1).await;
         let last = read.ok().and_then(|read| read.segments.iter().flat_map(segment_bytes).next()).unwrap_or(0);
-        // The notification has node id, offset, size and padding (`struct fuse_notify_store_out`), and the byte.
+        // The notification has node id, offset, size and padding (`struct fuse_notify_store_out`), and then the last
+        // byte of the file.
         let mut body = Body::with_capacity(25).u64(number).u64(size - 1).u32(1).u32(0).into_vec();
         body.push(last);
         let stored = tokio::task::spawn_blocking(move || transport.notify(abi::notify::STORE, &body)).await;
