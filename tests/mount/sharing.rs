@@ -32,8 +32,8 @@ fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [TestMount;
     Some((dir, cluster, places))
 }
 
-/// When the kernel receives new attributes of a file, it keeps its cached pages of the file. So an open must drop these
-/// pages.
+/// The kernel keeps its cached pages of a file when it receives new attributes of the file. So an open must make the
+/// kernel drop pages that another mount has changed.
 #[test]
 fn an_open_discards_cached_pages_that_another_mount_has_changed() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["-o", "access=page"]) else { return };
