@@ -1,4 +1,5 @@
-//! One guest that writes and reads files in every way, and creates files of every type.
+//! One guest that writes and reads files through the page cache, with direct I/O and through mappings, and creates
+//! files of every type.
 
 use crate::guest::{Guest, full};
 use crate::servers;

@@ -27,7 +27,7 @@ echo 0 > /tmp/pieces
     until [ -e /tmp/unlock ]; do usleep 100000; done
 ) >/dev/null 2>&1 &";
 
-/// Waits until the script has written `pieces` further pieces of its file.
+/// Waits until the script has written `pieces` more pieces of its file.
 fn more(guest: &mut Guest, pieces: u32) {
     let script = "before=$(cat /tmp/pieces); until [ $(cat /tmp/pieces) -ge $((before + MORE)) ]; do
         [ -e /tmp/result ] && cat /tmp/said && exit 1; usleep 50000; done";
@@ -64,8 +64,8 @@ fn a_writer_with_a_lock_continues_after_daemons_are_killed() {
         for daemon in lab.daemons().filter(|daemon| !daemon.is_running()) {
             daemon.restart();
         }
-        // Let the guest that has nothing to reclaim request the lock first. The mgr must refuse it: it grants no new
-        // state until every guest has completed its reclaims (RECLAIM_COMPLETE).
+        // Let the guest that has nothing to reclaim request the lock first. The mgr must refuse the lock, because the
+        // mgr grants no new state until every guest has completed its reclaims (RECLAIM_COMPLETE).
         assert!(!is_free(&mut other));
         more(&mut one, 5);
     }

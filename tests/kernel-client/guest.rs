@@ -31,13 +31,13 @@ const CPU: &str = "max,-cx16";
 /// Maximum number of guests that run at the same time.
 const GUESTS: usize = 2;
 
-/// Returns whether tests run at full scale. Otherwise, they omit the parts that take more than seconds.
+/// Returns whether tests run at full scale. Otherwise, they omit the parts that take longer than a few seconds.
 pub fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// Returns the mount options of a test that runs once for each version of NFS. Without `WEIR_TEST_SCALE=full` it runs
-/// for the version that guests choose by default only; other tests always run for both.
+/// Returns the mount options of a test that runs once for each NFS version. Without `WEIR_TEST_SCALE=full`, the test
+/// runs only for the version that guests choose by default.
 pub fn versions() -> &'static [&'static str] {
     if full() { &["vers=4.1", "vers=4.2"] } else { &["vers=4.2"] }
 }
@@ -50,7 +50,7 @@ for module in nfsv4 nfs_layout_nfsv41_files nfs_layout_flexfiles; do
     modprobe \"$module\" || echo \"no module $module\" >/dev/console
 done
 uname -r";
-/// The first process id of the next guest. Each guest gets ids from another range.
+/// The first process id of the next guest. Successive guests begin 1000 process ids apart, modulo 30,000.
 static PIDS: AtomicU32 = AtomicU32::new(1000);
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
@@ -105,8 +105,8 @@ impl Guest {
 
     /// Starts two guests at the same time and waits until both are ready.
     pub fn boot_two() -> (Guest, Guest) {
-        // Take the shares for both guests at once. If two tests each held the share of one guest and waited for another
-        // one, they would wait forever.
+        // Take the shares for both guests at once. If two tests each held the share of one guest and waited for a
+        // second share, they would wait forever.
         let both = Places::take(2);
         std::mem::forget(both);
         let [first, second] = ["first", "second"];

@@ -116,8 +116,8 @@ fn make(dir: &Path) -> io::Result<()> {
         fs::copy(file, packages.join(format!("{}given-{i}.deb", KERNEL_PARTS[0])))?;
     }
     if !names.is_empty() {
-        // A package may depend only on the package of the newest kernel. This package then depends on the packages with
-        // the kernel's parts.
+        // A package without a version in its name depends only on the package of the newest kernel, which depends on
+        // the packages with the kernel's parts. So also take the dependencies of dependencies.
         wanted.extend(depends(&names)?.into_iter().filter(|name| is_of_kernel(name)));
     }
     repeatedly(|| run(Command::new("apt-get").args(["-qq", "download"]).args(&wanted).current_dir(&packages)))?;

@@ -1,4 +1,4 @@
-//! Mounts by a guest: it mounts a file system and uses it through the mgr.
+//! Mounts by a guest: the guest mounts a file system and uses the file system through the mgr.
 
 use crate::guest::{Guest, HOST};
 use crate::lab::Lab;
@@ -32,7 +32,7 @@ fn versions_that_are_not_served_are_refused_at_once() {
     let lab = Lab::start(home.path(), 1);
     let mut guest = Guest::boot();
     let port = lab.mgr.proxy.address().port();
-    // With version 3, the client first calls another RPC program, MOUNT, which no server of Weir offers.
+    // With NFS version 3, the client first calls another RPC program, MOUNT, which no server of Weir offers.
     let older = format!("3,proto=tcp,mountproto=tcp,nolock,mountport={port}");
     for version in ["4.0", &older] {
         let mount = format!("mount.nfs -o vers={version},noresvport,port={port} {HOST}:/ /mnt 2>&1");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// The counters of one NFS mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MountStats {
-    /// The value of `pnfs=`: the name of the layout driver that the mount uses, or a word that says that it uses none.
+    /// The value of `pnfs=`: the name of the layout driver of the mount, or a word for a mount without a layout driver.
     pub pnfs: String,
     /// Number of requests by NFS operation. A request counts once, even if the client has sent it several times.
     pub operations: BTreeMap<String, u64>,

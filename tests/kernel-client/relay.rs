@@ -32,7 +32,7 @@ impl Dice {
     }
 }
 
-/// Number of records that the relay has delayed, repeated, cut or dropped.
+/// The numbers of records that the relay has delayed, repeated, cut or dropped.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Harm {
     /// Records that the relay forwarded late.
@@ -184,7 +184,7 @@ fn is_call(record: &[u8]) -> bool {
     record.get(4..8) == Some(&[0; 4])
 }
 
-/// Forwards the records of one direction until the connection ends.
+/// Forwards the records from one sender to the other end of the connection, until the connection ends.
 fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
     let (mut input, mut output) = if from == From::Client { (&pair[0], &pair[1]) } else { (&pair[1], &pair[0]) };
     loop {

@@ -12,8 +12,8 @@ use wire::nfs4::{CB_COMPOUND4args, CB_COMPOUND4res, COMPOUND4args, COMPOUND4res,
 use wire::rpc::{AcceptStat, Message, ReplyStat, decode_message};
 use xdr::{Reader, Xdr};
 
-/// Decodes a message, encodes it again, and compares the bytes. Returns the direction and the NFS operations of the
-/// message.
+/// Decodes a message, encodes it again, and compares the bytes. Returns the kind of the message (call, callback or
+/// reply) and its NFS operations.
 fn again(from: From, record: &[u8]) -> Option<String> {
     let mut input = Reader::new(Bytes::copy_from_slice(record));
     let message = decode_message(&mut input).expect("an RPC message");

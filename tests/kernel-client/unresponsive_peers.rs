@@ -75,7 +75,8 @@ fn a_guest_that_receives_no_recall_does_not_block_another_guest() {
     let options = ["--stripe-unit", "1M", "--mds-threshold", "0"];
     let (lab, relays) = servers::start_behind_relays_with_lease(home.path(), 3, 5, &options, 1);
     let (mut one, mut other) = Guest::boot_two();
-    // Only this guest reaches the mgr through the relay. The relay drops callbacks, so only this guest receives none.
+    // Only the first guest reaches the mgr through the relay, which drops callbacks. So only the first guest receives
+    // no callbacks.
     one.mount(relays[0].port(), "vers=4.2");
     other.mount(lab.mgr.proxy.address().port(), "vers=4.1");
     one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");

@@ -169,7 +169,7 @@ fn a_listing_shows_what_another_mount_has_written_so_far() {
 }
 
 /// Opens files like MPI-IO: one process creates and closes a file, and then all processes open it at the same time. So
-/// the mgr recalls state while the close of the first process is returning it.
+/// the mgr recalls delegations and layouts that the close of the first process is returning.
 #[test]
 fn opening_a_new_file_on_all_mounts_at_once_loses_no_recall() {
     with_pairs(|pair| {
@@ -303,8 +303,8 @@ fn a_modification_time_that_a_program_sets_stays() {
     });
 }
 
-/// Describes the differences of two byte strings: how many bytes differ, and the first and the last of them. Returns
-/// `None` if all bytes are equal.
+/// Describes the differences of two byte strings: how many bytes differ, and the first and the last differing byte.
+/// Returns `None` if all bytes are equal.
 fn differing(found: &[u8], want: &[u8]) -> Option<String> {
     let other = |at: &usize| found.get(*at) != want.get(*at);
     let wrong: Vec<usize> = (0..found.len().max(want.len())).filter(other).collect();
@@ -478,8 +478,8 @@ fn calls_in_turns_on_two_mounts_behave_as_on_one_machine() {
 }
 
 /// Programs on two mounts write and read six ranges of a file at the same time. For each range, an order must exist
-/// that explains the results of all calls. Some rounds use a file that all programs have just opened, and one round
-/// uses a file for longer.
+/// that explains the results of all calls. Most rounds make a few calls on a file that all programs have just opened;
+/// one round makes many calls on one file.
 #[test]
 fn calls_at_the_same_time_have_an_order() {
     let seed = seed();

@@ -59,8 +59,8 @@ fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
         std::thread::yield_now();
     }
     drop(held);
-    // The killed mount may still return, as a client that sends nothing for a while. So the mgr must keep its locks
-    // until its lease expires.
+    // The mgr cannot distinguish the killed mount from a client that is silent for a while and then continues. So the
+    // mgr must keep the locks of the killed mount until the mount's lease expires.
     assert!(matches!(wanted.try_lock(), Err(fs::TryLockError::WouldBlock)));
     std::mem::forget(one);
     let again = TestMount::new(&cluster, &dir.path().join("one"), &[]);

@@ -103,8 +103,8 @@ fn process_with(argument: &Path) -> i32 {
     pids.find(has).expect("it runs")
 }
 
-/// Makes some calls of each kind: small writes in order and at random offsets, appends, small files, and changes of
-/// names.
+/// Makes some calls of each kind: small sequential writes, small writes at random offsets, appends, small files, and
+/// changes of names.
 fn round(place: &TestMount, number: u64) {
     let block = vec![number as u8; 4096];
     let mut stream = File::create(place.at("stream")).unwrap();

@@ -154,8 +154,8 @@ fn reads_and_appends_reach_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// An operation on a path in a directory: its description, the operation, and the names in the directory after it.
-/// Before the operation, the directory contains `f`, `sub` and `sub/f`.
+/// An operation on a path in a directory: its description, the operation, and the names in the directory after the
+/// operation. Before the operation, the directory contains `f`, `sub` and `sub/f`.
 type Work = (&'static str, fn(&Path), &'static [&'static str]);
 
 fn open_dir(path: &Path) -> OwnedFd {
@@ -350,7 +350,7 @@ fn each_hard_link_leads_to_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// Changes a file through its descriptor. After an error, the kernel does not repeat such calls.
+/// Changes a file through its descriptor. After ESTALE, the kernel does not repeat calls that use a descriptor.
 fn change_by_descriptor(file: &File, mode: u32) {
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).unwrap();
     rustix::fs::fchown(file, Some(rustix::fs::Uid::from_raw(mode)), None).unwrap();
@@ -481,7 +481,7 @@ fn the_descriptor_of_a_removed_directory_reports_enoent() {
     two.unmount();
 }
 
-/// After a rewind, an open directory must list the names that it has then.
+/// After a rewind, an open directory must list the names that exist at the time of the rewind.
 #[test]
 fn a_rewound_directory_shows_its_current_names() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -579,7 +579,8 @@ fn the_same_call_on_another_directory_is_walked_again() {
     two.unmount();
 }
 
-/// Two `rm -r` remove one tree while a third program works in the directory; the test makes their calls in this order.
+/// Two `rm -r` processes remove one tree while a third program works in the directory. The test itself makes the calls
+/// of all three, in a fixed order.
 #[test]
 fn a_missing_name_stays_missing_when_its_directory_is_removed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

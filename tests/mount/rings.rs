@@ -93,7 +93,8 @@ fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     File::create(place.at("f")).unwrap();
     let mut holder = locker(&place.at("f"));
     is_locked(&mut holder);
-    // Start many processes that wait for the lock. The request of each occupies an entry in the queue of its processor.
+    // Start many processes that wait for the lock. The request of each process occupies an entry in the queue of the
+    // processor on which the process runs.
     let processors = std::thread::available_parallelism().unwrap().get();
     let mut others: Vec<_> = (0..processors * 20).map(|_| locker(&place.at("f"))).collect();
     let waits = |child: &Child| {
@@ -129,8 +130,9 @@ fn requests_made_while_all_entries_are_taken_are_served() {
     let place = TestMount::new(&cluster, &dir.path().join("mnt"), &[]);
     let holder = File::create(place.at("f")).unwrap();
     flock(&holder, FlockOperation::LockExclusive).unwrap();
-    // Send the requests of all threads to one queue at once. Most of them wait for the lock and occupy their entries.
-    // So the kernel can deliver the other requests only after the mount has added entries to the queue.
+    // Send the requests of all threads to one queue at once. Most of the threads wait for the lock, and their requests
+    // occupy entries of the queue. So the kernel can deliver the other requests only after the mount has added entries
+    // to the queue.
     let (waiting, asking) = (60, 20);
     let mut queue = CpuSet::new();
     queue.set(0);

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Starts a cluster that mounts its file system at `at`, with further options for `weir up`.
+/// Starts a cluster that mounts its file system at `at`; `more` are additional options for `weir up`.
 fn mounted(listen: &str, data: &Path, at: &Path, more: &[&str]) -> Cluster {
     let how = options();
     let mut args = vec!["--mount", at.to_str().unwrap()];

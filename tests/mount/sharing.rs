@@ -32,8 +32,8 @@ fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [TestMount;
     Some((dir, cluster, places))
 }
 
-/// When the kernel receives new attributes of a file, it keeps its cached pages of the file. So an open must drop these
-/// pages.
+/// The kernel keeps its cached pages of a file when it receives new attributes of the file. So an open must make the
+/// kernel drop pages that another mount has changed.
 #[test]
 fn an_open_discards_cached_pages_that_another_mount_has_changed() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["-o", "access=page"]) else { return };
@@ -130,8 +130,8 @@ fn a_reader_finds_the_end_that_another_mount_has_made() {
     two.unmount();
 }
 
-/// The mounts look up missing names so often that they start to cache failed lookups. When the other mount has created
-/// a name, a lookup must still find it.
+/// The mounts look up missing names so often that they start to cache failed lookups. When one mount has created such a
+/// name, a lookup on the other mount must find the name.
 #[test]
 fn a_missing_name_is_found_once_another_mount_creates_it() {
     const DIRS: usize = 30;
@@ -176,7 +176,8 @@ fn a_missing_name_is_found_once_another_mount_creates_it() {
     places.into_iter().for_each(TestMount::unmount);
 }
 
-/// The kernel caches a name for a while. A removed file still exists while a program has it open.
+/// A removed file still exists while a program has it open, and the kernel caches the name of the file for a while. An
+/// open by the name must not open the removed file.
 #[test]
 fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["--entry-timeout", "1000"]) else { return };
@@ -423,7 +424,8 @@ fn a_killed_process_does_not_wait_for_servers() {
     waits.stdin.take().unwrap().write_all(b"\n").unwrap();
     let path = format!("/proc/{}/wchan", waits.id());
     let wchan = || fs::read_to_string(&path).unwrap_or_default();
-    // With the page cache, the waiting process sleeps in a function of the page cache.
+    // A process that reads through the page cache may wait in a kernel function of the page cache, whose name contains
+    // `folio`.
     while !["request_wait", "fuse", "folio"].iter().any(|place| wchan().contains(place)) {
         assert!(waits.try_wait().unwrap().is_none(), "nobody can read it");
     }
@@ -511,8 +513,8 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     // `fs::read` has opened and closed the file on the second mount in this process. By POSIX, this close has released
     // the lock of `others`.
     assert!(lock(&first) && !lock(&others));
-    // When the process closes any descriptor of the file, its lock must be released, even if the descriptor is open
-    // only for reading.
+    // When the process closes any descriptor of the file, the lock of the process must be released, even if the
+    // descriptor is open only for reading.
     drop(File::open(one.at("f")).unwrap());
     assert!(lock(&others) && !lock(&first));
     drop((first, second, others));

@@ -4,8 +4,8 @@ use crate::cluster::{Cluster, WEIR, succeed};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The environment variable that selects the transport of FUSE requests for the mounts of all tests; without it, they
-/// use `device`.
+/// The environment variable that selects the transport of FUSE requests for the mounts of all tests. If the variable is
+/// not set, the mounts use `device`.
 pub const TRANSPORT: &str = "WEIR_TEST_TRANSPORT";
 
 /// The environment variable with options for the mounts of all tests: names of long options without leading dashes,
@@ -70,7 +70,8 @@ impl TestMount {
         TestMount { dir: dir.to_owned() }
     }
 
-    /// Returns the test's value for a mount at `dir` that another process serves, and unmounts when it ends.
+    /// Returns a `TestMount` for a mount at `dir` that another process serves. When that process ends, it unmounts the
+    /// file system.
     pub fn there(dir: &Path) -> TestMount {
         TestMount { dir: dir.to_owned() }
     }

@@ -79,7 +79,8 @@ fn each_user_has_separate_permissions_on_one_mount() {
     let (done, said) = as_user(1001, 3001, &script);
     assert!(done, "{said}");
     assert_eq!(fs::read(place.at("f")).unwrap(), b"again\n");
-    // A user with read permission must be able to lock a file with flock(2), also exclusively.
+    // A user with read permission must be able to lock a file with flock(2), both with a shared and with an exclusive
+    // lock.
     fs::write(place.at("lock"), b"").unwrap();
     let lock = |how: &str| as_user(1002, 3001, &format!("exec 3<{mnt}/lock && flock -n {how} 3"));
     assert!(lock("-x").0);

@@ -186,7 +186,8 @@ fn close_makes_pages_durable_whichever_open_writes_them_back() {
     }
     drop(kept);
     std::mem::forget(one);
-    // Mount the file system again at the mount point of the killed mount. Until then, other mounts wait for its files.
+    // Mount the file system again at the mount point of the killed mount. Until then, other mounts have to wait for
+    // files that the killed mount had open.
     let again = TestMount::new(&cluster, &dir.path().join("one"), WRITE_BACK);
     for name in ["f", "g"] {
         assert!(fs::read(two.at(name)).unwrap() == data, "{name}");
@@ -374,7 +375,8 @@ fn changes_by_other_mounts_are_seen_despite_cached_sizes_and_times() {
             fs::read_dir(one.at("")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
         assert_eq!(names, [len as u64], "by the directory");
     }
-    // Changes that this mount itself makes past its page cache must be visible through the page cache, too.
+    // Writes that bypass the page cache of this mount must also be visible to programs that read through the page
+    // cache.
     let mut appended = OpenOptions::new().append(true).open(one.at("f")).unwrap();
     std::io::Write::write_all(&mut appended, b"more").unwrap();
     assert_eq!(appended.metadata().unwrap().len(), 300_004);

@@ -1,4 +1,5 @@
-//! The NFS data server of an iod (RFC 8881 §13), which serves the same objects as the native data program.
+//! The NFS data server of an iod (RFC 8881 §13), which serves the same objects as the iod's server for the native
+//! protocol.
 //!
 //! Clients of the files layout send file offsets and the filehandle of their layout, which the mgr issued. The
 //! filehandle names the object, the allowed operations and the striping. The data server keeps no state of files or

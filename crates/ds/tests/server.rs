@@ -22,7 +22,7 @@ use xdr::Xdr;
 const OBJECT: ObjectId = ObjectId::stream_0(FileId(77));
 const UNIT: u32 = 65536;
 /// A stateid such as the mgr issues. A data server does not know the stateids of the mgr and must accept any regular
-/// one.
+/// stateid.
 const STATEID: stateid4 = stateid4 { seqid: 0, other: [7; 12] };
 
 /// An iod (`iod`) and its NFS data server (`face`).
@@ -81,7 +81,8 @@ impl Client {
         COMPOUND4res::from_bytes(&reply.body.rest()).unwrap()
     }
 
-    /// Sends EXCHANGE_ID and CREATE_SESSION as the Linux client sends them to data servers, and RECLAIM_COMPLETE.
+    /// Creates a session as the Linux client does with a data server: sends EXCHANGE_ID, CREATE_SESSION and
+    /// RECLAIM_COMPLETE. Returns the reply to EXCHANGE_ID.
     async fn introduce(&mut self) -> EXCHANGE_ID4resok {
         let args = EXCHANGE_ID4args {
             eia_clientowner: client_owner4 {
@@ -238,8 +239,8 @@ async fn reads_and_writes_follow_the_striping_in_the_handle() {
         assert_eq!((&read.data[..], read.eof), (&[3; 10][..], false));
         let read = client.read(&handle, 2 * u64::from(UNIT), 5).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (&b"third"[..], false));
-        // Where the object ends, the file may end or have a hole. Only the mgr knows which, and no mgr is connected, so
-        // the iod refuses such a READ.
+        // At the end of the object, the file may end or have a hole. Only the mgr knows which, and no mgr is connected,
+        // so the iod refuses a READ that extends beyond the object.
         for behind in [0, 5, 1000] {
             let read = client.read(&handle, 2 * u64::from(UNIT) + behind, 100).await;
             assert_eq!(read.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -267,8 +268,8 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     // A case is a file length and several READs of 4096 bytes. Each READ has its offset and the expected reply: the
     // number of stored bytes, the number of zeros, and the EOF flag.
     let cases = [
-        // In the first case the file ends with the object. In the second, it continues with a hole beyond the READ. In
-        // the third, it ends inside the hole.
+        // In the first case, the file ends with the object. In the second case, the file continues with a hole beyond
+        // the READ. In the third case, the file ends inside the hole.
         (100, [(0, 100, 0, true), (60, 40, 0, true), (100, 0, 0, true), (5000, 0, 0, true)]),
         (
             5 * u64::from(UNIT),
@@ -300,8 +301,8 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     // The iod serves a READ within the object without a query to the mgr.
     let whole = client.read(&handle, 0, 100).await.unwrap();
     assert_eq!((whole.data.len(), whole.eof), (100, false));
-    // When the mgr disconnects, the READ that waits for its reply fails, and the client reads from the mgr. Later READs
-    // fail at once.
+    // When the mgr disconnects, the READ that waits for the mgr's reply fails, and the client reads from the mgr. Later
+    // READs fail at once.
     length.send(None).unwrap();
     for _ in 0..2 {
         assert_eq!(client.read(&handle, 0, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);

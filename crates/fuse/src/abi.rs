@@ -71,8 +71,8 @@ pub mod init {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const FLOCK_LOCKS: u64 = 1 << 10;
-    /// Before it reads from cached pages, the kernel requests the attributes if they have expired. It drops these
-    /// pages if the modification time has changed.
+    /// The kernel requests expired attributes before it reads from cached pages, and drops these pages if the
+    /// modification time has changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -139,7 +139,7 @@ pub mod uring {
 pub const FMODE_EXEC: u32 = 1 << 5;
 /// Flag of GETATTR: the field `fh` is valid and names an open file.
 pub const GETATTR_FH: u32 = 1 << 0;
-/// Flag of READ: the field `lock_owner` names the reader. Reads into the page cache have no reader.
+/// Flag of READ: the field `lock_owner` is valid. The kernel does not set this flag in READs that fill its page cache.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// Flag of WRITE: the bytes come from the page cache.
 pub const WRITE_CACHE: u32 = 1 << 0;

@@ -52,8 +52,8 @@ impl Buffers {
         }
     }
 
-    /// Returns the bytes of `buffer`. Short content is copied; for longer content, `buffer` is replaced by another
-    /// buffer. `buffer` is empty afterwards.
+    /// Returns the bytes of `buffer`, and leaves `buffer` empty. Short content is copied; for longer content, a buffer
+    /// from the pool replaces `buffer`.
     pub(crate) fn keep(self: &Arc<Self>, buffer: &mut Vec<u8>) -> Bytes {
         if buffer.len() < COPIED {
             let bytes = Bytes::copy_from_slice(buffer);

@@ -11,8 +11,8 @@ use types::ByteRange;
 
 /// The time limit for reading the system call of a thread.
 const SHOWN_WITHIN: Duration = Duration::from_millis(100);
-/// Pauses in milliseconds before the mount reads the call of a thread again that `/proc` shows as running. The kernel
-/// shows a call only while the thread waits, and does not report when the wait begins.
+/// Pauses in milliseconds between attempts to read the system call of a thread that `/proc` shows as running. The
+/// kernel shows a call only while the thread waits, and does not report when the wait begins.
 const PAUSES: [u64; 8] = [0, 0, 0, 1, 2, 5, 10, 20];
 /// Largest number of buffers in one system call (`UIO_MAXIOV`).
 const BUFFERS_MAX: u64 = 1024;
@@ -41,10 +41,9 @@ pub(crate) struct Call {
 enum Names {
     /// The call always names the file by a path.
     Path,
-    /// The call names the file by a path, unless the argument with the contained index is a null pointer.
+    /// The call names the file by a path, unless the argument with this index is a null pointer.
     PathUnlessNull(usize),
-    /// The call names the file by a path, unless the argument with the contained index contains the flag
-    /// `AT_EMPTY_PATH`.
+    /// The call names the file by a path, unless the argument with this index contains the flag `AT_EMPTY_PATH`.
     PathUnlessEmpty(usize),
 }
 
@@ -100,7 +99,7 @@ impl Call {
         &self.text
     }
 
-    /// Returns whether the call names a file by a path to read or change the attributes of the file. Returns false
+    /// Returns whether the call reads or changes the attributes of a file that the call names by a path. Returns false
     /// for an unknown call.
     pub(crate) fn is_by_path(&self) -> bool {
         let Some(number) = self.number else { return false };
@@ -189,8 +188,8 @@ impl Call {
     /// Returns whether the call is a write that need not be durable when the call returns. Does not check the
     /// descriptor for `O_SYNC` or `O_DSYNC`.
     pub(crate) fn writes_lazily(&self) -> bool {
-        // The mask 0x6 contains RWF_DSYNC and RWF_SYNC. The flags of asynchronous calls (io_submit, io_uring) are not
-        // visible, so such a call counts as synchronous.
+        // The mask 0x6 contains RWF_DSYNC and RWF_SYNC. The mount cannot see the flags of an asynchronous call
+        // (io_submit, io_uring), so assume that such a call requires durable bytes.
         let syncs = self.number == Some(libc::SYS_pwritev2) && self.arguments[5] & 0x6 != 0;
         self.writes() && !syncs && !self.is_asynchronous()
     }
@@ -223,8 +222,8 @@ impl Call {
         }
     }
 
-    /// Returns whether the call creates a name, but the kernel does not walk its path again after ESTALE. This holds
-    /// for bind(2) of a Unix socket.
+    /// Returns whether the call creates a name and fails after ESTALE, because the kernel does not walk the path of
+    /// this call again. This holds for bind(2) of a Unix socket.
     pub(crate) fn never_walks_again(&self) -> bool {
         self.number == Some(libc::SYS_bind)
     }
@@ -243,21 +242,21 @@ impl Call {
             },
             None => return false,
         };
-        // If the mount cannot read the path, `name` is most likely its last name, so assume that.
+        // If the mount cannot read the path, `name` is most likely the last name of the path, so assume that.
         let Some(path) = self.path(at) else { return true };
         let Some((last, above)) = names(&path).split_last().map(|(last, above)| (*last, above.to_vec())) else {
             return false;
         };
         let source = source.and_then(|at| self.path(at)).unwrap_or_default();
         let elsewhere = above.contains(&name) || names(&source).contains(&name);
-        // If `name` occurs several times in the paths, it is the last name only if its directory has the right name.
-        // The directory's name may differ if a symbolic link leads to the directory.
+        // If `name` occurs several times in the paths of the call, the request may concern another occurrence. So also
+        // compare the name of the directory, which may differ if a symbolic link leads to the directory.
         let here = || above.last().zip(dir).is_none_or(|(above, dir)| *above == dir);
         last == name && (!elsewhere || here())
     }
 
     /// Returns whether the path of the call is only `name`, relative to a descriptor of the directory with the inode
-    /// number `dir`. The kernel does not look up that directory.
+    /// number `dir`. The kernel does not look up this directory by a name.
     pub(crate) fn begins_at(&self, dir: u64, name: &[u8]) -> bool {
         const AT_DESCRIPTOR: [c_long; 11] = [
             libc::SYS_openat,

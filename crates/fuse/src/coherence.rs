@@ -151,7 +151,7 @@ impl Coherence {
         self.write_back.is_on()
     }
 
-    /// CorrectionLocks write-back off, because the kernel does not support it.
+    /// Turns write-back off, because the kernel does not support it.
     pub(crate) fn write_back_unsupported(&self) {
         self.write_back.switch_off();
     }

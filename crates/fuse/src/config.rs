@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The transport of requests from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TransportKind {
-    /// Requests over io_uring if the kernel offers this, otherwise through the device.
+    /// Requests over io_uring if the kernel offers FUSE over io_uring, otherwise through the device `/dev/fuse`.
     #[default]
     Auto,
     /// Requests through the FUSE device `/dev/fuse`.
@@ -17,8 +17,8 @@ pub enum TransportKind {
     Uring,
 }
 
-/// Special effects of files of a mount on this machine, regardless of their modes. By default, programs can be
-/// executed, but setuid bits and device nodes have no effect.
+/// Whether setuid bits, device nodes and execute permissions of files are effective on this machine, regardless of the
+/// modes of the files. By default, programs can be executed, but setuid bits and device nodes have no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilePrivileges {
     /// Whether setuid and setgid bits are effective. Only root may mount with this setting.
@@ -56,7 +56,7 @@ pub struct Config {
     pub known_files: usize,
     /// Whether the mount is read-only.
     pub read_only: bool,
-    /// Which special effects files of the mount have on this machine.
+    /// Whether setuid bits, device nodes and execute permissions of files of the mount are effective on this machine.
     pub privileges: FilePrivileges,
     /// Whether users other than the mounting user may use the mount. By default, all users may use mounts of root.
     pub allow_other: bool,

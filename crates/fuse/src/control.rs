@@ -30,7 +30,7 @@ pub(crate) enum Control<'a> {
     Effective,
     /// The number of inodes that the kernel has of the mount.
     Known,
-    /// The mount option for the setting with the contained name.
+    /// The value of a setting in the mount options; the field is the name of the setting.
     Option(&'a [u8]),
 }
 

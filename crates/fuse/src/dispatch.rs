@@ -47,12 +47,12 @@ pub(crate) struct Dispatcher {
 struct Underway {
     /// Requests that have no reply yet.
     tasks: HashMap<u64, Arc<Task>>,
-    /// Request numbers of the last INTERRUPTs that arrived before their request or after its reply. A request and its
-    /// INTERRUPT may arrive through different channels.
+    /// Request numbers from the last INTERRUPTs that arrived before the request that they interrupt, or after the reply
+    /// to this request. A request and its INTERRUPT may arrive through different channels.
     early: VecDeque<u64>,
 }
 
-/// Largest number of INTERRUPTs without a request in progress that the mount records.
+/// Largest number of INTERRUPTs that the mount records for requests that are not in progress.
 const EARLY: usize = 64;
 
 /// Largest number of polls of a request by the thread that read the request. That thread polls again if a wake-up
@@ -64,7 +64,7 @@ struct Task {
     dispatcher: Arc<Dispatcher>,
     ticket: u64,
     unique: u64,
-    /// Which signals abandon the request, and the id of the calling thread.
+    /// Which signals to the caller abandon the request, and the caller's thread id.
     abandon_when: AbandonWhen,
     asker: u32,
     /// Whether the mount has checked for signals that arrived before the request.
@@ -108,7 +108,7 @@ impl Dispatcher {
             work,
         });
         let _runtime = self.runtime.enter();
-        // Register the task before its first poll, because the request may complete at any moment afterwards.
+        // Register the task before its first poll, because the request may complete during this poll.
         let signalled = self.underway().add(unique, &task);
         if signalled {
             task.clone().signalled();
@@ -141,7 +141,8 @@ impl Dispatcher {
                 }
                 if dispatcher.underway().tasks.is_empty() {
                     dispatcher.looking.store(false, SeqCst);
-                    // A request may have arrived after the check and before the store, so check again.
+                    // A request may have arrived after the check for requests and before the store to `looking`, so
+                    // check again.
                     if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
                         return;
                     }

@@ -21,7 +21,7 @@ impl FileSystem {
         let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
         // Boxed, because few requests run without their path check, and otherwise every request reserves memory for
-        // this.
+        // this future.
         if matches!(outcome, Err(Errno::UNWALKED))
             && let Some(request) = again.take()
         {
@@ -37,8 +37,8 @@ impl FileSystem {
     }
 
     /// Returns the reply to a request about a file that another client has removed. After ESTALE the kernel walks the
-    /// path again, once in a system call. A thread that has a removed directory open gets the replies of a local file
-    /// system: the directory is empty, and its attributes still exist.
+    /// path again, at most once in a system call. A thread that has a removed directory open gets the replies of a
+    /// local file system: the directory is empty, and its attributes still exist.
     async fn gone(&self, header: &Header) -> Answer {
         if !self.has_kernel_walk_again(header).await {
             let outcome = self.gone_for_good(header);
@@ -49,7 +49,7 @@ impl FileSystem {
     }
 
     /// Returns whether the kernel walks the path again if the reply is ESTALE. If so, the caller has to reply ESTALE,
-    /// because the rewalk is already registered.
+    /// because this function has already recorded the new path walk.
     async fn has_kernel_walk_again(&self, header: &Header) -> bool {
         let directory_request = DirectoryRequest::of(header.opcode);
         let by_path = matches!(directory_request, Some(DirectoryRequest::Name | DirectoryRequest::Itself));

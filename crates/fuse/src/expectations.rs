@@ -26,7 +26,7 @@ const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
 impl Op {
-    /// Returns whether the kernel may send the operation for a name in a program's system call.
+    /// Returns whether the kernel may send the operation because a program names a file by a path in a system call.
     fn is_by_name(&self) -> bool {
         matches!(
             self,
@@ -92,9 +92,9 @@ async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) ->
 }
 
 impl FileSystem {
-    /// Returns whether the mgr has to check the path of a request. A kernel that does not cache names looks up all
-    /// names itself. For a thread in a PID namespace that this process does not see (id 0), the mount cannot know
-    /// whether the kernel walks the path again.
+    /// Returns whether the mgr has to check the path of a request. No check is necessary if the kernel caches no names,
+    /// because it then looks up each name itself. No check is possible for a thread in a PID namespace that this
+    /// process does not see (id 0), because the mount cannot know whether the kernel walks the path again.
     pub(crate) fn expects(&self, request: &Request) -> bool {
         !self.config.entry_valid.is_zero() && request.header.pid != 0 && request.op.is_by_name()
     }
@@ -179,8 +179,8 @@ impl FileSystem {
         by_descriptor || self.rewalks.is_walking(thread, call.text())
     }
 
-    /// Records that a request begins; dropping the returned guard ends the request. Returns `None` for a thread
-    /// without a rewalk.
+    /// Records that a request begins; dropping the returned guard ends the request. Returns `None` unless the thread of
+    /// the request walks a path again after ESTALE.
     pub(crate) fn begin_request(&self, request: &Request) -> Option<Box<RewalkGuard<'_>>> {
         let Header { expects, pid, node, .. } = request.header;
         if expects { self.rewalks.begin_request(pid, request.op.step(node)) } else { None }

@@ -85,8 +85,8 @@ impl GuardState {
     }
 
     /// Keeps a guard process running until it is dismissed, and reports whether the first guard process starts. The
-    /// thread must not end otherwise while a guard process runs, because the guard process takes this for the end of
-    /// the mount process.
+    /// thread of this function must not end earlier while a guard process runs, because the guard process takes the end
+    /// of the thread for the end of the mount process.
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));
@@ -148,8 +148,8 @@ fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
 
-/// Prepares a new process as a guard process: requests the signal, closes unneeded descriptors at exec, and blocks
-/// all signals. So the guard process survives signals to a whole process group.
+/// Prepares a new process as a guard process: requests the signal for the end of the mount process, closes unneeded
+/// descriptors at exec, and blocks all signals. So the guard process survives signals to a whole process group.
 fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     // SAFETY: `sigfillset` initializes the set before its use, and the other arguments are integers or null.
     let failed = unsafe {
@@ -168,8 +168,8 @@ fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     if tie(process, thread)? { Ok(()) } else { Err(Errno::SRCH.into()) }
 }
 
-/// Makes the kernel send the signal to this process when the thread that started it ends. Returns whether that thread
-/// still exists.
+/// Makes the kernel send the parent-death signal to this process when the thread that started the process ends. Returns
+/// whether that thread still exists.
 fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
     // SAFETY: the call takes only integers.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal() as libc::c_ulong) } < 0 {
@@ -186,8 +186,8 @@ fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
 fn abort_of(dir: &Path) -> io::Result<File> {
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     let device = mounting::device_at(&mounts, dir).ok_or(io::ErrorKind::NotFound)?;
-    // The kernel names FUSE connections by the device number of the mount. Its major part is zero, so use the minor
-    // part.
+    // The kernel names FUSE connections by the device number of the mount. The major number is zero, so use the minor
+    // number.
     let number = device.split_once(':').and_then(|(_, minor)| minor.parse::<u32>().ok());
     let name = format!("{}/abort", number.ok_or(io::ErrorKind::InvalidData)?);
     let open = |at: &dyn AsFd| rustix::fs::openat(at, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());

@@ -24,7 +24,7 @@ const REST_MAX: Duration = Duration::from_secs(64);
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
     loop {
         let Some(crowded) = fs.upgrade().map(|fs| fs.nodes.crowded()) else { return };
-        // Wait with a timeout, so that this task notices the end of the file system.
+        // Wait with a timeout, so that this task ends some time after the file system has ended.
         let _ = tokio::time::timeout(REST_MAX, crowded.notified()).await;
         let mut rest = REST;
         // Repeat the notification, because inodes in use may become unused, and the kernel does not report that.
@@ -54,7 +54,8 @@ fn let_go(fs: &FileSystem, files: &[u64]) -> io::Result<()> {
             body = body.u64(*file);
         }
         match transport.notify(abi::notify::PRUNE, &body.into_vec()) {
-            // The kernel dropped some of these inodes before it received the notification, which is no error.
+            // The kernel dropped some inodes of the notification before it received the notification, which is no
+            // error.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             told => told?,
         }

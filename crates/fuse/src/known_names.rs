@@ -46,8 +46,8 @@ impl Trusted {
 pub(crate) struct KnownNames(Vec<KnownName>);
 
 impl KnownNames {
-    /// Records that the kernel receives the given name for the file at the time `now`. A directory keeps only this
-    /// name. Returns the names that the mount no longer keeps.
+    /// Records that the kernel receives the given name for the file at the time `now`. If the file is a directory, the
+    /// mount keeps only this name. Returns the names that the mount no longer keeps.
     pub(crate) fn found(
         &mut self,
         (dir, name): (u64, &[u8]),

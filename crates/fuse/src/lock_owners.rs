@@ -26,7 +26,7 @@ pub(crate) struct LockOwners {
     table: Mutex<HashMap<(u64, u64), LockOwner>>,
     /// Number of released opens that had locks.
     released: AtomicU64,
-    /// Notified when `released` grows.
+    /// Notified when the mount has released the locks of an open (`released`).
     changed: Notify,
 }
 
@@ -48,16 +48,16 @@ struct LockOwner {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,
-    /// The process with the contained id closed a descriptor of the open at the contained time.
+    /// The process with this id closed a descriptor of the open at this time.
     Flushed(u32, Instant),
     /// A program closed the last descriptor, and the mount releases the locks.
     Released,
 }
 
 impl LockOwner {
-    /// Returns until when the owner's locks may end without another request of a program, or `None`. Processes that
-    /// inherited a descriptor often close it (`fork`, `exec`). Such a close does not affect the fcntl(2) locks of
-    /// another process, but a flock(2) lock belongs to all these processes.
+    /// Returns the time until which the mount waits for the end of the owner's locks by a close, or `None` if no close
+    /// has begun that ends them. Processes that inherited a descriptor often close it (`fork`, `exec`). Such a close
+    /// does not affect the fcntl(2) locks of another process, but a flock(2) lock belongs to all these processes.
     fn may_go_until(&self) -> Option<Instant> {
         match self.closing {
             Closing::No => None,

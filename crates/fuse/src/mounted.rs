@@ -157,8 +157,8 @@ fn transport(
     (device, TransportKind::Device)
 }
 
-/// Detaches a Weir mount from `dir` if the process of the mount was killed. Without this, every request to the
-/// directory fails with ENOTCONN. Returns whether there was such a mount.
+/// Detaches a Weir mount from `dir` if the process of the mount was killed. As long as such a mount exists, every
+/// request to the directory fails with ENOTCONN. Returns whether there was such a mount.
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
     // Use statfs(2), because for other calls, such as stat(2), the kernel may return cached data without a request.
     match rustix::fs::statfs(dir) {
@@ -180,8 +180,8 @@ pub fn source_at(dir: &Path) -> io::Result<Option<String>> {
     mounting::source_at(&place_of(dir)?)
 }
 
-/// Returns a directory as `/proc/self/mounts` shows it. Does not access the directory itself, because the access
-/// could wait for servers that are down.
+/// Returns the path of a directory in the form that `/proc/self/mounts` shows. Does not access the directory itself,
+/// because the access could wait for servers that are down.
 pub fn place_of(dir: &Path) -> io::Result<PathBuf> {
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match dir.file_name() {

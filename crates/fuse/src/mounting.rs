@@ -68,8 +68,8 @@ pub(crate) fn remount(dir: &Path, config: &Config) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(dir, flags(config), "")?)
 }
 
-/// Mounts with `fusermount3`, which may mount on behalf of ordinary users. It sends the FUSE device over a socket
-/// whose descriptor number is in its environment.
+/// Mounts with `fusermount3`, which may mount on behalf of ordinary users. The helper sends the descriptor of the FUSE
+/// device over a socket, and finds the socket's descriptor number in an environment variable.
 fn by_helper(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if config.privileges.suid || config.privileges.devices {

@@ -18,7 +18,7 @@ pub struct Holder {
 }
 
 /// Returns the device number of the mount at a directory, as in `/proc/self/mountinfo`. The caller has to call this
-/// before it unmounts.
+/// before the unmount.
 pub fn device_at(dir: &Path) -> Option<String> {
     let dir = crate::mounted::place_of(dir).ok()?;
     crate::mounting::device_at(&fs::read("/proc/self/mountinfo").ok()?, &dir)

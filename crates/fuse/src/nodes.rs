@@ -153,7 +153,8 @@ impl Nodes {
             all.select_nth_unstable(many);
             all.truncate(many);
         }
-        // Renew the times, so that inodes that the kernel cannot drop are not selected again before other inodes.
+        // Set the times of the selected inodes to the present, so that inodes that the kernel cannot drop are not
+        // selected again before other inodes.
         let (now, mut table) = (self.began.elapsed().as_secs() as u32 + 1, self.table());
         for (_, number) in &all {
             if let Some(known) = table.get_mut(number) {

@@ -78,7 +78,7 @@ impl OpenUnlinkRaces {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the waiting threads. Threads wait only while some thread retries an open.
+    /// Wakes the threads that wait in [`OpenUnlinkRaces::wait`]. Threads wait only while some thread retries an open.
     fn wake(&self) {
         if self.any.load(SeqCst) {
             self.changed.notify_waiters();
@@ -155,7 +155,7 @@ impl OpenUnlinkRaces {
         Removal(self, name)
     }
 
-    /// Records that a thread has opened a file or has made another request, which ends its retry.
+    /// Records that a thread has opened a file or has made another request. Both end the thread's retry of an open.
     pub(crate) fn opened(&self, thread: u32) {
         if self.any.load(SeqCst) {
             self.ends(&mut self.state(), thread);

@@ -1,4 +1,4 @@
-//! The registry of operations: the file of each operation in `ops/` executes its requests.
+//! The registry of operations: passes each request to the module in `ops/` that executes its operation.
 
 mod copy;
 mod create;
@@ -47,8 +47,8 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
             write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
         }
         Op::Flush { fh, lock_owner } => flush::flush(fs, header, fh, lock_owner).await,
-        // Boxed, so that READ, WRITE and other frequent operations reserve no memory for the largest of the rarer
-        // futures.
+        // Boxed, so that READ, WRITE and other frequent operations reserve no memory for the largest future of the less
+        // frequent operations.
         Op::Release { fh } => Box::pin(release::release(fs, fh)).await,
         _ => Box::pin(execute_rare(fs, request)).await,
     }
@@ -61,8 +61,8 @@ async fn execute_rare(fs: &FileSystem, request: Request) -> Answer {
         Op::Init { major, minor, max_readahead, flags } => init::init(fs, (major, minor), max_readahead, flags),
         Op::Destroy => Ok(Reply::Done),
         Op::Setattr(args) => setattr::setattr(fs, header, &args).await,
-        // After ENOSYS, the kernel sends no more ACCESS requests. It decides by its cached attributes, and the server
-        // checks each operation again.
+        // After ENOSYS, the kernel sends no more ACCESS requests. It then answers access(2) from its cached attributes,
+        // and the server checks the permissions of each operation.
         Op::Access { .. } => Err(ENOSYS),
         Op::Readlink => readlink::readlink(fs, header).await,
         Op::Symlink { name, target } => symlink::symlink(fs, header, &name, &target).await,
@@ -108,8 +108,8 @@ async fn execute_rare(fs: &FileSystem, request: Request) -> Answer {
 /// When the mount may abandon an operation because of a signal to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AbandonWhen {
-    /// The mount never abandons the operation. It changes something, and the caller needs to know whether the change
-    /// succeeded.
+    /// The mount never abandons the operation. The operation changes something, and the caller needs to know whether
+    /// the change succeeded.
     Never,
     /// The mount abandons the operation when the caller is being killed, because the caller does not need the reply.
     WhenKilled,

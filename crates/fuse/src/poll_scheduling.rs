@@ -1,8 +1,10 @@
-//! Poll scheduling: which thread polls the future of a request. The thread that read the request, the *reader*, polls
-//! it first. After a wake-up while the request waits, a task polls it.
+//! Poll scheduling: decides which thread polls the future of a request. The thread that read the request, the *reader*,
+//! polls the future first. If a wake-up arrives while no thread polls the future, a task of the runtime polls it from
+//! then on.
 //!
-//! A wake-up during a poll by the reader only changes the state of the request, and the reader polls again. Otherwise
-//! the wake-up starts a task that has to wait for the reader. Replies of nearby servers often arrive during this poll.
+//! If a wake-up arrives during a poll by the reader, it only changes the state of the request, and the reader polls
+//! again. If it started the task instead, the task would have to wait for the reader. Replies of nearby servers often
+//! arrive during a poll by the reader.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -34,7 +36,7 @@ impl PollScheduling {
         self.change(next) == Some(WAITS)
     }
 
-    /// Records that the reader's poll returned pending. Returns false if the reader has to poll again.
+    /// Records that the reader's poll returned `Poll::Pending`. Returns false if the reader has to poll again.
     pub(crate) fn rest(&self) -> bool {
         let next = |turn| Some(if turn == WOKEN { BEGUN } else { WAITS });
         self.change(next) == Some(BEGUN)
@@ -66,8 +68,8 @@ mod tests {
         HandOver,
     }
 
-    /// Executes a history like the dispatcher. A poll that begins after a wake-up must see the result that caused the
-    /// wake-up. The reader and the task must not poll at the same time.
+    /// Applies the events of a history as the dispatcher does. A poll that begins after a wake-up must see the result
+    /// that caused the wake-up. The reader and the task must not poll at the same time.
     fn live(history: &[Event]) {
         let turns = PollScheduling::begun();
         let (mut reader, mut task, mut unseen) = (true, false, false);

@@ -1,5 +1,5 @@
-//! The kernel's read-ahead limit of the mount, a setting in sysfs. The mount finds its file by the device number of
-//! the mount.
+//! The kernel's read-ahead limit of the mount, a setting in sysfs. The mount finds the sysfs file by the device number
+//! of the mounted file system.
 
 use client::Policy;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,8 @@ impl ReadAhead {
         }
     }
 
-    /// Applies the policy when a file first uses the page cache.
+    /// Applies the read-ahead setting of a policy at the first call, when a file first uses the page cache. Later calls
+    /// do nothing.
     pub(crate) fn begin(&self, policy: impl FnOnce() -> Policy) {
         if !self.begun.swap(true, Relaxed) {
             self.apply(&policy());

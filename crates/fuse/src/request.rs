@@ -418,7 +418,8 @@ fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
 
 fn init(f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
     let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-    // Kernels that know more than 32 INIT flags set `INIT_EXT`, and send the higher flags in a further field.
+    // Kernels that know more than 32 INIT flags set `INIT_EXT`, and send the flags from bit 32 on in an additional
+    // field.
     let high = if u64::from(low) & abi::init::INIT_EXT != 0 { Fields(&rest).u32()? } else { 0 };
     Ok(Op::Init { major, minor, max_readahead, flags: u64::from(low) | u64::from(high) << 32 })
 }

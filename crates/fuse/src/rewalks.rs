@@ -1,16 +1,17 @@
 //! Rewalks: threads whose path the kernel walks again because the mount replied ESTALE.
 //!
-//! The kernel walks a path again at most once in a system call, and then looks up every name on the path. So the
-//! mount executes a second request of the same call without path expectations. Either the kernel has just looked up
-//! the names, or the path begins at an open directory, whose own name the kernel does not look up.
+//! The kernel walks a path again at most once in a system call, and then looks up every name on the path. So the mount
+//! executes a second request of the same call without path expectations. Either the kernel has just looked up the
+//! names, or the path begins at an open directory, whose own name the kernel does not look up.
 //!
 //! A thread may make the same call with the same arguments again, for another file: `rm -r` opens directories by the
-//! same descriptor, with names at the same address. So the mount has to detect the end of a call. It detects the end
-//! by the operation of a request, or by a request that cannot follow from the LOOKUP before. So a call that ends with
-//! a LOOKUP, such as stat(2), ends for the mount only with the next such request.
+//! same descriptor, with names at the same address. So the mount has to detect the end of a call: from the operation of
+//! a request, or from a request that the kernel does not send after the thread's last LOOKUP in the same call. If a
+//! call ends with a LOOKUP, such as stat(2), the mount detects the end only when the thread makes such a request.
 //!
-//! After a LOOKUP of a name that does not exist, the kernel can only look up the same name again or create it. After
-//! a LOOKUP of an existing name, the kernel may look up the name again, but its directory still exists then.
+//! After a LOOKUP of a name that does not exist, the kernel can only look up the same name again or create it. After a
+//! LOOKUP of an existing name, the kernel may repeat the LOOKUP in the same call, but then the directory of the name
+//! still exists. So a repeated LOOKUP in a removed directory belongs to a new call.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -1,13 +1,14 @@
 //! Pending signals of the callers of requests.
 //!
-//! The kernel reports only that a signal arrived. Programs that handle signals do not expect lookups and reads of
-//! files to fail with EINTR, because no local file system does this.
+//! The kernel reports that a signal arrived, but not which signal. Programs that handle signals do not expect lookups
+//! and reads of files to fail with EINTR, because no local file system does this. So the mount reads the pending
+//! signals itself, and abandons lookups and reads only after SIGKILL.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// The interval between checks for signals. The kernel reports only the first signal, and over io_uring not always
-/// that signal.
+/// The interval between checks for signals. The kernel reports only the first signal of a caller, and over io_uring
+/// sometimes not even the first.
 pub(crate) const LOOKS: Duration = Duration::from_millis(500);
 
 /// Returns whether a pending signal interrupts the wait of this thread.
@@ -19,7 +20,7 @@ pub(crate) fn is_signalled(thread: u32) -> bool {
 const SIGKILL: u64 = 1 << (9 - 1);
 
 /// Returns whether SIGKILL is pending for this thread (proc(5)). Returns true for threads in PID namespaces that this
-/// process cannot see (FUSE sends the id 0): otherwise their requests could not be ended.
+/// process cannot see (FUSE sends the id 0), because the mount could never abandon their requests otherwise.
 pub(crate) fn is_killed(thread: u32) -> bool {
     thread == 0 || status(thread).is_ok_and(|status| has_sigkill(&status))
 }

@@ -3,13 +3,14 @@
 use crate::reply::Reply;
 use std::io;
 
-/// A channel to and from the kernel. Each request has a *ticket*: a number by which the transport finds the place for
+/// A channel to and from the kernel. Each request has a *ticket*: a number that tells the transport where it has to put
 /// the reply. Any thread may reply at any time, in any order.
 pub(crate) trait Transport: Send + Sync {
     /// Sends the reply to a request.
     fn answer(&self, ticket: u64, unique: u64, reply: Reply);
 
-    /// Returns the flags that this transport requests in INIT in addition to the common ones ([`crate::abi::init`]).
+    /// Returns the flags that this transport requests in INIT, in addition to the flags that the mount requests with
+    /// every transport ([`crate::abi::init`]).
     fn wants(&self) -> u64 {
         0
     }

@@ -12,8 +12,8 @@ pub(crate) struct Unsynced {
     durable: AtomicU64,
 }
 
-/// Guard of a write. Dropping the guard counts the write, whatever its result. A sync that began before the end of
-/// the write need not have covered all of the write.
+/// Guard of a write. Dropping the guard counts the write, whatever its result. The write counts from its end on,
+/// because a sync that begins before this end may make only a part of the write durable.
 pub(crate) struct Write<'a>(&'a Unsynced);
 
 impl Unsynced {

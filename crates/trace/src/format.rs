@@ -96,7 +96,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Extends the list of clients up to the current client, and returns the operations of the current client.
+    /// Returns the operations of the current client. If the trace does not contain this client yet, first adds clients
+    /// up to its number.
     fn reach(&mut self) -> &mut Vec<Op> {
         if self.trace.clients.len() <= self.client {
             self.trace.clients.resize_with(self.client + 1, Vec::new);

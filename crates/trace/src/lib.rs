@@ -99,7 +99,7 @@ impl Op {
 /// The operations of all clients. Clients do not wait for one another.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace {
-    /// The operations of each client, in order.
+    /// The operations of each client, in the order in which the client executes them.
     pub clients: Vec<Vec<Op>>,
 }
 

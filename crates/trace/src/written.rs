@@ -52,7 +52,8 @@ impl Written {
         self.runs.last_key_value().map_or(0, |(_, (end, _))| *end)
     }
 
-    /// Returns all byte ranges with the same last write within a range, in order and without gaps.
+    /// Splits a range of the file into byte ranges, each with one last write. Returns these byte ranges in the order of
+    /// their offsets, without gaps.
     pub fn runs(&self, offset: u64, len: u64) -> Vec<Run> {
         let end = offset + len;
         let first = self.runs.range(..offset).next_back().map_or(offset, |(start, _)| *start);

@@ -15,8 +15,8 @@ pub(super) struct ChangedDirs(Mutex<Changes>);
 
 #[derive(Default)]
 struct Changes {
-    /// Number of changes that completed without attributes in the reply. Attributes requested before such a change
-    /// are not valid.
+    /// Number of directory changes that ended without attributes in the reply. Attributes that the mount requested
+    /// before such a change are outdated.
     unseen: u64,
     dirs: HashMap<u64, Fresh>,
 }

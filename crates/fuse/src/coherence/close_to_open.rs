@@ -16,7 +16,7 @@ use types::{Attrs, ByteRange};
 pub(crate) struct Admission {
     /// The `FOPEN_*` flags in the reply to the open.
     how: u32,
-    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write there.
+    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write to the page cache.
     writing: Option<Writing>,
 }
 
@@ -104,8 +104,8 @@ impl Coherence {
         PageUse::begin(&self.pages, file, flags, (how & fopen::DIRECT_IO == 0, writing))
     }
 
-    /// Returns the `FOPEN_*` flags for the reply to an open, whose use of the page cache has begun with the flags
-    /// `how`.
+    /// Returns the `FOPEN_*` flags for the reply to an open. `how` has the flags with which the open began to use the
+    /// page cache.
     pub(crate) async fn open_replied(&self, number: u64, how: u32) -> u32 {
         if self.is_shared(number) {
             // The kernel may still have attributes cached that it received before another client opened the file, so
@@ -115,8 +115,8 @@ impl Coherence {
                 Box::pin(self.expire(number)).await;
             }
         }
-        // A direct write that ended before this open was in the table did not make the kernel drop its pages. So let
-        // the kernel keep its pages only if the record has no direct write since this open.
+        // A direct write that ended before this open was recorded did not make the kernel drop its cached pages. So set
+        // `KEEP_CACHE` only if this mount has made no direct write since the open.
         let keeps = how & fopen::KEEP_CACHE != 0 && !self.cache.is_written_directly(number);
         if keeps { how } else { how & !fopen::KEEP_CACHE }
     }

@@ -70,8 +70,8 @@ impl Coherence {
             let (mut attrs, mut attempt) = (*attrs, 0);
             loop {
                 let Some(coherence) = self.shared() else { return };
-                // The mount has the file's delegation again. Before it got the delegation, it corrected the kernel's
-                // attributes, so no further correction is necessary.
+                // The mount has the file's delegation again. The mount corrected the kernel's attributes before it got
+                // the delegation, so no further correction is necessary.
                 if !self.write_back.is_shared(number) {
                     return;
                 }
@@ -140,7 +140,7 @@ impl Coherence {
                     let cached = changed.unwrap_or(attrs);
                     match shared {
                         // The correction of a file that other clients use may leave another modification time in the
-                        // kernel's cache, so the record must not contain `cached`.
+                        // kernel's cache, so record the kernel's cached size and time as unknown.
                         true => coherence.cache.is_unknown(number),
                         false => coherence.cache.has_now(number, &cached),
                     }
@@ -184,7 +184,8 @@ fn corrected(
         of.kernel_sizes.correct(number, &attrs, (shared, times), refresh)
     };
     let thread = self_requests::spawn("fuse-correction".to_owned(), correct)?;
-    // Execute the calls that need this process's descriptors, until the separate thread has ended.
+    // The separate thread requests calls that need descriptors of this process. Execute these calls until that thread
+    // has ended.
     while asked.recv().is_ok() {
         let written = if shared { coherence.drop_pages_blocking(number, ByteRange::ALL) } else { Ok(()) };
         let _ = answer.send(written.and_then(|()| runtime.block_on(coherence.present_attrs(number))));

@@ -21,7 +21,7 @@ impl Coherence {
     ) -> Option<PageReadGuard<'a>> {
         if !direct && self.is_shared(number) {
             // Record the pages before the read. The kernel may send a GETATTR during a read-ahead, and the mount then
-            // has to make it drop these pages.
+            // has to make the kernel drop the pages of the read-ahead.
             self.keep_pages_briefly(number, pages);
         }
         let fills = !direct && !pages.is_cached() && !self.write_back.is_written(number);
@@ -75,17 +75,17 @@ impl Coherence {
         }
     }
 
-    /// Records that a direct write has ended. Makes the kernel drop pages that it may have read before the written
-    /// bytes arrived.
+    /// Records that a direct write has ended. Makes the kernel drop pages that it may have read before the servers
+    /// received the written bytes.
     pub(crate) async fn write_ended(&self, number: u64, write: DirectWriteGuard<'_>) {
         if self.write_back.is_on() {
-            // Record the write before the check for readers of pages. Otherwise an open between both keeps pages that
-            // are older than the write.
+            // Record the write before the check whether the kernel reads pages of the file. Otherwise the kernel keeps
+            // pages that are older than the write, if an open begins between the check and the record.
             self.cache.written_directly(number);
         }
         if self.pages.are_read(number) {
             // The kernel dropped the pages of this range before it sent the write. But the kernel may have read some of
-            // these pages again before the bytes arrived, so make it drop them again.
+            // these pages again before the servers received the written bytes, so make it drop these pages again.
             Box::pin(self.drop_pages(number)).await;
         } else if let Some((range, mark)) = write.written() {
             Box::pin(self.drop_pages_of(number, range)).await;
@@ -93,12 +93,14 @@ impl Coherence {
         }
     }
 
-    /// Returns whether other writers may change bytes of the pages that the kernel writes back.
+    /// Returns whether other clients, or direct writes of this mount, may change bytes of the pages that the kernel
+    /// writes back.
     pub(crate) fn are_pages_of_several(&self, number: u64) -> bool {
         self.write_back.is_shared(number) || !self.write_back.is_written(number)
     }
 
-    /// Writes back dirty pages that other writers change too: sends only the bytes that programs on this mount wrote.
+    /// Writes back dirty pages whose bytes other clients or direct writes may change: sends only the bytes that
+    /// programs on this mount wrote to these pages.
     pub(crate) async fn write_pages_of_several(
         &self,
         number: u64,

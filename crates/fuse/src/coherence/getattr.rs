@@ -51,8 +51,8 @@ impl Coherence {
         self.pages.begin_getattr(number)
     }
 
-    /// Returns the delegation under which the kernel may read an open file from its pages. The flag says whether the
-    /// kernel may have read some of these pages before the mount got this delegation.
+    /// Returns the delegation under which the kernel may read an open file from its pages, and whether the kernel may
+    /// have read some of these pages before the mount got this delegation.
     fn delegation(open: Option<&OpenFile>) -> Option<(u64, bool)> {
         let open = open.filter(|open| open.pages.is_cached())?;
         let delegation = open.file.delegation()?;
@@ -68,13 +68,13 @@ impl Coherence {
             return None;
         }
         if !self.cache.has_size(number, open.file.attrs().size) {
-            // The kernel may discard the reply to this request. Then it reads only up to its old cached size, so first
-            // make it cache the new size.
+            // The kernel may discard the reply to this GETATTR, and then reads only up to its old cached size. So first
+            // make the kernel cache the new size.
             Box::pin(self.show_size(number)).await;
         }
         // The reply contains the modification time that the kernel has cached, even if this mount has written the file
-        // after that time: with a new time, the kernel drops its pages. The old time gets no lifetime, so a program
-        // that requests the time receives the new one.
+        // after that time: with a new time, the kernel drops its pages. The old time gets no lifetime, so that a
+        // program that requests the time receives the new time.
         let (attrs, sent) = (open.file.attrs(), self.cache.sent_mtime(number)?);
         let valid = if sent == attrs.mtime { self.attrs_valid } else { Duration::ZERO };
         Some((Attrs { mtime: sent, ..attrs }, valid))
@@ -114,8 +114,8 @@ impl Coherence {
     ) -> Result<(), Errno> {
         let forgot = || self.is_shared(number) && self.pages.had_recent_invalidation(number, UNDER_WAY);
         if !self.write_back.is_on() && (before.stale || forgot()) {
-            // The kernel dropped pages after it sent this request, so it discards the reply. Make it request the size
-            // again.
+            // The kernel has dropped pages since it sent this GETATTR, so it discards the reply. Make the kernel
+            // request the size again.
             Box::pin(self.show_size(number)).await;
         }
         let by_program = before.shared && self.kernel_sizes.set_by(thread).is_none();

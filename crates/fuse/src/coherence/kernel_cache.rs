@@ -16,7 +16,7 @@ pub(super) struct KernelCache(Mutex<Record>);
 #[derive(Clone, Default)]
 struct Record {
     files: HashMap<u64, Cached>,
-    /// Number of changes to the field `size` of any file, except those by [`KernelCache::shown`].
+    /// Number of changes of recorded sizes, over all files, except changes by [`KernelCache::shown`].
     doubts: u64,
 }
 
@@ -185,8 +185,8 @@ impl KernelCache {
     }
 
     /// Records an open of a file. Returns whether the kernel's cached pages belong to the opened version of the file.
-    /// If not, the kernel drops them, and pages that it reads from now on belong to the opened version. Attributes in
-    /// other replies prove nothing: the kernel accepts them and keeps its pages.
+    /// If not, the kernel drops these pages, and pages that it reads later belong to the opened version. A reply to a
+    /// request other than an open proves nothing: the kernel accepts the attributes in the reply and keeps its pages.
     pub(super) fn pages_are_of(&self, number: u64, attrs: &Attrs) -> bool {
         let now = Some(version(attrs));
         self.record().files.get_mut(&number).is_some_and(|cached| {

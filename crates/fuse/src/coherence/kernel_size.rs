@@ -46,7 +46,8 @@ pub(super) struct KernelSizes {
 pub(super) struct AttrsBeingSet {
     attrs: Attrs,
     /// For a file that other clients use and the kernel writes through its page cache: the modification time that the
-    /// correction set first. No write sets this time.
+    /// correction sets before it sets the size. No write sets this time, so another time shows that a program has
+    /// written to the file.
     mark: Option<Timestamp>,
     /// A path by which the kernel finds the file, valid while the thread sets the attributes.
     path: Arc<CString>,
@@ -115,9 +116,9 @@ impl KernelSizes {
         }
     }
 
-    /// Makes the kernel request the attributes of a file, and gives them no lifetime. From then on the kernel
-    /// requests them before each read of the file. An `INVAL_INODE` notification does not achieve this with
-    /// write-back, because the kernel does not expire the size. Must run on its own thread, like
+    /// Makes the kernel request the attributes of a file; the mount replies with attributes without a lifetime. From
+    /// then on the kernel requests attributes before each read of the file. An `INVAL_INODE` notification does not
+    /// achieve this with write-back, because the kernel does not expire the size. Must run on its own thread, like
     /// [`KernelSizes::correct`].
     ///
     /// The kernel discards a reply if it has to drop pages, or a program truncates the file, before the reply
@@ -197,9 +198,10 @@ impl KernelSizes {
     /// system.
     ///
     /// `refresh` returns the current attributes of the file, because `attrs` may be outdated. A *shared* file is used
-    /// by other clients while the kernel writes it through its page cache. For a shared file, the time is compared only
-    /// if `times` is true. The time is set first, and then `refresh` writes back the earlier writes. The handler of the
-    /// SETATTR that sets the size checks whether a program has written after the time was set.
+    /// by other clients while the kernel writes it through its page cache. For a shared file, this
+    /// function compares the time only if `times` is true. It sets the time before it calls `refresh`, which writes
+    /// back earlier writes. The handler of the SETATTR that sets the size checks whether a program has written since
+    /// then.
     ///
     /// # Errors
     /// `NotFound`: the kernel has no inode of the file. After any error, the kernel's cached attributes are unknown.
@@ -216,8 +218,9 @@ impl KernelSizes {
             return Ok(None);
         }
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // The path leads through the descriptor table of this thread, and other processes can resolve it too. `/proc`
-        // may number threads for another PID namespace than gettid(2), so read the thread's name from `/proc`.
+        // The path names the file through the descriptor table of this thread, and other processes can resolve the path
+        // too. `/proc` may number threads for another PID namespace than gettid(2), so read the thread's id from
+        // `/proc`.
         let here = std::fs::read_link("/proc/thread-self")?;
         let path = format!("/proc/{}/fd/{}", here.display(), file.as_raw_fd());
         let path = Arc::new(CString::new(path).map_err(io::Error::other)?);
@@ -260,7 +263,8 @@ fn set_time(path: &CStr, mtime: Timestamp) -> io::Result<()> {
     Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?)
 }
 
-/// Returns whether the size differs, and whether the modification time differs.
+/// Compares attributes that the kernel has cached with `attrs`. Returns whether the sizes differ, and whether the
+/// modification times differ.
 fn differs(cached: &Statx, attrs: &Attrs) -> (bool, bool) {
     let mtime = (cached.stx_mtime.tv_sec, cached.stx_mtime.tv_nsec);
     (cached.stx_size != attrs.size, mtime != (attrs.mtime.secs, attrs.mtime.nanos))

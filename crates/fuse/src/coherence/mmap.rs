@@ -1,13 +1,13 @@
 //! Coherence of memory mappings with reads and writes that bypass the page cache of the same file.
 //!
-//! Before the kernel sends a direct write, it writes back and drops the pages of the written range. The kernel may
-//! read these pages again before the written bytes arrive. If a program then stores to such a page through a mapping,
-//! the kernel later writes back the whole page, with old bytes. So the mount keeps copies of recently read pages as
-//! the kernel received them: their *twins* (see [`crate::coherence::page_twins`]).
+//! Before the kernel sends a direct write, it writes back and drops the pages of the written range. The kernel may read
+//! these pages again before the written bytes arrive. If a program then stores to such a page through a mapping, the
+//! kernel later writes back the whole page, with old bytes. So the mount keeps copies of recently read pages as the
+//! kernel received them: their *twins* (see [`crate::coherence::page_twins`]).
 //!
-//! If the kernel has recently read pages of a direct write's range, the mount makes it drop them again after the
-//! write. Of pages of this range that the kernel writes back during the write, the mount writes only bytes that
-//! differ from the twins.
+//! If the kernel has recently read pages of a direct write's range, the mount makes it drop them again after the write.
+//! If the kernel writes back pages of this range during the direct write, the mount writes only the bytes that differ
+//! from the twins.
 
 use crate::coherence::page_twins::{PAGE, differing};
 use client::Segment;
@@ -17,9 +17,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::ByteRange;
 
-/// Bytes of twins of a file after which the mount drops the older generation of twins; both generations together may
-/// have twice as many. The kernel drops the pages of a range before it sends a direct write. Until this write arrives,
-/// the kernel reads fewer bytes of the file than this.
+/// When the younger generation of a file's twins has more bytes than this, it replaces the older generation. So the
+/// mount keeps at most about twice as many bytes of twins. The kernel drops the pages of a range before it sends a
+/// direct write. Until this write arrives, the kernel is assumed to read fewer bytes of the file than this.
 const GENERATION: usize = 8 << 20;
 
 /// The page twins of an open file, and its reads, write-backs and direct writes in progress.
@@ -42,7 +42,7 @@ struct State {
     young_bytes: usize,
     /// The id of the last change of the file other than a write, such as a truncation.
     changed: u64,
-    /// Ids and ranges of the kernel's reads into its page cache in progress.
+    /// Ids and ranges of the reads in progress that fill pages of the kernel's page cache.
     filling: Vec<(u64, ByteRange)>,
     /// Ids and ranges of the kernel's write-backs in progress.
     writing_back: Vec<(u64, ByteRange)>,
@@ -81,7 +81,7 @@ struct DirectWrite {
     got: bool,
 }
 
-/// Guard of a read of the kernel into its page cache. Dropping the guard ends the read.
+/// Guard of a read that fills pages of the kernel's page cache. Dropping the guard ends the read.
 pub(crate) struct PageReadGuard<'a>(&'a MappedPages, u64);
 
 /// Guard of a write-back of pages by the kernel. Dropping the guard ends the write-back.
@@ -101,7 +101,7 @@ impl MappedPages {
         state.writers = state.writers.saturating_add_signed(more);
     }
 
-    /// Begins a read of the kernel into its page cache.
+    /// Begins a read that fills pages of the kernel's page cache.
     pub(super) fn fill(&self, range: ByteRange) -> PageReadGuard<'_> {
         PageReadGuard(self, self.state().fill_begins(range))
     }
@@ -112,7 +112,8 @@ impl MappedPages {
         (WriteBackGuard(self, id), runs)
     }
 
-    /// Begins a direct write. Waits for write-backs of pages in its range, because their bytes are older.
+    /// Begins a direct write. Waits until the write-backs of pages in its range that are in progress have ended,
+    /// because they write older bytes.
     pub(super) async fn begin_direct_write(&self, range: ByteRange) -> DirectWriteGuard<'_> {
         let (id, waits) = self.state().write_begins(range);
         let past = DirectWriteGuard(self, id, range);
@@ -134,7 +135,8 @@ impl MappedPages {
         }
     }
 
-    /// Records bytes that the kernel has put into its page cache and sends itself (write-through).
+    /// Records the bytes of a write-through write: the kernel has put them into its page cache and sends them to the
+    /// mount.
     pub(super) fn has_now(&self, offset: u64, data: &[u8]) {
         self.state().has_now(offset, data);
     }
@@ -173,7 +175,7 @@ impl DirectWriteGuard<'_> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
     }
 
-    /// Records that the kernel has dropped the pages of the range.
+    /// Records that the kernel has dropped the pages of the direct write's range.
     pub(super) fn pages_dropped(&self, mark: u64) {
         self.0.state().pages_dropped(self.2, mark);
     }
@@ -369,7 +371,7 @@ mod tests {
     use proptest::prelude::*;
 
     const LEN: usize = 2 * PAGE as usize;
-    /// Bytes of a cell. Of three consecutive cells, each direct writer owns one cell, and the mapping owns one cell.
+    /// Bytes of a cell. Each of the two direct writers and the mapping writes only every third cell.
     const CELL: usize = 512;
 
     fn page_of(number: usize) -> Range<usize> {
@@ -387,7 +389,8 @@ mod tests {
         filling: Option<Fill>,
     }
 
-    /// The progress of a write-back: its bytes, and the id and the ranges under which the mount writes them.
+    /// A write-back in progress: its bytes, and, once the mount has received them, the id of the write-back and the
+    /// ranges that the mount writes.
     struct Back(Vec<u8>, Option<(u64, Vec<Range<usize>>)>);
 
     /// The progress of a page read: requested, being read, or read.
@@ -613,7 +616,7 @@ mod tests {
         let mut page = vec![7; 4096];
         page[10] = 8;
         assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..4096]);
-        // From here on, a direct write to a range within the page is in progress.
+        // Begin a direct write to a range within page 1, while the write-back of page 1 is in progress.
         let (past, waits) = state.write_begins(ByteRange { offset: PAGE + 1000, len: 100 });
         assert!(waits, "a write-back of the page is in progress");
         state.writing_back.clear();
@@ -628,7 +631,8 @@ mod tests {
             vec![0..1000, 1100..4096],
             "the write-back may be in progress"
         );
-        // The direct write ends after the end of the file, where the kernel's page contains zeros.
+        // This direct write begins before the end of the file and ends after it. Beyond the end, the kernel's page has
+        // zeros.
         let (past, _) = state.write_begins(ByteRange { offset: 2 * PAGE + 900, len: 100 });
         let mut last = vec![0; 4096];
         last[..904].fill(7);

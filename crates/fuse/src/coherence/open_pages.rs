@@ -54,7 +54,7 @@ struct Invalidations {
 struct SharedPages {
     /// Whether a pending task will make the kernel drop the pages that it reads now.
     expected: AtomicBool,
-    /// Number of tasks that will make the kernel drop pages of the file and have not ended.
+    /// Number of unfinished tasks that will make the kernel drop pages of the file.
     left: AtomicU64,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct PageUse {
     cached: bool,
     /// Whether the program opened the file for writing.
     writes: bool,
-    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write there.
+    /// The guard of the kernel's writes to the page cache, or `None` if this open does not write to the page cache.
     writing: Option<Writing>,
     /// The page state of the file. All opens share this state, because the kernel reads and writes back pages through
     /// any open.
@@ -221,8 +221,8 @@ impl OpenPages {
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
         if cached && pages.cached == 0 {
-            // At the first such open, the kernel keeps cached pages only if they belong to the opened version of the
-            // file. So all kept pages are valid under the delegation of this open.
+            // At the first open that uses the page cache, the kernel keeps cached pages only if they belong to the
+            // opened version of the file. So all kept pages are valid under the delegation of this open.
             pages.known.read_under.store(delegation.unwrap_or(0), SeqCst);
         }
         pages.cached += usize::from(cached);

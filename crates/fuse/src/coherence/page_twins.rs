@@ -33,7 +33,7 @@ pub(super) struct PageTwins {
 /// The bytes of dirty pages that the mount has to write, and the growth of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Changed {
-    /// The ranges of the bytes that programs wrote and that differ from the earlier bytes.
+    /// The ranges of bytes that programs wrote, found by comparing each page with its twin.
     pub(super) runs: Vec<Range<usize>>,
     /// The end of the written-back bytes, if it is beyond the size that the kernel had cached. The file must be at
     /// least this long.
@@ -44,11 +44,11 @@ pub(super) struct Changed {
 struct Twin {
     /// The bytes of the page; in the last page of the file, up to the end of the file.
     bytes: Box<[u8]>,
-    /// The value of `PageTwins::age` when the kernel read the page.
+    /// The number of requests to drop pages of the file (`PageTwins::age`) at the time when the kernel read the page.
     since: u64,
 }
 
-/// Calls `take` for each longest range within `places` on which `same` is false.
+/// Calls `take` for each maximal range within `places` in which `same` returns false for every index.
 pub(super) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut take: impl FnMut(Range<usize>)) {
     let mut at = places.start;
     while at < places.end {
@@ -111,8 +111,9 @@ impl PageTwins {
         }
     }
 
-    /// Extends the changed ranges in a page to all bytes of the same system call. The mount writes the bytes of one
-    /// call as a whole, even where they equal the earlier bytes. So other clients do not find a mix of two writes.
+    /// Extends the changed ranges of a page: if a system call wrote one of the changed bytes, all bytes of this call
+    /// count as changed. The mount writes the bytes of one call as a whole, even where they equal the twin. So other
+    /// clients do not find a mix of two writes.
     fn with_calls(&self, number: u64, (within, len): (usize, usize), mut runs: Vec<Range<usize>>) -> Vec<Range<usize>> {
         let page = ByteRange { offset: number * PAGE + within as u64, len: len as u64 };
         for call in self.writing.values().filter_map(|range| range.intersection(page)) {
@@ -161,8 +162,8 @@ impl PageTwins {
         Changed { runs, end: longer.then_some(end) }
     }
 
-    /// Passes the changed ranges of one page to `take`; `data` begins at `within`. Afterwards the twin contains
-    /// `data`.
+    /// Passes the changed ranges of one page to `take`; `data` begins at the offset `within` of the page. After the
+    /// call, the twin contains `data`.
     fn changed_in_page(&mut self, number: u64, within: usize, data: &[u8], mut take: impl FnMut(Range<usize>)) {
         let is_new = !self.pages.contains_key(&number);
         let new = || Twin { bytes: Box::default(), since: self.age };
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), vec![0..4096]);
     }
 
-    /// A step of two writers of a file of three pages. One of the writers uses a page cache.
+    /// A step of the test: two clients write a file of three pages, and one of them uses a page cache.
     #[derive(Clone, Debug)]
     enum Step {
         /// A program writes through the page cache. The kernel reads a page before the program writes a part of the
@@ -348,14 +349,14 @@ mod tests {
     }
 
     proptest! {
-        /// Every byte has the value of its last writer, even if both writers changed the same page. A byte that both
-        /// writers wrote since this kernel last dropped the page may have either value.
+        /// Every byte has the value of its last writer, even if both clients changed the same page. A byte that both
+        /// clients wrote since the kernel last dropped all pages may have either value.
         #[test]
         fn bytes_of_other_clients_are_never_overwritten(steps in proptest::collection::vec(step(), 1..40)) {
             let len = 3 * PAGE as usize;
             let (mut server, mut model) = (vec![0u8; len], vec![0u8; len]);
-            // The bytes that this mount has written, and the bytes that the other client has written, since the kernel
-            // last had no pages.
+            // For each byte, whether this mount (`here`) and the other client (`there`) have written it since the
+            // kernel last dropped all pages.
             let (mut here, mut there) = (vec![false; len], vec![false; len]);
             let mut cache: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
             let mut twins = PageTwins::default();
@@ -409,9 +410,9 @@ mod tests {
             }
         }
 
-        /// Two writers extend a file. Before most writes, the kernel writes back and drops its pages, and receives
-        /// the size of the file. Some writes follow too soon for this. Bytes that only one writer wrote keep this
-        /// writer's value.
+        /// Two clients extend a file. Before most writes, the kernel writes back and drops its pages, and receives the
+        /// size of the file; before some writes, the kernel does not. Bytes that only one client wrote keep the value
+        /// of this client.
         #[test]
         fn extending_a_file_does_not_overwrite_bytes_of_other_clients(
             steps in proptest::collection::vec((any::<bool>(), any::<bool>(), 0..4 * PAGE as usize, 1..6000usize, any::<u8>()), 1..40),

@@ -78,8 +78,8 @@ impl Coherence {
         }
     }
 
-    /// Waits a short time until the kernel is not about to apply a reply with attributes. The kernel discards a reply
-    /// if it has to drop pages before it applies the reply.
+    /// Waits a short time, so that the kernel can apply replies with attributes that it has just received. The kernel
+    /// discards a reply if it has to drop pages before it applies the reply.
     pub(super) async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
             // With write-back, the kernel takes the size from no reply, so a discarded reply does no harm.
@@ -90,7 +90,7 @@ impl Coherence {
         }
     }
 
-    /// Makes the kernel request the attributes of a file, and cache none of them from then on.
+    /// Makes the kernel request the attributes of a file now, and again before each later use.
     pub(super) async fn expire(&self, number: u64) {
         self.ask_of_self(number, KernelSizes::expire).await;
     }

@@ -36,8 +36,8 @@ impl UpperCache for RecallHandler {
                 coherence.drop_pages(file.0).await;
             }
             if let Some(open) = coherence.opens.writing(file.0).filter(|_| newly_shared) {
-                // From now on, other clients may extend the file. So zeros after its present end may come from the
-                // kernel and not from a program.
+                // From now on, other clients may extend the file. So zeros after the present end of the file may come
+                // from the kernel and not from a program.
                 coherence.write_back.reaches(file.0, open.file.attrs().size);
             }
             // Expire the kernel's cached attributes, so that the kernel requests them before the next read or seek to
@@ -51,8 +51,8 @@ impl UpperCache for RecallHandler {
         })
     }
 
-    /// Makes the kernel discard the attributes in replies to its pending requests. These attributes may be older than
-    /// the new delegation, but have a lifetime.
+    /// Makes the kernel discard the attributes in replies that are in flight. These attributes have a lifetime, but may
+    /// be older than the new delegation.
     fn delegation_gained(&self, file: FileId) {
         if let Some(coherence) = self.0.upgrade() {
             coherence.recent_attrs.changed();

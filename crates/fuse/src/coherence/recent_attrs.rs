@@ -1,5 +1,5 @@
-//! A cache of attributes that the kernel has just received with a name. The kernel requests these attributes again at
-//! once, with the birth time (STATX).
+//! A cache of attributes that the kernel has just received in an entry, for example in the reply to LOOKUP. The kernel
+//! requests these attributes again at once, with the birth time (STATX).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use types::Attrs;
 
-/// How long cached attributes are valid. The mount cannot recognize requests with `AT_STATX_FORCE_SYNC`.
+/// How long cached attributes are valid. The time is short, because the mount cannot recognize requests with
+/// `AT_STATX_FORCE_SYNC`, whose replies should be current.
 const GOOD_FOR: Duration = Duration::from_millis(100);
 /// Largest number of files whose attributes are cached.
 const MOST: usize = 2048;

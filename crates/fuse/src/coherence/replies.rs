@@ -16,7 +16,8 @@ impl Coherence {
         if self.is_shared(number) { Duration::ZERO } else { self.attrs_valid }
     }
 
-    /// Returns the present moment. The caller calls this before it requests attributes from the mgr.
+    /// Returns the present time and the present number of changes by this mount. The caller calls this before it
+    /// requests attributes from the mgr.
     pub(crate) fn attributes_requested(&self) -> Mark {
         self.recent_attrs.mark()
     }
@@ -55,8 +56,8 @@ impl Coherence {
         // If the kernel has no inode of the file yet, a notification before this reply has no effect. So check here
         // whether other clients want the file.
         if changed || valid.is_zero() || self.needs_correction(thread, number, attrs) {
-            // Without a lifetime, the kernel sends GETATTR when a program needs the attributes, and the mount corrects
-            // the kernel's cache before it replies.
+            // If the attributes have no lifetime, the kernel sends GETATTR when a program needs them, and the mount
+            // corrects the kernel's cache before it replies.
             return Duration::ZERO;
         }
         if let Some(mark) = mark {
@@ -115,8 +116,8 @@ impl Coherence {
         Some((attrs, valid.saturating_sub(ago)))
     }
 
-    /// Lets the kernel keep its pages of a file that no other client uses: the next open finds the pages valid for
-    /// these attributes.
+    /// Records that the kernel's pages of a file belong to the version with these attributes, so that the next open
+    /// keeps the pages. Has an effect only for a file that the kernel writes back and no other client uses.
     fn keep_pages(&self, number: u64, attrs: &Attrs) {
         if self.write_back.is_on() && self.write_back.is_written(number) && !self.write_back.is_shared(number) {
             self.cache.pages_became(number, attrs);

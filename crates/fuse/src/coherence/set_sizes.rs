@@ -13,9 +13,9 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, ByteRange};
 
-/// Files whose size requests of this mount are setting. The kernel has such a file locked during the request, so the
-/// mount does not correct the kernel's size during the request. Otherwise two mounts that set the size of one file wait
-/// for each other.
+/// Files for which this mount executes requests that set the size. During such a request the kernel has the inode
+/// locked, so the mount does not correct the kernel's size. Otherwise two mounts that set the size of one file would
+/// wait for each other.
 #[derive(Debug, Default)]
 pub(super) struct Resizing(Mutex<HashMap<u64, SizeRequests>>);
 
@@ -110,7 +110,7 @@ impl Coherence {
         if self.write_back.is_shared(number) {
             let _ = self.correct_for_data(number, &attrs).await;
         } else {
-            // No request of a thread causes this correction, so pass the thread number 0.
+            // No kernel request causes this correction, so pass the thread number 0.
             self.correct_if_needed(0, number, &attrs).await;
         }
     }
@@ -128,7 +128,8 @@ impl Coherence {
         };
         let read = open.file.read_at(size - 1, 1).await;
         let last = read.ok().and_then(|read| read.segments.iter().flat_map(segment_bytes).next()).unwrap_or(0);
-        // The notification has node id, offset, size and padding (`struct fuse_notify_store_out`), and the byte.
+        // The notification has node id, offset, size and padding (`struct fuse_notify_store_out`), and then the last
+        // byte of the file.
         let mut body = Body::with_capacity(25).u64(number).u64(size - 1).u32(1).u32(0).into_vec();
         body.push(last);
         let stored = tokio::task::spawn_blocking(move || transport.notify(abi::notify::STORE, &body)).await;

@@ -48,7 +48,7 @@ impl SyncMount {
         }
         let Some(place) = self.place.get().cloned() else { return };
         if wanted {
-            // Set `on` before the kernel's flag, because requests that result from the change depend on `on`.
+            // Set `on` before the kernel's flag: the change of the flag causes requests, and their handlers check `on`.
             self.on.store(true, SeqCst);
         }
         let switched = tokio::task::spawn_blocking(move || switch(&place, wanted)).await;

@@ -26,8 +26,8 @@ use types::ByteRange;
 /// The share of the machine's dirty page limit that this mount may use, in percent. The kernel's default for FUSE
 /// file systems is one percent, above which writers wait.
 const DIRTY_PERCENT: u32 = 25;
-/// Bytes of pages with twins of one file above which the mount makes the kernel drop the pages early, to free the
-/// twins.
+/// Largest number of bytes of pages with twins of one file. Above this number, the mount makes the kernel drop the
+/// file's pages, to free the twins.
 const TWINS_MAX: u64 = 16 << 20;
 
 /// The write-back state of a mount: whether write-back is on, and the files that the kernel writes.
@@ -47,7 +47,7 @@ fn writes(flags: u32) -> bool {
 }
 
 impl WriteBack {
-    /// Creates the state of a mount; `on`: the mount uses write-back.
+    /// Creates the write-back state of a mount; `on`: the mount uses write-back.
     pub(super) fn new(on: bool) -> Self {
         WriteBack { on: AtomicBool::new(on), writers: Arc::default() }
     }
@@ -68,8 +68,8 @@ impl WriteBack {
         self.on.store(false, Relaxed);
     }
 
-    /// Returns whether an open with the given flags needs a write delegation. An append needs none, because only the
-    /// mgr knows the end of the file, and neither does O_DIRECT.
+    /// Returns whether an open with the given flags needs a write delegation. An append and an open with O_DIRECT need
+    /// none: only the mgr knows the end of the file, and O_DIRECT bypasses the page cache.
     pub(super) fn wants(&self, flags: u32) -> bool {
         self.is_on() && writes(flags) && !OFlags::from_bits_retain(flags).intersects(OFlags::APPEND | OFlags::DIRECT)
     }
@@ -87,8 +87,8 @@ impl WriteBack {
             return Err(NotDelegated);
         }
         let writing = Writing::begin(&self.writers, number);
-        // Check the delegation after the open is in the table, so that a later recall finds the file there. The open
-        // must permit reads, because the kernel reads a page before a program writes only a part of the page.
+        // Check the delegation after the open is in the table of writers, so that a later recall finds the file there.
+        // The open must permit reads, because the kernel reads a page before a program writes only a part of the page.
         if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotDelegated) }
     }
 

@@ -1,8 +1,8 @@
-//! COPY_FILE_RANGE: copies bytes within the file system, from iod to iod. Copies within one file go through the
-//! client.
+//! COPY_FILE_RANGE: copies bytes within the file system, from iod to iod. A copy within one file moves the bytes
+//! through the client.
 //!
-//! Without this operation, the kernel copies the bytes in its page cache, but other clients may have changed these
-//! bytes in the file.
+//! Without this operation, the kernel would copy the bytes from its page cache, but other clients may have changed
+//! these bytes in the file.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
@@ -11,7 +11,8 @@ use crate::request::Header;
 use types::ByteRange;
 
 const EINVAL: Errno = Errno(22);
-/// Maximum number of bytes of one request. Programs request the rest again, and can be interrupted between requests.
+/// Maximum number of bytes of one request. Programs request the remaining bytes in further calls, and signals can
+/// interrupt a program between two calls.
 const MOST: u64 = 256 << 20;
 
 /// Executes COPY_FILE_RANGE. `from` and `to` are pairs of a file handle and an offset.

@@ -4,9 +4,9 @@ use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
 
-/// Executes FLUSH. Afterwards all writes are durable and the mgr knows the file size, or close(2) fails. Also
-/// releases the caller's fcntl(2) locks. Each close reports a failure: a process that only inherited the descriptor
-/// may close it first, and the writer has to see the failure too.
+/// Executes FLUSH. If close(2) succeeds, all writes are durable and the mgr knows the file size. Also releases the
+/// caller's fcntl(2) locks. Each close reports a failed write: a process that only inherited the descriptor may close
+/// it first, and the writer has to see the failure too.
 pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner: u64) -> Answer {
     let open = fs.opens.file(fh)?;
     let mut written = Ok(());
@@ -18,7 +18,7 @@ pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner:
             Err(_) => fs.coherence.write_failed(header.node),
         }
     }
-    // Record the close before the reply, because the next request of the kernel may be the last one of this open.
+    // Record the close before the reply, because the kernel's next request for this open may be RELEASE.
     fs.opens.flushed(fh, &open, header.pid);
     fs.opens.unlock_all(&open.file, lock_owner).await?;
     written?;

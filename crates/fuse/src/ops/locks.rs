@@ -61,9 +61,9 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer
 /// Executes SETLK and SETLKW: locks or unlocks a range. With `sleep`, waits until conflicting locks end.
 pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bool) -> Answer {
     let open = fs.opens.file(lock.fh)?;
-    // Without a delegation, the page cache lacks writes that other clients made under earlier locks, and has the only
-    // copy of writes under this lock. Check for the delegation each time, because the mount may lose it while the
-    // call waits for a lock.
+    // If this mount has no delegation, the page cache lacks writes that other clients made under earlier locks, and has
+    // the only copy of writes under this lock. So the lock and the unlock make the kernel write back and drop its
+    // pages. Check for the delegation each time, because the mount may lose it while the call waits for a lock.
     let cached = || open.pages.is_cached() && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {

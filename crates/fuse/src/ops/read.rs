@@ -5,7 +5,7 @@ use crate::reply::Reply;
 use crate::request::Header;
 use types::ByteRange;
 
-/// Executes READ. A result shorter than requested means the end of the file.
+/// Executes READ. A result shorter than requested means the end of the file. `past`: the READ bypasses the page cache.
 pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32), past: bool) -> Answer {
     let open = fs.opens.file(fh)?;
     let range = ByteRange { offset, len: size.into() };

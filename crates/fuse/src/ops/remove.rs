@@ -14,7 +14,7 @@ pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
     ended(fs, header, name, mark, removed).await
 }
 
-/// Executes RMDIR. Callers that have the directory open see an empty directory afterwards.
+/// Executes RMDIR. A caller that has the directory open sees an empty directory after the removal.
 pub(crate) async fn rmdir(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let mark = fs.coherence.directory_mark();

@@ -26,7 +26,7 @@ pub(crate) async fn rename(
     };
     let _changing = (fs.coherence.directory_changes(header.node), fs.coherence.directory_changes(newdir));
     let (from, to) = ((&from, name), (&to, newname));
-    // Callers that have a replaced directory open see an empty directory afterwards, as after RMDIR. So find out
+    // A caller that has a replaced directory open sees an empty directory after the rename, as after RMDIR. So find out
     // whether the rename replaces a directory.
     let replaces = how == Renaming::Replace && fs.opens.are_there_dirs();
     let replaced = if replaces { mount.lookup(to.0, newname).await.ok() } else { None };

@@ -77,9 +77,9 @@ fn means_now(args: &SetAttr) -> bool {
     args.valid & (all | fattr::MTIME_NOW) == all && args.mtime == args.ctime
 }
 
-/// Sets the kernel's time of the last write, after all writes are durable. The kernel sends this request during an
-/// fsync or close, and reports a failure of the request there. The kernel's next request reports a write error, so
-/// that the error is reported once.
+/// Sets the kernel's time of the last write, after all writes are durable. The kernel sends this SETATTR during an
+/// fsync or close, whose caller receives the error of a failed SETATTR. A write error is not an error of this SETATTR:
+/// the kernel's next request reports it, so that the caller receives it only once.
 async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno> {
     match open.file.set_attrs_behind(changes).await {
         // Only the owner may set the time. For other users, the file keeps the time at which the servers received the

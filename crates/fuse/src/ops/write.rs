@@ -25,7 +25,7 @@ pub(crate) async fn write(
 ) -> Answer {
     let open = fs.opens.file(fh)?;
     // For write-back of pages, the kernel sets `WRITE_KILL_SUIDGID` only if it has seen setuid or setgid bits. So check
-    // the bits then, even if they were clear at an earlier write.
+    // the bits whenever the kernel sets this flag, even if the bits were clear at an earlier write.
     let seen = (open.pages.is_cached() && fs.coherence.writes_back()) || !open.plain.load(Relaxed);
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
         // Boxed, so that most writes, which do not need this future, reserve no memory for it.
@@ -103,7 +103,8 @@ impl FileSystem {
         if mode == attrs.mode {
             return Ok(attrs);
         }
-        // The owner may clear the bits, but the writer may not, so the mount uses its own credentials first.
+        // Only root and the owner may clear the bits, and the writer may be another user. So try the credentials of the
+        // mount process first.
         let changes = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
         let attrs = match self.callers.anybody().setattr(node, &changes).await {
             Err(_) => self.acting(header).setattr(node, &changes).await?,

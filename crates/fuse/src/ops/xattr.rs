@@ -34,8 +34,8 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, name: &[u8], value: &[
     Ok(Reply::Done)
 }
 
-/// Returns a value that fits into `size` bytes, or its length if `size` is 0. Fails with ERANGE if the value does not
-/// fit.
+/// Returns the reply with `value`, or with the length of `value` if `size` is 0. Fails with ERANGE if `value` is longer
+/// than `size` bytes.
 fn sized(value: Vec<u8>, size: u32) -> Answer {
     match size {
         0 => Ok(Body::with_capacity(8).u32(value.len() as u32).u32(0).reply()),

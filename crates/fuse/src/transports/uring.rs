@@ -29,7 +29,7 @@ use std::thread::{Builder, JoinHandle};
 pub(crate) use crate::abi::uring::SWITCH;
 
 const EINVAL: Errno = Errno(22);
-/// The bit that marks tickets of requests in rings. Tickets of requests from the device do not have it.
+/// The bit that marks tickets of requests in rings. Tickets of requests from the device do not have this bit.
 const RINGS: u64 = 1 << 63;
 
 /// Returns the ticket of a request that arrived in an entry of a ring.
@@ -75,7 +75,8 @@ impl Uring {
         let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
         let queues = processors(&possible).and_then(|count| u16::try_from(count).ok());
         let queues = queues.filter(|count| *count > 0).ok_or_else(|| io::Error::other("too many processors"))?;
-        // Only online processors get a thread, which also serves queues of offline processors.
+        // Start one thread for each processor that this process may use. These threads also serve the queues of all
+        // other processors.
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
         let (mut rings, mut threads, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..count {

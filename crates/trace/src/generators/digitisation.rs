@@ -25,7 +25,7 @@ pub(super) fn generate(seed: u64, events: u32, fsync: bool) -> Vec<Op> {
     let count = (u64::from(events) * REQUESTS / 100) as usize;
     let mut lens: Vec<u32> = (0..count).map(|n| length(&mut rng, n, count)).collect();
     rng.shuffle(&mut lens);
-    // Shuffle the requests, because their order by offset differs from their order in time.
+    // Shuffle the requests, so that the client does not send them in the order of their offsets.
     let mut placed: Vec<usize> = (0..count).collect();
     rng.shuffle(&mut placed);
     let (mut offsets, mut at) = (vec![0; count], 0);

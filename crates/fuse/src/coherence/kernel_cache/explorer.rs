@@ -1,16 +1,17 @@
 //! An explorer of [`KernelCache`]: walks every short history of a kernel, a mount without write-back, and another
 //! client of a file.
 //!
-//! The model of the kernel follows `fs/fuse` of Linux. It counts changes of its cached attributes, and discards the
-//! reply to a request that is older than the last change. After each history without requests in flight, the record
-//! has no size or the size that the kernel has cached. After an open, the kernel has no older size cached as valid.
+//! The model of the kernel follows `fs/fuse` of Linux. The modelled kernel counts the changes of its cached attributes,
+//! and discards the reply to a request that is older than the last change. After each history without requests in
+//! flight, the recorded size is unknown or equals the size that the kernel has cached. After an open, the kernel never
+//! considers the size of an older version valid.
 
 use super::*;
 use crate::coherence::testing::attrs;
 use std::collections::HashSet;
 
 const FILE: u64 = 7;
-/// The number of a second file, whose recorded size changes at the same time as that of the modelled file.
+/// The number of a second file, whose recorded size may change while requests for the modelled file are in flight.
 const OTHER: u64 = 8;
 /// Number of steps of the longest histories that the explorer walks.
 const DEPTH: usize = 8;
@@ -20,7 +21,7 @@ const FLIGHTS: usize = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Kind {
     Getattr,
-    /// The GETATTR of a thread of the mount, which afterwards reads the kernel's cached size.
+    /// A GETATTR by a thread of the mount. After the reply, the thread reads the kernel's cached size.
     Show,
     Truncate(u64),
     Write(u64),
@@ -64,7 +65,8 @@ struct Model {
     server: (u64, u64),
     kernel: Kernel,
     flights: Vec<RequestInFlight>,
-    /// Which sizes the server has had since the last open that began without requests in flight.
+    /// For each size from 0 to 3, whether the server has had this size since the last open that began without requests
+    /// in flight.
     since_open: Option<[bool; 4]>,
 }
 
@@ -239,7 +241,7 @@ fn the_kernel_has_the_recorded_size_after_every_short_history() {
                 let mut after = model.clone();
                 after.take(step);
                 after.check().unwrap_or_else(|why| panic!("{why}, {depth} steps before {step:?} in {model:?}"));
-                // No step follows after the last depth, so the states at this depth need not be stored.
+                // The explorer makes no further step from states at the largest depth, so do not store these states.
                 if depth + 1 < DEPTH && seen.insert(after.clone()) {
                     next.push(after);
                 }

@@ -112,12 +112,13 @@ impl Entry {
         // SAFETY: the range is within the mapping, because `payload` was checked, and this process owns the memory
         // until the reply.
         let payload = unsafe { std::slice::from_raw_parts(self.memory.add(PAGE), payload) };
-        // Copy the payload, because bytes to write may be in use after the reply.
+        // Copy the payload, because the mount may use the bytes of a WRITE after the reply, and the kernel reuses the
+        // memory.
         (number, Request::decode_parts(&header, &fixed, buffers.copy(payload)))
     }
 
-    /// Puts the reply to a request into the entry. Returns false if the request already has a reply. With `spare`,
-    /// returns to the system the memory that the request used and the reply does not need.
+    /// Puts the reply to a request into the entry. Returns false if the request already has a reply. With `spare`, also
+    /// returns memory of the entry to the system: the memory that the request used and the reply does not need.
     pub(super) fn answer(&self, number: u64, reply: &Reply, spare: bool) -> bool {
         if self.held.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;

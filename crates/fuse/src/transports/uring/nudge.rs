@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// An extended attribute of every file of a mount (`control.rs`).
 const ATTRIBUTE: &str = "user.weir.mount.access";
 
-/// Makes a request arrive through the queue of this processor, for the file system mounted at `place`. Each such
-/// request has its own thread, because the kernel may queue this request too, until the next request arrives.
+/// Makes a request to the file system mounted at `place`, through the kernel queue `queue`. The request has its own
+/// thread, because the kernel may queue this request too, until the next request arrives.
 pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
     let place = place.clone();
     // Ignore errors of the thread: if it cannot run on this processor, requests in the queue only have to wait longer.

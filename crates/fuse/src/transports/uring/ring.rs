@@ -25,7 +25,8 @@ const DEPTH_MAX: usize = 1024;
 const SPARE: usize = 4;
 /// Capacity of a ring's submission queue, in commands.
 const COMMANDS: u32 = 64;
-/// The user data of the poll for wake-ups; the user data of every other command is the number of its entry.
+/// The user data (`io_uring_sqe::user_data`) of the command that polls the eventfd for wake-ups. The user data of every
+/// other command is the number of the command's entry.
 const BELL: u64 = u64::MAX;
 
 /// The state that a ring's thread shares with the threads that reply to requests.
@@ -103,7 +104,7 @@ pub(super) struct Server {
     number: u32,
     kernel: IoUring<squeue::Entry128>,
     queues: Vec<Queue>,
-    /// Number of entries of all queues that the kernel has not dropped.
+    /// Number of entries, over all queues, that the kernel has not dropped.
     alive: usize,
     buffers: Arc<Buffers>,
     /// The mount point.
@@ -229,7 +230,8 @@ impl Server {
             return if cqueue::more(completion.flags()) { Ok(()) } else { self.listen() };
         }
         if completion.result() < 0 {
-            // The kernel drops an entry when the file system ends, or because of its reply. The other entries remain.
+            // The kernel drops an entry when the file system ends, or when it rejects the reply in the entry. The other
+            // entries remain.
             self.alive -= 1;
             let error = io::Error::from_raw_os_error(-completion.result());
             tracing::debug!(index, "the kernel has dropped an entry: {error}");
