@@ -1,4 +1,4 @@
-//! The registry of distributions, which map the bytes of a file to bytes of objects.
+//! The registry of distributions, which map the bytes of a file to the bytes of the file's objects.
 //!
 //! A distribution uses object *indices*, `0..count`. The order of iods in the layout record says which iod serves an
 //! index. Rotating the order of iods from file to file spreads the first stripe units over all iods.
@@ -48,10 +48,10 @@ impl DistributionId {
 /// The reason why a distribution refuses its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadGeometry {
-    /// The stripe unit (the field, in bytes) is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
+    /// The stripe unit (the value of this variant, in bytes) is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
     #[error("stripe unit {0}: write a multiple of {STRIPE_UNIT_MIN} from {STRIPE_UNIT_MIN} to {STRIPE_UNIT_MAX} bytes")]
     StripeUnit(u64),
-    /// The number of iods (the field) is zero or too large.
+    /// The number of iods (the value of this variant) is zero or exceeds [`STRIPE_COUNT_MAX`].
     #[error("stripe count {0}: a file is striped over 1 to {STRIPE_COUNT_MAX} iods")]
     Count(usize),
 }
@@ -85,7 +85,8 @@ trait Mapping {
     fn count(&self) -> usize;
     /// Returns the object and the object offset that hold the file byte at `offset`.
     fn place(&self, offset: u64) -> Place;
-    /// Returns the file offset of the byte at `offset` of object `index`; `None` if it exceeds the largest file offset.
+    /// Returns the file offset of the byte at `offset` of object `index`; `None` if the result would exceed the largest
+    /// file offset.
     fn file_offset(&self, index: usize, offset: u64) -> Option<u64>;
     /// Returns the length of object `index` if the file has `file_size` bytes and no hole at its end.
     fn object_size(&self, file_size: u64, index: usize) -> u64;
@@ -147,7 +148,8 @@ impl Distribution {
         Pieces { distribution: self, next: range.offset, end: range.end() }
     }
 
-    /// Returns the file offset of the byte at `offset` of object `index`; `None` if it exceeds the largest file offset.
+    /// Returns the file offset of the byte at `offset` of object `index`; `None` if the result would exceed the largest
+    /// file offset.
     ///
     /// # Panics
     /// If `index` is not below the number of objects.
@@ -156,8 +158,8 @@ impl Distribution {
         self.mapping().file_offset(index, offset)
     }
 
-    /// Returns the file ranges that lie in `range` of object `index`, in order, with contiguous ranges joined. The
-    /// result omits bytes beyond the largest file offset.
+    /// Returns the file ranges whose bytes lie in `range` of object `index`, in file order. Contiguous file ranges are
+    /// joined into one. The result omits bytes beyond the largest file offset.
     ///
     /// # Panics
     /// If `index` is not below the number of objects.
@@ -175,8 +177,8 @@ impl Distribution {
         })
     }
 
-    /// Returns the length of object `index` if the file has `file_size` bytes and no hole at its end. A truncate of the
-    /// file to `file_size` also truncates the object to this length.
+    /// Returns the length of object `index` if the file has `file_size` bytes and no hole at the end of the file. When
+    /// a client truncates a file to `file_size`, each object is truncated to this length.
     ///
     /// # Panics
     /// If `index` is not below the number of objects.
@@ -185,9 +187,9 @@ impl Distribution {
         self.mapping().object_size(file_size, index)
     }
 
-    /// Returns the smallest file size that is consistent with the object sizes, given in index order. This is the end
-    /// of the last file byte that any object holds. The result saturates at `u64::MAX` for object sizes that no file
-    /// has.
+    /// Returns the smallest file size that is consistent with the object sizes, given in index order. This size is the
+    /// offset after the last file byte that any object holds. Returns `u64::MAX` if an object is longer than any file
+    /// can make it.
     pub fn file_size(&self, object_sizes: &[u64]) -> u64 {
         let ends = object_sizes.iter().enumerate().take(self.count()).filter(|(_, size)| **size > 0);
         let end = |(index, size): (usize, &u64)| match self.mapping().file_offset(index, size - 1) {

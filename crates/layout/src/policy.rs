@@ -107,14 +107,14 @@ macro_rules! parts {
         }
 
         impl Settings {
-            /// Returns whether this collection contains the policy setting.
+            /// Returns whether the policy setting has a value in this [`Settings`].
             pub fn has(&self, part: Part) -> bool {
                 match part {
                     $(Part::$part => self.$field.is_some(),)*
                 }
             }
 
-            /// Returns the value of a policy setting as text; `None` if it is not set.
+            /// Returns the value of a policy setting as text; `None` if the setting has no value in this [`Settings`].
             pub fn get(&self, part: Part) -> Option<String> {
                 match part {
                     $(Part::$part => self.$field.map($show),)*
@@ -128,7 +128,7 @@ macro_rules! parts {
                 })*
             }
 
-            /// Replaces the value of each policy setting that `over` contains with its value in `over`.
+            /// Replaces the value of each policy setting that `over` contains with the value in `over`.
             pub fn lay(&mut self, over: &Settings) {
                 $(self.$field = over.$field.or(self.$field);)*
             }
@@ -185,15 +185,15 @@ parts! {
     /// How long the mgr may hold small writes in memory to join them. Only the configuration of the mgr can contain
     /// this setting (`mgr_gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time such as 5ms or 2s";
-    /// Maximum read-ahead for sequential and strided readers, in bytes. The client reads ahead; with `access=page`, the
-    /// kernel's page cache does.
+    /// Maximum read-ahead for sequential and strided readers, in bytes. With `access=page` the kernel's page cache
+    /// reads ahead, with every other access method the client.
     ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, such as 128K or 1M";
 }
 
-/// The reason why a setting is invalid.
+/// The reason why a policy setting or a list of policy settings is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// No policy setting has this name; the field is the name.
+    /// No policy setting has this name. The variant contains the name.
     #[error("a policy has no part {0:?}; its parts are {names}", names = Part::NAMES.join(", "))]
     Name(String),
     /// The text in `value` is not a valid value of the policy setting `part`.
@@ -204,7 +204,7 @@ pub enum PolicyError {
         /// The text that is not a valid value of the policy setting.
         value: String,
     },
-    /// The policy setting `part` cannot be set in the source `origin`. For example, a mount option cannot set
+    /// The source `origin` cannot contain the policy setting `part`. For example, a mount option cannot set
     /// `mgr_gather_delay`.
     #[error("{name} cannot be set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
     Place {
@@ -213,7 +213,7 @@ pub enum PolicyError {
         /// The source in which the setting occurs.
         origin: Origin,
     },
-    /// An element of a settings list is not of the form `name=value`; the field is the element.
+    /// An element of a settings list is not of the form `name=value`. The variant contains the element.
     #[error("{0:?} is not of the form NAME=VALUE: write, for example, write_threshold=32K")]
     Form(String),
 }
@@ -264,8 +264,8 @@ impl Part {
         match self {
             Part::MgrGatherDelay => origin <= Origin::Server,
             _ if self.is_placement() => origin <= Origin::Directory,
-            // A directory or file cannot set this, because the kernel's page cache has one read-ahead setting per
-            // mount.
+            // A directory or file cannot set the read-ahead, because the kernel's page cache has one read-ahead setting
+            // per mount.
             Part::ReadAhead => ![Origin::Directory, Origin::File, Origin::Open].contains(&origin),
             _ => true,
         }

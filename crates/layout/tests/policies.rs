@@ -9,7 +9,8 @@ use layout::{Access, DistributionId, Layers, Origin, Part, Policy, Settings};
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// A source of policy settings that may contain every setting except those that are reserved for the mgr or for mounts.
+/// A source of policy settings that may contain all settings except those that only the mgr's configuration or only a
+/// mount may set.
 const ANYWHERE: Origin = Origin::Directory;
 
 fn set(name: &str, value: &str) -> Result<Settings, String> {
@@ -135,7 +136,7 @@ fn invalid_policy_xattrs_are_reported_and_skipped() {
     assert!(is_policy_name(b"weir.later") && !is_policy_name(b"weirdo"));
 }
 
-/// Returns a value for a policy setting. The value differs between sources if the setting has enough values.
+/// Returns a valid value of a policy setting. If the setting has enough values, each source gets a different value.
 fn text(part: Part, origin: Origin) -> String {
     let n = origin as usize;
     match part {

@@ -12,7 +12,7 @@ pub(super) struct SimpleStripe {
 }
 
 impl SimpleStripe {
-    /// Returns a stripe distribution. The caller has checked the parameters.
+    /// Returns a stripe distribution. The caller must have checked the parameters against their limits.
     pub(super) fn new(unit: u64, count: usize) -> Self {
         SimpleStripe { unit, count: count as u64 }
     }

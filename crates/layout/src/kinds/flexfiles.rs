@@ -53,7 +53,7 @@ pub struct Body {
     pub mirrors: Vec<Vec<DataServer>>,
     /// The flags of the layout (`ff_flags4`, RFC 8435 §5.1).
     pub flags: u32,
-    /// Interval in seconds between the LAYOUTSTATS of a client; 0 lets the client choose.
+    /// Interval in seconds between the LAYOUTSTATS requests of a client; 0 lets the client choose the interval.
     pub stats_hint: u32,
 }
 

@@ -21,7 +21,8 @@ impl Kind for Native {
     type Device = Device;
 }
 
-/// Version of all bodies except the layout body, and of layout records of files with one copy in stream 0.
+/// Version number of every encoded body except the layout body, and of layout records of files with one copy in stream
+/// 0.
 pub const VERSION: u32 = 1;
 /// Version of the layout body.
 pub const BODY_VERSION: u32 = 4;
@@ -59,7 +60,8 @@ pub struct Record {
     pub mirrors: u32,
     /// The stream of the objects that have the file's bytes (see [`ObjectId`]); 0 for new files.
     pub stream: u32,
-    /// Numbers of the iods in the cluster, in index order: first the iods of the first copy, then those of the next.
+    /// Numbers of the iods in the cluster, in the order of object indices: all iods of the first copy, then all iods of
+    /// the second copy, and so on.
     pub iods: Vec<u16>,
 }
 
@@ -74,9 +76,9 @@ impl Record {
         ObjectId::new(file, self.stream)
     }
 
-    /// Returns a record of stream 0 with `mirrors` copies. The iods are taken in round-robin order, beginning with
-    /// `iods[first % iods.len()]`. Each copy is on at most `count` iods; with `count` 0, on as many as possible. No iod
-    /// has two objects of a file, so there must be at least as many iods as copies.
+    /// Returns a layout record of stream 0 with `mirrors` copies. The iods are taken in round-robin order, beginning
+    /// with `iods[first % iods.len()]`. Each copy is on at most `count` iods; with `count` 0, on as many as possible.
+    /// No iod has two objects of a file, so the caller must pass at least as many iods as copies.
     pub fn rotated(
         distribution: DistributionId,
         stripe_unit: u64,
@@ -94,7 +96,8 @@ impl Record {
     }
 }
 
-/// Decodes the version field of a record and the number of copies, which follows in mirrored records.
+/// Decodes the version field of a layout record, and the number of copies, which follows the version if the file has
+/// several copies.
 pub(crate) fn mirrors(input: &mut Reader, what: &'static str) -> Result<u32, Malformed> {
     match input.u32()? {
         VERSION => Ok(1),
@@ -109,8 +112,8 @@ fn copies(input: &mut Reader, least: u32) -> Result<u32, Malformed> {
     if ok { Ok(value) } else { Err(Malformed::BadValue { what: "number of copies", value }) }
 }
 
-/// Decodes the version field of a native record, and the number of copies and the stream, which some versions carry.
-/// Each record has exactly one valid encoding; other encodings are errors.
+/// Decodes the version field of a native layout record, and the number of copies and the stream, which some versions of
+/// the record contain. A record has exactly one valid encoding; every other encoding is an error.
 fn copies_and_stream(input: &mut Reader) -> Result<(u32, u32), Malformed> {
     match input.u32()? {
         VERSION => Ok((1, 0)),
@@ -200,8 +203,8 @@ pub struct Body {
     pub object: ObjectId,
     /// The fencing generation for which the mgr signed the capability.
     pub generation: Generation,
-    /// The largest known file length for which all objects are durably long enough; 0 if none is known. An object that
-    /// is shorter than a file of this length requires has lost bytes, and the client reports the loss to the mgr.
+    /// File length for which the mgr knows that every object is durably as long as a file of this length requires; 0 if
+    /// no such length is known. An object that is shorter has lost bytes, and the client reports the loss to the mgr.
     pub whole: u64,
     /// The capability for requests to the first iod.
     pub capability: Bytes,
@@ -257,8 +260,8 @@ impl Xdr for Body {
 /// Weir's additional fields of a LAYOUTCOMMIT (`lou_body`). An empty `lou_body` means that no field is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Update {
-    /// Whether all bytes that the client wrote, up to the last byte that LAYOUTCOMMIT names, are durable on iods.
-    /// Otherwise an iod may still lose bytes, and the client may send them again.
+    /// Whether all bytes that the client wrote, up to the last byte that LAYOUTCOMMIT names, are durable on iods. If
+    /// not, an iod may still lose bytes, and the client may send these bytes again.
     pub durable: bool,
     /// Whether the mgr must query the iods for the file size and ignore the size in this request. The client has lost
     /// the layout under which it wrote, so other clients may have truncated the file since these writes.
@@ -269,8 +272,8 @@ pub struct Update {
     /// Whether the file may have holes. The client sets this if it wrote beyond the end of the file or deallocated a
     /// range.
     pub holes: bool,
-    /// Whether every object has the full length for a file that ends at the last byte of this LAYOUTCOMMIT. Only
-    /// meaningful with `durable`.
+    /// Whether every object has the length that a file without holes requires, if the file ends at the last byte of
+    /// this LAYOUTCOMMIT. Only meaningful with `durable`.
     pub whole: bool,
 }
 
