@@ -16,8 +16,8 @@ pub(crate) fn time(set: SetTime, now: Timestamp) -> Timestamp {
     }
 }
 
-/// Returns a new inode for the directory `dir`. Owner, group and mode follow Linux; `set` overrides them as far as
-/// `cred` permits.
+/// Returns a new inode for the directory `dir`. Owner, group and mode follow the rules of Linux; the attributes in
+/// `set` override them as far as the rights of `cred` permit.
 pub(crate) fn begin(
     cred: &Cred,
     now: Timestamp,
@@ -67,7 +67,7 @@ pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
     Ok(empty)
 }
 
-/// An inode that lost a name in the current batch. [`Self::settle`] computes its attributes once the batch is
+/// An inode that loses a name in the current batch. [`Self::settle`] computes its attributes once the batch is
 /// committed.
 pub(crate) struct Lost {
     id: FileId,

@@ -2,10 +2,10 @@
 //! change as committed, so the database table of the store needs few flushes of its own.
 //!
 //! The log is one block that identifies the store, followed by a ring of blocks that records overwrite again and again.
-//! The log is meaningful only together with the [`Anchor`] in the store. The anchor has the position, the number and
-//! the checksum of the last record whose changes are in the table. Replaying the complete records after the anchor
-//! gives the state of the store at the last flush of the log, or a later state. Records hold final values instead of
-//! deltas, so replaying a record twice does no harm.
+//! A replay of the log needs the [`Anchor`], which is stored in the database. The anchor has the position, the number
+//! and the checksum of the last log record whose changes are in the database table. Replaying the complete records
+//! after the anchor gives the state of the store at the last flush of the log, or a later state. Records hold final
+//! values instead of deltas, so replaying a record twice does no harm.
 
 mod anchor;
 mod plan;
@@ -48,7 +48,8 @@ pub trait LogDisk: Send + Sync + 'static {
     }
 }
 
-/// Alignment of records in a log, in bytes. A torn write of one record therefore cannot damage another record.
+/// Alignment of records in a log, in bytes. A torn write of one record therefore cannot damage the previous or the next
+/// record.
 pub const BLOCK: u64 = 4096;
 
 /// Returns `len` rounded up to a multiple of [`BLOCK`].

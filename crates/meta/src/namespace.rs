@@ -1,5 +1,5 @@
 //! The API of the namespace. It runs an operation on a view of the store and commits the resulting batch. If the batch
-//! conflicts with another one, it runs the operation again on a new view.
+//! conflicts with another batch, the namespace runs the operation again on a new view.
 
 mod numbers;
 mod snapshot;
@@ -29,8 +29,8 @@ mod sizes;
 
 /// Maximum number of attempts of an operation whose batches conflict; the caller then gets [`Status::Delay`].
 ///
-/// In each commit group of the store, one of several conflicting batches succeeds. So only damage can make an operation
-/// reach this limit.
+/// Of several conflicting batches, one succeeds in each commit group of the store. So an operation reaches this limit
+/// only if the store is damaged.
 const RUNS_MAX: usize = 10_000;
 
 /// Number of low bits of a change attribute that count changes. The high bits are the number of the mgr's start. No run
@@ -100,17 +100,17 @@ pub struct Namespace<E> {
     soon: bool,
 }
 
-/// State that all handles of a namespace share.
+/// State that all handles to one namespace share.
 #[derive(Debug)]
 struct Shared<E> {
     engine: E,
     format: FormatRecord,
     ids: Ids,
     requests: AtomicU64,
-    /// The number of the mgr's start, shifted left by `CHANGES_PER_START`. The namespace adds this value to every
+    /// The number of the mgr's start, shifted left by `CHANGES_PER_START` bits. The namespace adds this value to every
     /// change attribute that it returns.
     since: AtomicU64,
-    /// Whether the namespace refuses to allocate inode numbers; see `hold_numbers`.
+    /// Whether the namespace refuses to allocate inode numbers; see [`Namespace::hold_numbers`].
     held: AtomicBool,
 }
 
@@ -230,12 +230,12 @@ impl<E: Engine> Namespace<E> {
 
     fn read<T>(&self, cred: &Cred, op: impl FnOnce(&Tx<'_>) -> Result<T, Status>) -> Result<T, Status> {
         let view = self.shared.engine.view()?;
-        // Reading operations do not use the current time, so pass zero.
+        // Operations that only read do not use the current time, so pass zero.
         op(&Tx::new(&*view, (&self.shared.format.cookies, self.since()), cred, Timestamp::default()))
     }
 
     /// Runs the operation on a new view. Returns the closure that computes the operation's result, and the batch to
-    /// commit; `None` if the operation changes nothing.
+    /// commit. The batch is `None` if the operation changes nothing.
     fn plan<T>(
         &self,
         cred: &Cred,
@@ -248,7 +248,7 @@ impl<E: Engine> Namespace<E> {
         let mut batch = tx.into_batch();
         batch.durable &= !self.soon;
         batch.id = RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed));
-        // A batch without changes needs no commit: all reads of the operation come from one view, so its result is
+        // A batch without changes needs no commit: the operation has read everything from one view, so its result is
         // consistent.
         Ok((answer, (!batch.writes.is_empty()).then_some(batch)))
     }
@@ -338,7 +338,7 @@ impl<E: Engine> Namespace<E> {
         self.read(cred, |tx| ops::getxattr::read(tx, id, name))
     }
 
-    /// Returns the names of all extended attributes of a file, in order and without the `user.` prefix.
+    /// Returns the names of all extended attributes of a file, in key order and without the `user.` prefix.
     pub fn listxattr(&self, id: FileId) -> Result<Vec<Bytes>, Status> {
         self.read(&Cred::root(), |tx| ops::listxattr::read(tx, id))
     }
@@ -432,8 +432,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Creates or finds a regular file as [`Self::create`] does, but does not wait until the change is durable. The
-    /// file becomes durable with a later [`Self::settle`], or with a later change that a caller waits for. Earlier
-    /// changes may not be durable yet either.
+    /// file becomes durable with a later [`Self::settle`], or with a later change that a caller waits for. Changes that
+    /// earlier calls made may not be durable yet either.
     pub async fn create_soon(
         &self,
         cred: &Cred,
@@ -540,7 +540,7 @@ impl<E: Engine> Namespace<E> {
 
     /// Changes attributes of a file. `writable` means that the caller has the file open for writing.
     ///
-    /// A new size only changes the inode: the caller truncates the objects.
+    /// A new size only changes the inode: the caller must truncate the objects of the file.
     pub async fn setattr(
         &self,
         cred: &Cred,
@@ -673,8 +673,8 @@ impl<E: Engine> Namespace<E> {
             _ => None,
         };
         if let Fault::NextId { .. } = fault {
-            // The counter of inode numbers was wrong, so files may already use the cached numbers. Discard these
-            // numbers.
+            // The store's counter of inode numbers was wrong, so files may already use the numbers in the cache.
+            // Discard these numbers.
             self.shared.ids.clear();
         }
         self.change(&root, now, |tx| ops::repair::plan(tx, fault, lost)).await
@@ -683,7 +683,7 @@ impl<E: Engine> Namespace<E> {
     /// Returns whether a repair of `fault` would succeed, without changing anything.
     pub fn would_mend(&self, fault: &Fault) -> Result<Mended, Status> {
         let root = Cred::root();
-        // The caller discards the batch, so use the root in place of `/lost+found`, which may not exist.
+        // The caller discards the batch, so use the root directory instead of `/lost+found`, which may not exist.
         let (answer, _) = self.plan(&root, Timestamp::default(), &|tx| {
             ops::repair::plan(tx, fault, Some(FileId::ROOT)).or_else(|e| match e {
                 Status::Exist => ops::known(Mended::Yes),

@@ -35,8 +35,8 @@ impl<E: Engine> Namespace<E> {
     /// Completes a swap: the file gets the layout whose objects the caller has made durable, and its old objects become
     /// unused. Fences the file as [`Self::fence`] does and returns the new generation.
     ///
-    /// Returns `None` and changes nothing if the file is not as expected. `from` is the expected layout with its
-    /// generation. `begun` is the generation that [`Self::begin_swap`] returned.
+    /// Returns `None` and changes nothing unless the file still has the layout and the generation `from`, and the swap
+    /// is the one that began with the generation `begun` (from [`Self::begin_swap`]).
     pub async fn swap_layout(
         &self,
         now: Timestamp,
