@@ -25,8 +25,8 @@ pub(crate) fn rights(cred: &Cred, file: &Core) -> Rights {
         let execute = file.kind() == FileKind::Directory || file.mode & 0o111 != 0;
         return Rights { read: true, write: true, execute };
     }
-    // Linux checks only the first class (owner, group, other) that matches the caller, even if a later class has more
-    // rights.
+    // Linux checks only the first class (owner, group, other) to which the caller belongs, even if a later class has
+    // more rights.
     let class = if cred.uid == file.uid {
         file.mode >> 6
     } else if cred.in_group(file.gid) {

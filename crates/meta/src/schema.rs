@@ -94,13 +94,13 @@ pub fn dentry_key(dir: FileId, cookie: u64) -> Key {
     tagged(b'd', dir, &cookie.to_be_bytes())
 }
 
-/// Returns the first key after all entries of a directory.
+/// Returns the first key after the keys of all entries of a directory.
 pub fn dentries_end(dir: FileId) -> Key {
     // `u64::MAX` is larger than every cookie, because cookies have 63 bits.
     tagged(b'd', dir, &[0xff; 8])
 }
 
-/// Returns the cookie in the key of a directory entry; `Corrupt` for other keys.
+/// Returns the cookie in the key of a directory entry; the error `Corrupt` for other keys.
 pub fn cookie_of(key: &[u8]) -> Result<u64, Status> {
     let bytes = key.get(9..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(u64::from_be_bytes(bytes))
@@ -111,7 +111,7 @@ pub fn xattr_key(id: FileId, name: &[u8]) -> Key {
     tagged(b'x', id, name)
 }
 
-/// Returns the first key after all extended attributes of a file.
+/// Returns the first key after the keys of all extended attributes of a file.
 pub fn xattrs_end(id: FileId) -> Key {
     next_file(b'x', id)
 }
@@ -155,12 +155,12 @@ pub fn intent_key(id: FileId, kind: u8) -> Key {
     tagged(b'w', id, &[kind])
 }
 
-/// Returns the first key after all intents of a file.
+/// Returns the first key after the keys of all intents of a file.
 pub fn intents_end(id: FileId) -> Key {
     next_file(b'w', id)
 }
 
-/// Returns the file and the intent kind in a key made by [`intent_key`]; `Corrupt` for other keys.
+/// Returns the file and the intent kind in a key made by [`intent_key`]; the error `Corrupt` for other keys.
 pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
     match key.split_last() {
         Some((kind, rest)) => Ok((id_of(rest)?, *kind)),
@@ -173,8 +173,8 @@ pub fn past_all(key: &[u8]) -> Key {
     vec![key.first().map_or(0, |tag| tag + 1)]
 }
 
-/// Returns the inode number in a key that consists of a tag and an inode number, such as one of [`orphan_key`].
-/// `Corrupt` for other keys.
+/// Returns the inode number in a key that consists of a tag and an inode number, such as the keys made by
+/// [`orphan_key`]. Returns the error `Corrupt` for other keys.
 pub fn id_of(key: &[u8]) -> Result<FileId, Status> {
     let bytes = key.get(1..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(FileId(u64::from_be_bytes(bytes)))
