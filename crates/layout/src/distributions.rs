@@ -9,7 +9,8 @@ use simple_stripe::SimpleStripe;
 use types::ByteRange;
 use types::limits::{STRIPE_COUNT_MAX, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 
-/// The number of a distribution in layout records and layout bodies; numbers never change between versions.
+/// The number of a distribution in layout records and layout bodies. A distribution has the same number in every
+/// version of Weir.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u32)]
 pub enum DistributionId {
@@ -22,7 +23,7 @@ impl DistributionId {
     /// Every distribution that this version supports.
     pub const ALL: [DistributionId; 1] = [DistributionId::SimpleStripe];
 
-    /// Returns the distribution with this number; `None` if this version does not know it.
+    /// Returns the distribution with this number; `None` if this version of Weir does not have such a distribution.
     pub fn from_number(n: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|id| *id as u32 == n)
     }
@@ -39,7 +40,7 @@ impl DistributionId {
         }
     }
 
-    /// Returns the distribution with this name; `None` if this version does not know it.
+    /// Returns the distribution with this name; `None` if this version of Weir does not have such a distribution.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|id| id.name() == name)
     }
@@ -56,7 +57,7 @@ pub enum BadGeometry {
     Count(usize),
 }
 
-/// The position of a file byte in an object, and the number of contiguous bytes from this byte on.
+/// The position of a file byte in an object, and the number of contiguous bytes that begin with this byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Index of the object in the distribution, `0..count`.
@@ -67,19 +68,19 @@ pub struct Place {
     pub run: u64,
 }
 
-/// A piece of a file range: bytes that are contiguous in one object.
+/// A piece of a file range: bytes that are contiguous both in the file and in one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// Index of the object in the distribution, `0..count`.
     pub index: usize,
     /// The piece's range in the object.
     pub object: ByteRange,
-    /// The piece's range in the file; its length equals that of `object`.
+    /// The piece's range in the file; it has the same length as the range in the object.
     pub file: ByteRange,
 }
 
-/// The function that each distribution implements: it maps file offsets to object offsets. The mapping is monotonic: in
-/// each object, larger file offsets have larger object offsets.
+/// The functions that each distribution implements: they map file offsets to object offsets and back. The mapping is
+/// monotonic: in each object, larger file offsets have larger object offsets.
 trait Mapping {
     /// Returns the number of objects over which the distribution spreads a file.
     fn count(&self) -> usize;
@@ -92,7 +93,8 @@ trait Mapping {
     fn object_size(&self, file_size: u64, index: usize) -> u64;
 }
 
-/// A distribution with its parameters: a bijection between file offsets and pairs of object index and object offset.
+/// A distribution with its parameters: a one-to-one mapping between file offsets and pairs of object index and object
+/// offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Distribution {
     id: DistributionId,

@@ -53,10 +53,10 @@ pub enum Part {
 pub struct Gather {
     window: u64,
     delay: Duration,
-    /// Windows (file ranges of equal length) with gathered bytes, by window number (file offset divided by window
-    /// size).
+    /// Windows (file ranges of equal length) that have gathered bytes, by window number: the file offset divided by the
+    /// window size.
     held: BTreeMap<u64, Window>,
-    /// Bytes in flight: sent, but not yet acknowledged by the servers.
+    /// Bytes in flight: bytes that the caller has sent and that the servers have not acknowledged yet.
     leaving: Vec<Run>,
     due: Option<Duration>,
     weight: usize,
@@ -70,8 +70,8 @@ struct Window {
 }
 
 impl Gather {
-    /// Returns a `Gather` without bytes, whose windows have `window` bytes each. Gathered bytes are due after the time
-    /// `delay`.
+    /// Returns a `Gather` without gathered bytes, whose windows have `window` bytes each. The caller must send gathered
+    /// bytes when they have waited for the time `delay`.
     ///
     /// # Panics
     /// If `window` is 0.
@@ -81,7 +81,8 @@ impl Gather {
     }
 
     /// Returns the size in bytes of the gather windows of files with this distribution. A window has as many full
-    /// stripes as fit in one request; if a stripe is longer than a request, as many stripe units as fit.
+    /// stripes as fit in one request. If a stripe is longer than a request, a window has as many stripe units as fit in
+    /// one request.
     pub fn window_of(distribution: &Distribution) -> u64 {
         let (most, unit) = (PAYLOAD_MAX as u64, distribution.stripe_unit());
         let round = unit.saturating_mul(distribution.count() as u64);
@@ -104,8 +105,8 @@ impl Gather {
         self.due
     }
 
-    /// Returns the memory that gathered bytes and bytes in flight use, in bytes. Bytes in flight count until the
-    /// servers have acknowledged them.
+    /// Returns the memory in bytes that gathered bytes and bytes in flight use. Bytes in flight count until the servers
+    /// have acknowledged them.
     pub fn weight(&self) -> usize {
         self.weight + self.leaving.iter().map(|run| run.data.len() + CHUNK_BYTES).sum::<usize>()
     }
@@ -172,7 +173,7 @@ impl Gather {
     }
 
     /// Reports that sending failed. The bytes in flight become gathered bytes again, except where newer writes cover
-    /// them. These bytes are due at the time `due`.
+    /// them. The caller must send them again at the time `due`.
     pub fn back(&mut self, due: Duration) {
         let back = std::mem::take(&mut self.leaving);
         if !back.is_empty() {

@@ -11,7 +11,7 @@ pub mod native;
 
 use xdr::Xdr;
 
-/// The kinds that Weir's client uses, in order of preference.
+/// The layout kinds that Weir's client uses, in order of preference.
 pub const PREFERRED: [KindId; 1] = [native::Native::ID];
 
 /// A layout kind that Weir's client can use, with the types of its layout bodies and device address bodies.

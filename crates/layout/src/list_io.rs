@@ -1,4 +1,4 @@
-//! Planning of list I/O: merges file ranges into few requests per object, each within the limits of a request.
+//! Planning of list I/O: merges file ranges into as few requests per object as the limits of a request allow.
 
 use crate::distributions::Distribution;
 use types::ByteRange;

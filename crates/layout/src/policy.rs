@@ -98,7 +98,8 @@ macro_rules! parts {
                 Policy { $($field: set.$field.unwrap_or(self.$field),)* }
             }
 
-            /// Replaces the value of one policy setting with its value in `from`, if `from` contains it.
+            /// Replaces the value of one policy setting with its value in `from`, if `from` has a value for this
+            /// setting.
             fn take(&mut self, part: Part, from: &Settings) {
                 match part {
                     $(Part::$part => self.$field = from.$field.unwrap_or(self.$field),)*
@@ -150,8 +151,8 @@ macro_rules! parts {
 }
 
 parts! {
-    /// Stripe unit: the number of consecutive bytes on one iod before the next iod follows. With the default, a file of
-    /// up to 1 MiB is one object, and one request reads or writes it.
+    /// Stripe unit: the number of consecutive bytes on one iod before the next iod follows. With the default of 1 MiB,
+    /// a file of up to 1 MiB is one object, and one request reads or writes the whole file.
     StripeUnit stripe_unit: u64 = 1 << 20, values::unit, format_size, "a multiple of 64 from 64 to 1G, such as 64K or 1M";
     /// Number of iods over which a file is striped; 0 for all iods.
     StripeCount stripe_count: u32 = 0, values::stripe_count, values::number, format!("a number from 0 (all iods) to {STRIPE_COUNT_MAX}");
@@ -172,18 +173,18 @@ parts! {
     /// The access method: whether reads and writes use the page cache and write gathering.
     Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or unbuffered";
     /// The consistency between clients that use a file at the same time. With `coherent`, every call sees all writes
-    /// that returned before it. With `close-to-open`, an open sees all writes that other clients made before an earlier
-    /// close.
+    /// that returned before the call. With `close-to-open`, an open sees all writes that other clients made before they
+    /// closed the file.
     Sharing sharing: Sharing = Sharing::Coherent, Sharing::from_name, values::sharing_text, "coherent or close-to-open";
-    /// Number of bytes of a file that a client gathers before it sends them. `full` means one request of maximum size
-    /// for each iod.
+    /// Number of bytes of a file that a client gathers before the client sends them. `full` means as many bytes as one
+    /// request of maximum size to each iod of the file can send.
     GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size such as 64K or 1M, or full";
     /// Time for which a client gathers writes before it sends the data; the data become durable some seconds later.
-    /// With `max`, the client sends the data only when it has `gather_size` bytes or when another operation needs the
-    /// data on the servers.
+    /// With `max`, the client sends the data only when it has gathered `gather_size` bytes or when another operation
+    /// needs the data on the servers.
     GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time such as 5ms or 2s, or max";
-    /// How long the mgr may hold small writes in memory to join them. Only the configuration of the mgr can contain
-    /// this setting (`mgr_gather_delay_ms`).
+    /// How long the mgr may hold small writes in memory to join them. Only the configuration file of the mgr can
+    /// contain this setting (`mgr_gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time such as 5ms or 2s";
     /// Maximum read-ahead for sequential and strided readers, in bytes. With `access=page` the kernel's page cache
     /// reads ahead, with every other access method the client.
@@ -218,7 +219,8 @@ pub enum PolicyError {
     Form(String),
 }
 
-/// Returns whether `name` is a policy attribute: it has the policy prefix, even if this version knows no such setting.
+/// Returns whether `name` is a policy attribute: whether it has the policy prefix, even if this version of Weir has no
+/// such policy setting.
 pub fn is_policy_name(name: &[u8]) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }
@@ -231,8 +233,8 @@ impl Part {
         found.or_else(|| Part::formerly_named(name)).ok_or_else(|| PolicyError::Name(shown(name)))
     }
 
-    /// Returns the policy setting if `name` is a deprecated name, so that the caller can warn the user. Accepts the
-    /// same forms as [`Part::named`].
+    /// Returns the policy setting if `name` is a deprecated name of it, so that the caller can warn the user. `name`
+    /// may have the same forms as in [`Part::named`].
     pub fn formerly_named(name: &[u8]) -> Option<Part> {
         FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
     }
@@ -243,12 +245,12 @@ impl Part {
         FORMER_VALUES.iter().find(|(part, text, _)| (*part, *text) == (self, former)).map(|(.., present)| *present)
     }
 
-    /// Returns the deprecated names of the extended attribute with this policy setting.
+    /// Returns the deprecated names of the extended attribute that holds this policy setting.
     pub fn former_xattrs(self) -> impl Iterator<Item = String> {
         FORMER_NAMES.iter().filter(move |(_, part)| *part == self).map(|(former, _)| format!("{PREFIX}{former}"))
     }
 
-    /// Returns the name of the extended attribute with this policy setting, as NFS carries it.
+    /// Returns the name of the extended attribute that holds this policy setting, as NFS carries the name.
     pub fn xattr(self) -> String {
         format!("{PREFIX}{}", self.name())
     }

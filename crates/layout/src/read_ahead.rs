@@ -32,12 +32,13 @@ pub struct Streams {
 struct Stream {
     /// Range of the last request of this stream.
     last: ByteRange,
-    /// Distance between the offsets of consecutive requests. For a sequential stream it equals the request length.
+    /// Distance in bytes between the offsets of consecutive requests. For a sequential stream, the distance equals the
+    /// request length.
     step: u64,
     /// Number of consecutive requests that matched the sequential or strided pattern of the stream.
     hits: u32,
-    /// End of the read-ahead so far. For a sequential stream, the offset after the last byte read ahead; for a strided
-    /// stream, the offset of the next record to read ahead.
+    /// The position up to which data were read ahead. For a sequential stream, the offset after the last byte read
+    /// ahead; for a strided stream, the offset of the next record (the bytes of one request) to read ahead.
     ahead: u64,
     /// Length in bytes of the last range that was read ahead for a sequential stream.
     window: u64,
@@ -62,7 +63,7 @@ impl Stream {
         self.step == self.last.len
     }
 
-    /// Updates the stream with a request that continues it.
+    /// Updates the stream with a request that continues the stream.
     fn advance(&mut self, request: ByteRange, now: u64) {
         let step = if request.offset == self.last.end() { request.len } else { self.step };
         let changed = self.in_order() != (step == request.len);
@@ -130,8 +131,8 @@ impl Streams {
             stream.advance(request, now);
             return stream.plan(limit);
         }
-        // This may be the second record of a strided reader. The distance to the first record becomes the stride, which
-        // the next request must confirm.
+        // The request may be the second request of a strided reader. The distance to the first request becomes the
+        // stride, which the next request must confirm.
         let stranger = |s: &&mut Stream| s.hits <= 1 && s.last.len == request.len && request.offset > s.last.end();
         if let Some(stream) = self.streams.iter_mut().filter(stranger).max_by_key(|stream| stream.used) {
             *stream = Stream { step: request.offset - stream.last.offset, hits: 1, ..Stream::new(request, now) };

@@ -1,4 +1,4 @@
-//! The write threshold: which requests take the mgr path, and which take the direct path to the iods.
+//! The write threshold: which requests take the mgr path, and which requests take the direct path to the iods.
 //!
 //! A request of fewer than T bytes takes the mgr path; a longer request, or one of exactly T bytes, takes the direct
 //! path. With T = 0 all requests take the direct path. (Source: Hildebrand, Ward and Honeyman, "Large files, small
@@ -45,9 +45,9 @@ const PROBE_MAX: u64 = 1 << 20;
 pub struct ThresholdChoice {
     /// The threshold T in bytes: requests of fewer bytes take the mgr path.
     pub t: u64,
-    /// The path to probe in order to measure its service time; `None` for no probe. A probe of the direct path sends
-    /// all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest range,
-    /// because more bytes might take long.
+    /// The path to probe, to measure the service time of this path; `None` for no probe. A probe of the direct path
+    /// sends all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest
+    /// range, because more bytes might take long.
     pub probe: Option<Path>,
 }
 
@@ -57,8 +57,8 @@ impl From<u64> for ThresholdChoice {
     }
 }
 
-/// Divides gathered ranges into those for the direct path and those for the mgr path, including the probe of `choice`;
-/// see [`divide`].
+/// Divides gathered ranges into ranges for the direct path and ranges for the mgr path, including the probe of
+/// `choice`; see [`divide`].
 pub fn divide_by(
     ranges: &[ByteRange],
     choice: ThresholdChoice,
@@ -82,9 +82,9 @@ pub fn divide_by(
     }
 }
 
-/// Divides gathered ranges into those for the direct path and those for the mgr path, in this order. `streamed` is the
-/// end of the last range that took the direct path. A short range that begins at `streamed` is the end of a sequential
-/// stream. It takes the direct path too, because the iod of the stream has the object open.
+/// Divides gathered ranges into ranges for the direct path and ranges for the mgr path, and returns both in this order.
+/// `streamed` is the end of the last range that took the direct path. A short range that begins at `streamed` is the
+/// end of a sequential stream. It takes the direct path too, because the iod of the stream has the object open.
 ///
 /// On the mgr path each short range needs its own request. On the direct path one request takes many ranges of an
 /// object (list I/O). So the mean length of the list I/O requests decides instead of the length of the ranges;
@@ -109,7 +109,7 @@ pub fn divide(
     });
     let bytes = through.iter().map(|range| range.len).sum::<u64>();
     let many = through.len() as u64;
-    // List I/O needs at least two ranges. If the ranges have fewer than T bytes in total, they take the mgr path.
+    // List I/O needs at least two ranges. If all ranges together have fewer than T bytes, they take the mgr path.
     if many > 1 && path(bytes, t) == Path::Direct {
         let requests = requests(&through).max(1);
         let blocks = bytes >= LIST_BLOCK * many && path(bytes / requests, t) == Path::Direct;

@@ -24,7 +24,8 @@ enum Step {
     Back,
 }
 
-/// The gathered file and its reference model: the content as programs see it, and the content on the servers' disks.
+/// A file with gathered writes and its reference model: the content as programs see it, and the content on the servers'
+/// disks.
 struct World {
     gather: Gather,
     now: Duration,
@@ -138,8 +139,8 @@ fn put(flat: &mut [Option<u8>], runs: &[Run]) {
     }
 }
 
-/// Runs every history of five steps (six at full scale), with windows of four bytes. The steps use few offsets, so that
-/// many ranges adjoin and overlap.
+/// Runs every history of five steps (six in full test runs), with windows of four bytes. The steps use few offsets, so
+/// that many ranges adjoin or overlap.
 #[test]
 fn every_short_history() {
     let range = |offset, len| Part::Overlapping(ByteRange { offset, len });

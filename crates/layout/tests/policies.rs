@@ -46,7 +46,7 @@ fn former_names_of_parts_are_accepted() {
     assert_eq!(set("weir.layout", "open").unwrap().text(), "layout_when=open");
     let found: Vec<_> = layout::policy::former_words("access=page, layout=open,layout_when=4M").collect();
     assert_eq!(found, [("layout", "layout_when")]);
-    // If a settings list contains the same setting twice, the later value wins.
+    // If a settings list contains the same setting twice, the later value overrides the earlier value.
     let both = |text| Settings::parse(Origin::Mount, text).unwrap().layout_when;
     assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
     assert_eq!(both("layout_when=4M,layout=open"), Some(LayoutWhen::Open));
@@ -164,8 +164,8 @@ fn layer(layers: &mut Layers, origin: Origin) -> Option<&mut Settings> {
 }
 
 /// Sets one policy setting in every subset of the sources, and another setting in the remaining sources. `merge`
-/// ignores a setting in a source that may not contain it. Of the other sources that contain the setting, the last one
-/// wins. All other settings keep their defaults.
+/// ignores a setting in a source that may not contain it. Of all sources that may contain the setting and contain it,
+/// the last one determines the value. All other settings keep their defaults.
 #[test]
 fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     let places: Vec<Origin> = Origin::ALL.into_iter().skip(1).collect();

@@ -29,11 +29,11 @@ pub enum Event {
 /// Limits on the memory that a check of the metadata store uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memory {
-    /// Number of inodes whose links are counted in one pass over all directory entries; 24 bytes of memory each. A
-    /// lower limit causes more passes.
+    /// Number of inodes whose links the check counts in one pass over all directory entries. Each inode needs 24 bytes
+    /// of memory. With a lower limit, the check needs more passes.
     pub inodes: usize,
-    /// Number of directories that the check remembers as reachable from the root; about 24 bytes of memory each. A
-    /// lower limit causes longer walks from directories up to the root.
+    /// Number of directories that the check remembers as reachable from the root. Each directory needs about 24 bytes
+    /// of memory. With a lower limit, the check follows more chains of parents up to the root.
     pub directories: usize,
 }
 

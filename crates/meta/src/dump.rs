@@ -17,7 +17,7 @@ const RECORDS: u32 = 1;
 const END: u32 = 2;
 /// The encoder ends a block as soon as the block has at least this many bytes.
 const BLOCK: usize = 256 << 10;
-/// Maximum length of a block in bytes. A block of just under `BLOCK` bytes may receive one more record of maximum
+/// Maximum length of a block in bytes: a block of just under `BLOCK` bytes may receive one more record of maximum
 /// length.
 pub const BLOCK_MAX: usize = BLOCK + RECORD_HEAD + limits::KEY_MAX + limits::VALUE_MAX;
 /// Length in bytes of the fields that precede a record's key.
@@ -271,7 +271,7 @@ pub enum RestoreError {
     Failed(String),
 }
 
-/// Writes all records of a dump durably into an empty store. Returns the number of records.
+/// Writes all records of a dump durably into an empty store. Returns the number of records written.
 pub async fn restore<R: Read>(engine: &impl Engine, mut dump: Decoder<R>) -> Result<u64, RestoreError> {
     while let Some(records) = dump.next_block()? {
         for records in records.chunks(limits::BATCH_WRITES_MAX) {

@@ -185,7 +185,7 @@ pub enum Outcome {
     /// The store has not applied the batch, because the disk is nearly full. In this state the store accepts only
     /// batches that free space.
     Full,
-    /// The store has not applied the batch, because the batch depends on the damaged record of this key.
+    /// The store has not applied the batch, because the batch depends on the record with this key, which is damaged.
     Corrupt(Key),
     /// The store failed before it sent the outcome, so it is unknown whether the batch was applied.
     Unknown(Broken),
@@ -273,8 +273,8 @@ pub struct StoreStatus {
 
 /// An ordered key-value store. The namespace stores all its data through this trait.
 pub trait Engine: Send + Sync {
-    /// Returns a consistent snapshot of the store. The snapshot contains every batch that was reported as committed
-    /// before this call.
+    /// Returns a consistent snapshot of the store. The snapshot contains every batch that the store reported as
+    /// committed before this call.
     fn view(&self) -> Result<Box<dyn View + '_>, Broken>;
 
     /// Submits a batch. The store applies batches in the order of submission.

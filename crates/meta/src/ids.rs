@@ -25,7 +25,7 @@ impl Ids {
         }
     }
 
-    /// Drops all cached numbers. No file will use them.
+    /// Discards all numbers in the cache. No file will get these numbers.
     pub(crate) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -22,8 +22,8 @@ use types::limits;
 
 /// The storage of a batch log: a file, or a simulated disk in tests.
 ///
-/// Written bytes are durable after [`Self::sync`] has returned. Before that, a crash may lose any of the writes,
-/// whatever their order was.
+/// Written bytes are durable after [`Self::sync`] has returned. Before [`Self::sync`] returns, a crash may lose any of
+/// the writes, whatever their order was.
 #[allow(clippy::len_without_is_empty)] // a log disk is not a collection, so it needs no `is_empty`
 pub trait LogDisk: Send + Sync + 'static {
     /// Returns the length of the storage in bytes.
@@ -41,8 +41,9 @@ pub trait LogDisk: Send + Sync + 'static {
     /// Changes the length; added bytes are zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Returns the maximum size of the ring on this storage, in bytes. If it is less than one block, the log has no
-    /// ring, so the store flushes its database for every commit group (batches committed together).
+    /// Returns the maximum size of the ring of log blocks on this storage, in bytes. If the maximum is less than one
+    /// block, the log has no ring, so the store flushes its database for every commit group (batches committed
+    /// together).
     fn room(&self) -> u64 {
         limits::META_LOG_BYTES_MAX
     }

@@ -90,9 +90,9 @@ impl From<Unreadable> for OpenError {
 
 /// A handle to a namespace in a store.
 ///
-/// Reading operations return at once. A changing operation completes when its batch is durable, unless its
-/// documentation says otherwise. If the caller drops the future of a changing operation, the change may or may not
-/// happen.
+/// An operation that only reads returns at once. An operation that changes the namespace completes when its batch is
+/// durable, unless its documentation says otherwise. If the caller drops the future of such an operation, the change
+/// may or may not happen.
 #[derive(Debug)]
 pub struct Namespace<E> {
     shared: Arc<Shared<E>>,
@@ -212,7 +212,8 @@ impl<E: Engine> Namespace<E> {
         self.shared.engine.status()
     }
 
-    /// Completes when all earlier changes are durable, including those of [`Self::record_write`].
+    /// Completes when all changes that completed before this call are durable, including the changes of
+    /// [`Self::record_write`].
     pub async fn settle(&self) -> Result<(), Status> {
         self.outcome(self.shared.engine.settle().await).map(drop)
     }
@@ -289,8 +290,8 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::info::read(tx, id))
     }
 
-    /// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the number
-    /// after which the next call continues; `None` at the end.
+    /// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the inode
+    /// number after which the next call continues; `None` at the end.
     pub fn files_after(&self, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
         self.read(&Cred::root(), |tx| ops::files::read(tx, after, max))
     }
@@ -321,8 +322,8 @@ impl<E: Engine> Namespace<E> {
     /// Returns up to `max` entries of a directory (at most [`limits::READDIR_MAX`]) that follow the cookie `after`; 0
     /// means the start. The caller needs read permission on `dir`.
     ///
-    /// A walk over the whole directory returns every entry that exists throughout the walk exactly once, even if other
-    /// entries are added or removed.
+    /// Calls that read the whole directory return every entry that exists all the time exactly once, even if other
+    /// entries are added or removed meanwhile.
     pub fn readdir(&self, cred: &Cred, dir: FileId, after: u64, max: usize) -> Result<ReadDir, Status> {
         self.read(cred, |tx| ops::readdir::read(tx, dir, after, max))
     }
@@ -353,8 +354,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Searches up to `max` directory entries after the position `after` (directory and cookie; zeros at the start).
-    /// Returns the entries that refer to a file in `ids`; with `within`, only entries of that directory. The cost is
-    /// linear in the number of entries.
+    /// Returns the entries that refer to a file in `ids`; with `within`, only entries of the directory `within`. The
+    /// cost is linear in the number of entries searched.
     pub fn names_of(
         &self,
         ids: &HashSet<FileId>,
@@ -402,7 +403,7 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::registry::read(tx, key))
     }
 
-    /// Returns up to `max` registry records whose keys begin with `prefix`, in key order.
+    /// Returns up to `max` registry records whose keys begin with `prefix`, in the order of their keys.
     pub fn registry_list(&self, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Value)>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::list(tx, prefix, max))
     }
@@ -512,8 +513,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Removes a name as [`Self::remove`] does, and may also delete a regular file that loses its last name. The file
-    /// is deleted in the same batch if `ends` returns true, which means that no client has the file open and none will
-    /// open it. The namespace may call `ends` several times; the last result counts.
+    /// is deleted in the same batch if `ends` returns true, which means that no client has the file open and no client
+    /// will open it. The namespace may call `ends` several times; the last result counts.
     pub async fn remove_ending(
         &self,
         cred: &Cred,
@@ -525,7 +526,8 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::remove::plan(tx, dir, name, &ends)).await
     }
 
-    /// Renames the entry `from` (directory and name) to `to`. `how` decides what happens if the name `to` exists.
+    /// Renames the directory entry `from` (directory and name) to `to`. `how` says what happens if the name `to`
+    /// exists.
     pub async fn rename(
         &self,
         cred: &Cred,
@@ -571,7 +573,7 @@ impl<E: Engine> Namespace<E> {
     ///
     /// If the file is inline, the result also contains the inline bytes, which the caller must write to the objects.
     /// Until [`Self::arrived`], the inline bytes remain the valid copy, and only a truncate changes them. The returned
-    /// attributes are those before the operation.
+    /// attributes are the attributes of the file before the operation.
     pub async fn set_layout(
         &self,
         now: Timestamp,
@@ -588,8 +590,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Writes to a regular file that has no objects. If the file has objects, or the write extends it beyond `most`
-    /// bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, it is also
-    /// durable on completion; otherwise it becomes durable as a change of [`Self::record_write`] does.
+    /// bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, the write is
+    /// also durable on completion; otherwise it becomes durable as a change by [`Self::record_write`] does.
     pub async fn write_inline(
         &self,
         cred: &Cred,
@@ -607,8 +609,8 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
-    /// Returns the bytes of an inline file from offset 0 on, and the file size. Bytes of the file beyond the returned
-    /// ones are zeros. `None` if the objects of the file have its bytes.
+    /// Returns the first bytes of an inline file and the file size. All bytes of the file after the returned bytes are
+    /// zeros. `None` if the bytes of the file are in objects.
     pub fn read_inline(&self, id: FileId) -> Result<Option<(Bytes, u64)>, Status> {
         self.read(&Cred::root(), |tx| ops::read_inline::read(tx, id))
     }

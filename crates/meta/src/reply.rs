@@ -26,23 +26,24 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Kind of a layout whose iods are not chosen yet. The body says how to choose them.
+    /// Kind of a layout for which the mgr has not chosen iods yet. The body says how to choose the iods.
     /// [`crate::Namespace::set_layout`] later replaces this layout.
     pub const UNASSIGNED: u32 = 0;
 
     /// Kind of a layout with chosen iods but without objects: the file is inline, so its bytes are stored with its
-    /// metadata. The body is the encoded layout that the file gets once it has objects.
+    /// metadata. The body is the encoded layout that the file gets when it gets objects.
     const INLINE: u32 = u32::MAX;
     /// Kind of a layout while the mgr moves the inline bytes to objects. The objects may already have some of the
     /// bytes, but the inline bytes remain the valid copy.
     const MOVING: u32 = u32::MAX - 1;
 
-    /// Returns whether the objects of this layout have the bytes of the file.
+    /// Returns whether the bytes of a file with this layout are in objects.
     pub fn is_final(&self) -> bool {
         ![Self::UNASSIGNED, Self::INLINE, Self::MOVING].contains(&self.kind)
     }
 
-    /// Returns whether the bytes of a file with this layout are stored with its metadata and may be written there.
+    /// Returns whether the bytes of a file with this layout are stored with the file's metadata and may be written
+    /// there.
     pub fn is_inline(&self) -> bool {
         [Self::UNASSIGNED, Self::INLINE].contains(&self.kind)
     }
@@ -52,13 +53,13 @@ impl Layout {
         self.kind == Self::MOVING
     }
 
-    /// Returns the form of this layout for an inline file, whose bytes are stored with its metadata. A layout of kind
+    /// Returns this layout in the form for an inline file, whose bytes are stored with its metadata. A layout of kind
     /// [`Self::UNASSIGNED`] is returned unchanged.
     pub fn inline(self) -> Self {
         if self.is_final() { Layout { kind: Self::INLINE, body: self.to_bytes() } } else { self }
     }
 
-    /// Returns the form of this layout for a file whose inline bytes the mgr is moving to objects.
+    /// Returns this layout in the form for a file whose inline bytes the mgr is moving to objects.
     pub(crate) fn moving(&self) -> Self {
         Layout { kind: Self::MOVING, body: self.to_bytes() }
     }
@@ -83,8 +84,8 @@ impl Layout {
 /// 8881 §18.16).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CreateMode {
-    /// If the name refers to a regular file, the create succeeds and leaves this file unchanged. The caller truncates
-    /// the file if the client requests it.
+    /// If the name refers to a regular file, the create succeeds and leaves this file unchanged. If the client requests
+    /// a truncate, the caller truncates the file.
     Unchecked(SetAttrs),
     /// The create fails if the name exists.
     Guarded(SetAttrs),
@@ -124,7 +125,7 @@ pub struct Made {
 pub struct Created {
     /// Attributes, layout and fencing generation of the file.
     pub file: FileInfo,
-    /// Whether the file was created by this call, or by an earlier call with the same verifier.
+    /// Whether this call created the file, or an earlier call with the same verifier created it.
     pub created: bool,
     /// Change attribute of the directory that has the name.
     pub dir: ChangeInfo,
@@ -255,7 +256,7 @@ pub struct Name {
     pub child: FileId,
 }
 
-/// What one call of a search through all directory entries found.
+/// The result of one call of a search through all directory entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Names {
     /// The directory entries that match the search.

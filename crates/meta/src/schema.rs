@@ -22,7 +22,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// A record of the store: a version number followed by XDR fields.
 pub trait Record: Sized {
-    /// The version of the record that this program writes. The program refuses to read any other version.
+    /// The version number of the records that this program writes. The program refuses to read records of any other
+    /// version.
     const VERSION: u32 = 1;
 
     /// Appends all fields except the version number to `out`.
@@ -39,7 +40,7 @@ pub trait Record: Sized {
         out.finish().to_bytes()
     }
 
-    /// Decodes the record in `value`. The error says why the value is malformed.
+    /// Decodes the record in `value`. If `value` is malformed, the error says why.
     fn read(value: Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(value);
         if input.u32()? != Self::VERSION {
@@ -50,12 +51,13 @@ pub trait Record: Sized {
         Ok(record)
     }
 
-    /// Decodes the record in `value`; `None` if it is malformed. Unlike [`Self::from_value`], does not log an error.
+    /// Decodes the record in `value`; `None` if `value` is malformed. Unlike [`Self::from_value`], does not log an
+    /// error.
     fn look(value: &[u8]) -> Option<Self> {
         Self::read(Bytes::copy_from_slice(value)).ok()
     }
 
-    /// Decodes the record in `value`. If it is malformed, logs an error and returns `Corrupt`.
+    /// Decodes the record in `value`. If `value` is malformed, logs an error and returns `Corrupt`.
     fn from_value(value: Bytes) -> Result<Self, Status> {
         Self::read(value).map_err(|cause| {
             tracing::error!(%cause, record = std::any::type_name::<Self>(), "damaged record in the metadata store");
@@ -79,12 +81,12 @@ fn tagged(tag: u8, id: FileId, rest: &[u8]) -> Key {
     key
 }
 
-/// Returns the key of an inode's core record, which seldom changes ([`Core`]).
+/// Returns the key of an inode's core record ([`Core`]: type, owner, layout), which seldom changes.
 pub fn core_key(id: FileId) -> Key {
     tagged(b'i', id, &[0])
 }
 
-/// Returns the key of an inode's tail record, which changes often ([`Tail`]).
+/// Returns the key of an inode's tail record ([`Tail`]: size, times, change attribute), which changes often.
 pub fn tail_key(id: FileId) -> Key {
     tagged(b'i', id, &[1])
 }
@@ -121,7 +123,7 @@ pub fn xattr_name(key: &[u8]) -> &[u8] {
     key.get(9..).unwrap_or_default()
 }
 
-/// Returns the first key with the tag `tag` that belongs to an inode number above `id`.
+/// Returns the first key with the tag byte `tag` and an inode number above `id`.
 fn next_file(tag: u8, id: FileId) -> Key {
     match id.0.checked_add(1) {
         Some(next) => tagged(tag, FileId(next), &[]),
@@ -168,7 +170,7 @@ pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
     }
 }
 
-/// Returns the first key after all keys with the same tag as `key`.
+/// Returns the first key after all keys that have the same tag byte as `key`.
 pub fn past_all(key: &[u8]) -> Key {
     vec![key.first().map_or(0, |tag| tag + 1)]
 }

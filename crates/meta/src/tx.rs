@@ -35,7 +35,8 @@ pub(crate) enum Touch {
 /// A callback that receives a key and its value. An error ends the scan.
 pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<Walk, Status> + 'v;
 
-/// The results of the merge operations of a committed batch, from which an operation computes its own result.
+/// The results of the merge operations of a committed batch. The operation that built the batch computes its own result
+/// from them.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) merged: Vec<Merged>,
@@ -109,7 +110,7 @@ impl<'a> Tx<'a> {
         self.batch.frees = true;
     }
 
-    /// Marks the batch as not durable: its outcome does not wait for a flush.
+    /// Marks the batch as not durable: the store reports the outcome of the batch without a flush.
     pub(crate) fn not_durable(&mut self) {
         self.batch.durable = false;
     }
@@ -140,7 +141,7 @@ impl<'a> Tx<'a> {
         Ok(self.view.survey(from..to, limit, visit)?.is_none())
     }
 
-    /// Returns the range of cookies that an entry with this name may have.
+    /// Returns the range of cookies that a directory entry with this name may have.
     pub(crate) fn bucket(&self, name: &[u8]) -> std::ops::Range<u64> {
         schema::bucket(self.cookies, name)
     }

@@ -1,5 +1,5 @@
-//! Tests of `weir fsck` on the metadata store: each test plants a kind of fault, checks that the check finds it, and
-//! repairs it.
+//! Tests of `weir fsck` on the metadata store. Each test plants one kind of fault, verifies that the check finds the
+//! fault, and repairs the fault.
 
 #[path = "common/block.rs"]
 mod block;

@@ -1,5 +1,5 @@
-//! Tests of names with equal hashes. The tests write such directory entries to the store directly, because finding
-//! colliding names requires the secret key.
+//! Tests of names with equal hashes in a directory. The tests write entries with such names to the store directly,
+//! because only the secret key makes it possible to find names with equal hashes.
 
 #[path = "common/block.rs"]
 mod block;

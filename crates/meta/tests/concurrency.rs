@@ -1,4 +1,4 @@
-//! Tests of concurrent namespace operations: the result must equal that of a serial execution in some order.
+//! Tests of concurrent namespace operations: the result must equal the result of a serial execution in some order.
 
 #[path = "common/block.rs"]
 mod block;

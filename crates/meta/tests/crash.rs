@@ -19,7 +19,7 @@ use types::{Cred, FileId, Fsid, Renaming, SetAttrs, Timestamp};
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 const ID: [u8; 16] = [9; 16];
 
-/// A splitmix64 generator, which gives the same numbers for the same seed on every machine.
+/// A splitmix64 pseudorandom generator, which gives the same numbers for the same seed on every machine.
 struct Random(u64);
 
 impl Random {
@@ -108,7 +108,7 @@ fn open(disk: &Disk, room: u64) -> Result<(Embedded, Stepper), meta::StoreError>
     Embedded::stepped(disk.clone(), disk.log(room), ID, merge, || None)
 }
 
-/// Calls `Stepper::step` until `work` completes, and calls `stepped` after each step.
+/// Calls [`Stepper::step`] until `work` completes, and calls `stepped` after each step.
 fn drive<T>(work: Pin<&mut (impl Future<Output = T> + ?Sized)>, stepper: &mut Stepper, mut stepped: impl FnMut()) -> T {
     let mut work = work;
     let mut context = Context::from_waker(Waker::noop());
@@ -177,8 +177,8 @@ fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Opens the store after a power cut, with a second power cut during the open. `seed` determines which unsynced data
-/// survive. Returns the fingerprint of the recovered store.
+/// Opens the store after a power cut, with a second power cut while the store is being opened. `seed` determines which
+/// unsynced data survive. Returns a hash of the recovered store.
 fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
     // Simulate a second power cut while the store is being opened.
     let again = cut.after_power_cut(|len| len);

@@ -1,5 +1,5 @@
-//! Tests of the keys and records of the metadata store: their encoding as in FORMATS.md, and the decoding of damaged
-//! records.
+//! Tests of the keys and records of the metadata store: their encoding as `docs/FORMATS.md` describes it, and the
+//! decoding of damaged records.
 
 #[path = "../../../fuzz/fuzz_targets/meta_records.rs"]
 mod meta_records;
@@ -153,7 +153,7 @@ fn cookies_are_the_upper_bits_of_siphash() {
     let first = bucket(&key, b"name");
     assert_eq!((first.start % 256, first.end - first.start), (0, 256));
     assert_ne!(first, bucket(&CookieKey([2; 16]), b"name"));
-    // The expected value is the upper 55 bits of a SipHash-2-4 that another implementation computed.
+    // The expected value is the upper 55 bits of a SipHash-2-4 value that an independent implementation computed.
     assert_eq!(first.start, 0x7ce8_89e3_df0c_4e00);
 }
 

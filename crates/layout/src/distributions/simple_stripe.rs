@@ -1,5 +1,5 @@
-//! The simple stripe distribution: round robin by stripe unit, densely packed. Stripe unit `u` of the file is stripe
-//! unit `u / count` of object `u % count`.
+//! The simple stripe distribution: round robin by stripe unit, densely packed. Stripe unit `u` of a file is stripe unit
+//! `u / count` of the object with the index `u % count`.
 
 use super::{Mapping, Place};
 

@@ -23,7 +23,7 @@ pub const ADDRESSES_MAX: usize = 16;
 /// The body of a layout (`nfsv4_1_file_layout4`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
-    /// Device id of the striping pattern, whose address lists the data servers.
+    /// Device id of the striping pattern; the address of this device lists the data servers.
     pub device: [u8; 16],
     /// Size of the stripe unit in bytes; a multiple of 64.
     pub stripe_unit: u32,
@@ -37,7 +37,7 @@ pub struct Body {
     pub handles: Vec<Bytes>,
 }
 
-/// Encoded size of a layout body in bytes, not counting its filehandles.
+/// Length in bytes of an encoded layout body without its filehandles.
 const BODY_LEN: usize = 16 + 4 + 4 + 8 + 4;
 
 impl Body {
@@ -75,7 +75,8 @@ impl Xdr for Body {
     }
 }
 
-/// The address of a device (`nfsv4_1_file_layout_ds_addr4`): its data servers in the order of their stripe units.
+/// The address of a device (`nfsv4_1_file_layout_ds_addr4`): its data servers, in the order of the stripe units that
+/// they hold.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Device {
     /// The network addresses of each data server, in stripe order.

@@ -11,7 +11,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// The `layouttype4` number of the native layout kind, in the private range (RFC 8881 §3.3.13).
 pub const KIND: u32 = 0x8000_5745;
 
-/// The native layout kind: clients reach the objects on iods with the native data program.
+/// The native layout kind: clients access the objects on iods with the RPC program of the native protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Native;
 
@@ -26,9 +26,10 @@ impl Kind for Native {
 pub const VERSION: u32 = 1;
 /// Version of the layout body.
 pub const BODY_VERSION: u32 = 4;
-/// Version of layout records of files with several copies. The number of copies follows the version.
+/// Version number of layout records of files with several copies. The number of copies follows the version number.
 pub const MIRRORED_VERSION: u32 = 2;
-/// Version of layout records with a stream other than 0. The number of copies and the stream follow the version.
+/// Version number of layout records with a stream other than 0. The number of copies and the stream follow the version
+/// number.
 pub const STREAM_VERSION: u32 = 3;
 
 /// Maximum number of TCP addresses of one device.
@@ -46,10 +47,10 @@ pub const SOCKET_PATH_MAX: usize = 107;
 /// Maximum length of a boot id, in bytes.
 pub const BOOT_ID_MAX: usize = 64;
 
-/// The layout record that the namespace stores for a file. It has the striping, the copies, and the iods.
+/// The layout record that the namespace stores for a file: the striping, the number of copies, and the iods.
 ///
-/// The order of `iods` is the order of object indices. It starts at a different iod for each file, so that the first
-/// stripe units of many files spread evenly.
+/// The order of `iods` is the order of object indices. The order starts at a different iod for each file, so that the
+/// first stripe units of many files are spread evenly over the iods.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Record {
     /// The distribution of the file's bytes over the objects of one copy.
@@ -71,7 +72,7 @@ impl Record {
         Distribution::new(self.distribution, self.stripe_unit, self.iods.len() / (self.mirrors as usize).max(1))
     }
 
-    /// Returns the id of the objects of `file`, which is the same on every iod of this record.
+    /// Returns the id of the objects of `file`. All objects of the file have this id, each on a different iod.
     pub fn object(&self, file: FileId) -> ObjectId {
         ObjectId::new(file, self.stream)
     }
@@ -197,7 +198,7 @@ pub struct Body {
     pub distribution: DistributionId,
     /// Size of the stripe unit in bytes.
     pub stripe_unit: u64,
-    /// The device ids in index order. The device id of an iod is its iod id.
+    /// The device ids in the order of object indices. The device id of an iod is its iod id.
     pub devices: Vec<IodId>,
     /// Id of the file's object on each device.
     pub object: ObjectId,
@@ -208,10 +209,10 @@ pub struct Body {
     pub whole: u64,
     /// The capability for requests to the first iod.
     pub capability: Bytes,
-    /// For each device, in index order: the authenticator that the client puts into `capability` in requests to this
-    /// device.
+    /// For each device, in the order of object indices: the authenticator that the client puts into `capability` in
+    /// requests to this device.
     pub authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
-    /// Lifetime of the capability in seconds; it begins when the mgr sends the reply.
+    /// Lifetime of the capability in seconds. The lifetime begins when the mgr sends the reply with this layout.
     pub secs: u32,
 }
 
@@ -263,10 +264,11 @@ pub struct Update {
     /// Whether all bytes that the client wrote, up to the last byte that LAYOUTCOMMIT names, are durable on iods. If
     /// not, an iod may still lose bytes, and the client may send these bytes again.
     pub durable: bool,
-    /// Whether the mgr must query the iods for the file size and ignore the size in this request. The client has lost
-    /// the layout under which it wrote, so other clients may have truncated the file since these writes.
+    /// Whether the mgr must query the iods for the file size and ignore the size in this LAYOUTCOMMIT. The client sets
+    /// this if it has lost the layout under which it wrote, because other clients may have truncated the file since
+    /// these writes.
     pub measure: bool,
-    /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this after it
+    /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this after it has
     /// abandoned write requests that may still reach an iod.
     pub fence: bool,
     /// Whether the file may have holes. The client sets this if it wrote beyond the end of the file or deallocated a

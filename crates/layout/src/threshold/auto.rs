@@ -4,10 +4,10 @@
 use super::{ALWAYS_MGR, Path, ThresholdChoice, path};
 use std::time::Duration;
 
-/// Number of size classes. The first class has requests of up to 64 bytes, and each further class doubles the limit.
-/// The last class has all requests over 512 KiB.
+/// Number of size classes of requests. The first class has requests of up to 64 bytes, and the limit of each class is
+/// twice the limit of the class before. The last class has all requests over 512 KiB.
 const CLASSES: usize = 15;
-/// Base-2 logarithm of the largest request length in the first class.
+/// Base-2 logarithm of the largest request length, in bytes, in the first size class.
 const FIRST_LOG: u32 = 6;
 /// Initial value of the threshold T in bytes, which is valid until the client has measured service times.
 const T_FIRST: u64 = 64 << 10;
@@ -57,14 +57,15 @@ const RECOVERED: u64 = 2;
 /// Measured service times of one path for one size class.
 #[derive(Clone, Copy, Default, Debug)]
 struct Service {
-    /// Moving average of the service time in nanoseconds, without the queue delay of the mgr; 0 if not measured.
+    /// Moving average of the service time in nanoseconds, without the queue delay of the mgr; 0 if the time was not
+    /// measured.
     nanos: u64,
     /// Moving average of the samples taken while the mgr was not loaded, in nanoseconds. On a loaded mgr, requests also
     /// wait for locks and threads, so they take longer than the reported queue delay explains.
     calm: u64,
     /// Number of samples of this path and size class.
     samples: u32,
-    /// Number of samples of the other path, in this size class, since the last sample of this path.
+    /// Number of samples of the other of the two paths, in this size class, since the last sample of this path.
     age: u32,
 }
 
@@ -88,7 +89,8 @@ pub struct Auto {
     learnt: u32,
     /// The queue delay that the mgr reported last, in nanoseconds.
     told: u64,
-    /// A lower bound of the queue delay, from the age of the oldest unanswered request to the mgr, in nanoseconds.
+    /// A lower bound of the queue delay in nanoseconds, which follows from the age of the oldest unanswered request to
+    /// the mgr.
     seen: u64,
     /// Whether the queue delay is a large part of the direct path's service time (see [`LOADED`]).
     loaded: bool,
@@ -249,7 +251,8 @@ impl Auto {
         let was = self.loaded;
         self.loaded = queue > straight / if was { CALM } else { LOADED };
         if was && !self.loaded {
-            // Service times measured under load are no longer valid, so restore the averages for an unloaded mgr.
+            // Service times that were measured under load are no longer valid, so restore the averages for an unloaded
+            // mgr.
             for [mgr, _] in &mut self.services {
                 *mgr = if mgr.calm == 0 { Service::default() } else { Service { nanos: mgr.calm, ..*mgr } };
             }
@@ -395,7 +398,7 @@ mod tests {
             assert!(auto.threshold() <= before, "{queue}: {} after {before}", auto.threshold());
             before = auto.threshold();
             if queue == 160_000 {
-                // With this queue delay, the service times of the paths cross at 5000 bytes.
+                // With this queue delay, the two paths take equally long for requests of 5000 bytes.
                 assert!((1..quiet).contains(&before), "{before} at {queue}");
             }
         }
@@ -416,9 +419,9 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // A loaded mgr: besides the queue delay of 200 us that it reports, requests take another 600 us longer.
+        // A loaded mgr: requests take 600 us longer, in addition to the queue delay of 200 us that the mgr reports.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
-        // The first 20 requests of the load peak complete before the mgr reports its queue delay.
+        // The first 20 requests of the load peak complete before the mgr reports the queue delay of this peak.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
         run(&mut auto, busy, 500);
         assert!(auto.threshold() < quiet, "{}", auto.threshold());
@@ -476,7 +479,7 @@ mod tests {
         assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet.into(), "a long request may take as long");
         assert_eq!(auto.ask(16, Duration::from_secs(2)), 0.into());
         assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0.into()), "nobody is sent there to try");
-        // The mgr has answered all requests, so T returns to its value before the overload.
+        // In this call, the mgr has answered all requests, so T returns to its value before the overload.
         assert_eq!(auto.ask(16, Duration::ZERO), quiet.into());
     }
 
@@ -527,8 +530,8 @@ mod tests {
         assert!((0..100).all(|_| way(&mut auto, 1000) == Path::Mgr), "now it is known");
     }
 
-    /// Tests ten clients that send 10 KiB each to servers that become slower with more clients. A single client is
-    /// faster on the direct path, but all clients together are slower there.
+    /// Tests ten clients that send 10 KiB each to servers that become slower with more clients. If only one client uses
+    /// the direct path, this client is faster than on the mgr path; if all clients use it, all are slower.
     #[test]
     fn a_path_that_is_faster_for_one_client_and_slower_for_all_is_not_taken() {
         let mut clients = vec![Auto::default(); 10];
@@ -548,7 +551,8 @@ mod tests {
             }
         }
         assert!(straight <= 10 * u64::from(KNOWN), "{straight} of 2000");
-        // If the mgr path is slower than the direct path by more than the surcharge, all clients leave the mgr path.
+        // If the service time of the mgr path exceeds the service time of the direct path by more than the surcharge,
+        // all clients change to the direct path.
         for _ in 0..200 {
             for auto in &mut clients {
                 let way = way(auto, 10_000);

@@ -202,7 +202,7 @@ pub enum Mended {
 }
 
 impl Fault {
-    /// Returns the code of the fault: a word for scripts, the same in every version.
+    /// Returns the code of the fault: a word that scripts can use, because it is the same in every version of Weir.
     pub fn code(&self) -> &'static str {
         match self {
             Fault::Record { .. } => "record-damaged",
@@ -234,7 +234,8 @@ impl Fault {
         }
     }
 
-    /// Returns the inode number of the file or directory that the fault concerns, if it concerns one.
+    /// Returns the inode number of the file or directory that the fault concerns; `None` if the fault concerns no
+    /// inode.
     pub fn file(&self) -> Option<FileId> {
         match self {
             Fault::Record { key } | Fault::Key { key } => match key.first() {
@@ -268,7 +269,7 @@ impl Fault {
         }
     }
 
-    /// Returns the directory and the name that the fault concerns, if it concerns a directory entry.
+    /// Returns the directory and the name that the fault concerns; `None` if the fault concerns no directory entry.
     pub fn name(&self) -> Option<(FileId, &Bytes)> {
         match self {
             Fault::Dangling { at }

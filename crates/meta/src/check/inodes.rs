@@ -22,8 +22,8 @@ struct Counted {
 }
 
 impl Part {
-    /// Counts a directory entry that refers to `id`. Returns the number of entries counted for `id`; 0 if the inode is
-    /// not in this range.
+    /// Counts a directory entry that refers to the inode `id`. Returns how many entries the check has counted for this
+    /// inode so far; 0 if the inode is not in this range.
     pub(super) fn name(&mut self, id: FileId) -> u32 {
         match self.inodes.binary_search_by_key(&id, |counted| counted.id) {
             Ok(index) => {
@@ -193,7 +193,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks the counters of the whole store: the inode count and the next inode number.
+    /// Checks the counters of the store: the inode count and the next inode number.
     pub(super) fn counters(&mut self) -> Checked {
         let (mut files, mut used) = (0, FileId(0));
         let from = schema::core_key(FileId(0));

@@ -1,5 +1,5 @@
 //! The check of all records other than inodes and directory entries: orphans, doomed files, unused objects, intents,
-//! inline bytes, stray extended attributes, and unknown keys.
+//! inline bytes, extended attributes of missing files, and unknown keys.
 
 use super::{Check, Checked, Fault, Seen};
 use crate::engine::Walk;

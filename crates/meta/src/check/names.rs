@@ -54,8 +54,8 @@ impl Check<'_> {
         self.empty()
     }
 
-    /// Checks that an entry has a valid name and a cookie in the hash range of the name, and that no earlier entry has
-    /// the same name.
+    /// Checks that a directory entry has a valid name and a cookie in the hash range of the name, and that the
+    /// directory has no earlier entry with the same name.
     fn place(&mut self, cookies: &CookieKey, inside: &mut Inside, at: &At) -> Checked {
         let bucket = schema::bucket(cookies, &at.name);
         if !bucket.contains(&at.cookie) || types::name::check(&at.name).is_err() {

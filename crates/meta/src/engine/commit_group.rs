@@ -12,7 +12,7 @@ pub(crate) enum Verdict {
     /// A precondition did not hold, or a delta could not be applied. The variant contains the index of the failed
     /// precondition or change; preconditions count first, then changes.
     Conflict(usize),
-    /// The batch depends on the record of this key, which is damaged.
+    /// The batch depends on the record with this key, which is damaged.
     Corrupt(Key),
 }
 

@@ -29,7 +29,7 @@ struct Inner {
     jobs: VecDeque<(usize, Job)>,
     bytes: usize,
     waiting: Vec<Waker>,
-    /// Waker of the task that waits in `ready`; the queue calls it when a job arrives.
+    /// Waker of the task that waits in [`Queue::ready`]; the queue wakes the task when a job arrives.
     watching: Option<Waker>,
     /// Whether a thread has woken the writer's thread, which has not run since then.
     called: bool,
@@ -112,7 +112,8 @@ impl Queue {
         self.lock().jobs.is_empty()
     }
 
-    /// Removes the jobs of the next commit group, possibly none. Returns `None` when the queue is closed and empty.
+    /// Removes the jobs of the next commit group from the queue; the result may be empty. Returns `None` when the queue
+    /// is closed and empty.
     pub(crate) fn take(&self) -> Option<Vec<Job>> {
         let mut inner = self.lock();
         if inner.jobs.is_empty() && inner.closed {
@@ -124,7 +125,7 @@ impl Queue {
         Some(group)
     }
 
-    /// Completes when the queue has jobs or is closed. Only one task at a time may wait.
+    /// Completes when the queue has jobs or is closed. Only one task at a time may wait for this.
     pub(crate) async fn ready(&self) {
         let poll = |context: &mut std::task::Context<'_>| {
             let mut inner = self.lock();
@@ -137,7 +138,7 @@ impl Queue {
         poll_fn(poll).await;
     }
 
-    /// Closes the queue for new jobs. The writer can still take the jobs in the queue.
+    /// Closes the queue for new jobs. The writer can still take the jobs that are in the queue.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;

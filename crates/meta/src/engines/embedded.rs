@@ -1,5 +1,5 @@
-//! The embedded store: a redb database with a batch log in front. One writer commits all queued batches with a single
-//! flush (group commit).
+//! The embedded store: a redb database with a write-ahead log (batch log). One writer commits all queued batches with a
+//! single flush (group commit).
 
 mod error;
 mod file;
@@ -159,7 +159,7 @@ impl Embedded {
         match make() {
             Ok(writer) => Self::start(writer),
             Err(error) => {
-                // Remove the incomplete files. If they stayed, the next attempt to create the store would fail.
+                // Remove the incomplete files. Otherwise the next attempt to create the store would fail.
                 let _ = (std::fs::remove_file(path), std::fs::remove_file(log_path(path)));
                 Err(error)
             }
@@ -192,8 +192,8 @@ impl Embedded {
         Self::start(Self::attach_on(storage, log, id, merge, free)?)
     }
 
-    /// Opens a store as [`Self::on`] does, but without a writer thread. The store commits batches and makes checkpoints
-    /// only when the caller calls [`Stepper::step`] with the current time.
+    /// Opens a store as [`Self::on`] does, but without a thread for the writer. The store commits batches and makes
+    /// checkpoints only when the caller calls [`Stepper::step`] with the current time.
     pub fn stepped(
         storage: impl StorageBackend,
         log: impl LogDisk,

@@ -25,7 +25,7 @@ pub struct Anchor {
     pub size: u64,
 }
 
-/// Version of the formats of the anchor, the log and the record checksums.
+/// Version number of the formats of the anchor, of the log, and of the record checksums.
 const VERSION: u32 = 1;
 
 impl Anchor {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 use types::limits;
 
-/// The changes that are in the log and not yet durable in the database table: the time of the oldest one, and their
-/// number.
+/// A summary of the changes that are in the log and not yet durable in the database table: the time of the oldest
+/// change, and the number of changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
     oldest: Option<Duration>,

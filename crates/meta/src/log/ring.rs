@@ -191,7 +191,7 @@ impl Log {
         self.flushed = self.now.index;
     }
 
-    /// Returns whether at most an eighth of the ring is free, or the log has no ring.
+    /// Returns whether at most an eighth of the ring is free. Also returns true if the log has no ring.
     pub fn is_nearly_full(&self) -> bool {
         self.now.size.saturating_sub(self.held) <= self.now.size / 8
     }

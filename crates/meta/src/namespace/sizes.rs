@@ -1,4 +1,4 @@
-//! Sizes of regular files, and how much of each file is durable on the iods.
+//! Sizes of regular files, and how many bytes of each file are durable on the iods.
 
 use super::Namespace;
 use crate::Changed;

@@ -1,4 +1,4 @@
-//! Creation of regular files: the creating half of OPEN (RFC 8881 §18.16).
+//! Creation of regular files: OPEN with a create (RFC 8881 §18.16).
 
 use super::Plan;
 use crate::inode_lifetime::begin;

@@ -7,8 +7,8 @@ use crate::tx::Tx;
 use crate::{FileState, Layout};
 use types::{FileId, Generation, Status};
 
-/// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the number after
-/// which the next call continues; `None` at the end. Skips damaged inodes.
+/// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the inode number
+/// after which the next call continues; `None` at the end. Skips damaged inodes.
 pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
     let mut files = Vec::new();
     let Some(next) = after.0.checked_add(1) else { return Ok((files, None)) };

@@ -9,7 +9,7 @@ use crate::schema::{Body, Core, Dentry};
 use crate::tx::{Found, Place, Touch, Tx};
 use types::{FileId, FileKind, Renaming, Status};
 
-/// The source or the target of a rename: a directory and a name in it.
+/// The source or the target of a rename: a directory, and a name in this directory.
 #[derive(Clone, Copy)]
 pub(crate) struct End<'a> {
     pub(crate) dir: FileId,
@@ -49,7 +49,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -
     }
 }
 
-/// An existing directory entry, with the core records of its directory and of its file.
+/// An existing directory entry, with the core record of its directory and the core record of the file to which it
+/// refers.
 struct Side {
     dir: FileId,
     dir_core: Core,

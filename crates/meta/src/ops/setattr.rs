@@ -20,7 +20,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, 
         let attrs = before.attrs(id, &tx.tail(id)?);
         return super::known(Changed { before: attrs, after: attrs });
     }
-    // A nearly full store accepts this batch: it replaces records, and a truncate frees space.
+    // A nearly full store accepts this batch: the batch replaces records, and a truncate frees space.
     tx.frees();
     let mut after = before.clone();
     let mut delta = TailDelta { ctime: Some(tx.now), ..TailDelta::default() };

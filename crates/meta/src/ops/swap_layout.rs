@@ -36,9 +36,9 @@ pub(crate) fn begin(tx: &mut Tx<'_>, id: FileId, from: &Layout, to: &Layout) -> 
     super::known(Some(generation))
 }
 
-/// Replaces the layout `from` of a file by the layout in its record of unused objects. The caller has made the bytes of
-/// the file durable in the new objects since [`begin`] returned the generation `begun`. The objects of `from` become
-/// unused. Returns the raised generation.
+/// Completes a swap: replaces the layout `from` of a file with the layout in the file's record of unused objects. The
+/// caller has made the bytes of the file durable in the new objects since [`begin`] returned the generation `begun`.
+/// The objects of `from` become unused. Returns the raised generation.
 ///
 /// Returns `None` and changes nothing unless the file has the layout `from` and the generation `generation`, and the
 /// record of unused objects has the generation `begun`.

@@ -1,4 +1,5 @@
-//! The list of unused objects: the new objects of unfinished layout swaps, and the old objects of finished ones.
+//! The list of unused objects: the new objects of unfinished layout swaps, and the old objects of finished layout
+//! swaps.
 
 use super::Plan;
 use crate::Unused;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use types::{FileId, FileKind, limits};
 use xdr::{Malformed, Reader, Writer};
 
-/// Number of low bits of a cookie that distinguish names with the same hash.
+/// Number of low bits of a cookie that distinguish names with the same hash in a directory.
 const INDEX_BITS: u32 = 8;
 /// Number of bits in a cookie. The top bit of the 64-bit integer is 0, because programs use cookies as signed offsets
 /// (`telldir(3)`).

@@ -9,8 +9,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The core record of an inode, with the attributes that seldom change.
 ///
-/// An operation that depends on the core record adds a precondition on its value to the batch. So every change that
-/// other operations must notice has to change the value.
+/// An operation that depends on the core record adds a precondition on the record's value to its batch. So a change
+/// that other operations must notice has to change the value of the core record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Core {
     /// Permission bits, including set-user-id, set-group-id and sticky bit.
@@ -89,7 +89,7 @@ pub struct Tail {
     pub whole: u64,
     /// Number of subdirectories of a directory.
     pub subdirs: u32,
-    /// For regular files: whether the file may have holes. The mgr must then query the iods for the allocated space.
+    /// For regular files: whether the file may have holes. If so, the mgr must query the iods for the allocated space.
     pub holes: bool,
     /// Time of the last access to the file's content.
     pub atime: Timestamp,
@@ -140,7 +140,7 @@ impl Core {
 }
 
 impl Tail {
-    /// Flag in the stored number of subdirectories that encodes [`Tail::holes`].
+    /// Flag in the stored number of subdirectories; it encodes [`Tail::holes`].
     const HOLES: u32 = 1 << 31;
 
     /// Returns the tail record of an inode of `size` bytes that is created at `now`.

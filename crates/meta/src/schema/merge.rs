@@ -11,7 +11,7 @@ use xdr::{Malformed, Reader, Writer};
 pub enum Delta {
     /// A change of a tail record ([`Tail`]: the size, times and change attribute of an inode).
     Tail(TailDelta),
-    /// Number of created inodes to add to [`Counts`]; negative for deleted inodes.
+    /// Number of created inodes to add to the inode count ([`Counts`]); negative for deleted inodes.
     Files(i64),
     /// Number of inode numbers to allocate from [`NextId`].
     Ids(u64),
@@ -21,7 +21,7 @@ pub enum Delta {
 /// [`Self::whole`] is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TailDelta {
-    /// Change of the file size, or of the number of directory entries.
+    /// Change of the file size, or for a directory of the number of entries.
     pub size: SizeDelta,
     /// Effect of the change on [`Tail::holes`], in addition to holes that a larger file size creates.
     pub holes: Holes,
@@ -38,7 +38,7 @@ pub struct TailDelta {
     pub ctime: Option<Timestamp>,
 }
 
-/// A change of [`Tail::size`], which is the file size, or the number of directory entries.
+/// A change of [`Tail::size`], which is the file size or, for a directory, the number of entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SizeDelta {
     /// The change does not affect the size.

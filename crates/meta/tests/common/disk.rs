@@ -89,8 +89,8 @@ impl Image {
         }
     }
 
-    /// Returns the content of the file after a power cut. Of each unsynced sector write, the first `kept(length)` bytes
-    /// survive. A change of the length survives if `kept(1)` returns 1.
+    /// Returns the content of the file after a power cut. Of each unsynced write of a sector with `length` bytes, the
+    /// first `kept(length)` bytes survive. A change of the file's length survives if `kept(1)` returns 1.
     fn after_power_cut(&self, kept: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
         let mut data = self.synced.clone();
         for operation in &self.unsynced {
@@ -176,7 +176,7 @@ impl Disk {
         LogFile(self.clone(), room)
     }
 
-    /// Makes every later sync block until [`Self::release_syncs`] is called.
+    /// Makes every sync from now on block until [`Self::release_syncs`] is called.
     pub fn hold_syncs(&self) {
         self.inner().syncs_held = true;
     }
@@ -247,8 +247,8 @@ impl Disk {
         Disk::with(files)
     }
 
-    /// Returns the disk after a power cut. Synced data survive. Of each unsynced sector write, the first `kept(length)`
-    /// bytes survive.
+    /// Returns the disk after a power cut. Synced data survive. Of each unsynced write of a sector with `length` bytes,
+    /// the first `kept(length)` bytes survive.
     pub fn after_power_cut(&self, mut kept: impl FnMut(usize) -> usize) -> Disk {
         let inner = self.inner();
         Disk::with([&inner.files[STORE], &inner.files[LOG]].map(|image| image.after_power_cut(&mut kept)))

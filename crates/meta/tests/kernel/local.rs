@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// A scratch directory, in `/dev/shm` (tmpfs) if it exists; dropping the value removes the directory.
 pub struct Scratch(tempfile::TempDir);
 
-/// A directory in the scratch directory that holds the tree of one test case.
+/// A directory in the scratch directory with the tree of one test case.
 pub struct Local(PathBuf);
 
 impl Scratch {
@@ -205,7 +205,7 @@ fn stamps(times: Times) -> Timestamps {
     Timestamps { last_access, last_modification }
 }
 
-/// Returns whether a sysctl may make the kernel refuse the operation, although POSIX and Weir allow it.
+/// Returns whether a sysctl may make the kernel refuse the operation, although POSIX and Weir allow the operation.
 /// `fs.protected_hardlinks` forbids hard links to files that the user cannot write. `fs.protected_regular` forbids
 /// O_CREAT on existing files of other users in sticky directories.
 pub fn policy_refuses(actor: &Actor, op: &Op, tree: &Tree) -> bool {

@@ -222,7 +222,8 @@ impl Op {
             2 => Op::Access { path: file, wanted: random.below(8) as u32 },
             3 | 4 => Op::Open { path: file, how },
             5 | 6 => Op::Create { path: file, how, exclusive: random.once_in(3), mode: mode(random) },
-            // mkdir(2) ignores the set-user-id and set-group-id bits, so generate modes without these bits.
+            // mkdir(2) ignores the set-user-id and set-group-id bits, so generate modes for mkdir(2) without these
+            // bits.
             7 => Op::Mkdir { path, mode: mode(random) & 0o1777 },
             8 => Op::Mknod { path, mode: mode(random) },
             9 => Op::Symlink { path },

@@ -399,7 +399,7 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Compares all files, directory entries and lists with the reference model.
+    /// Compares all files, all directory entries, and the lists of orphans and doomed files with the reference model.
     pub fn compare_all(&mut self) {
         let root = Cred::root();
         for h in 0..self.ids.len() {

@@ -204,7 +204,7 @@ impl Reference {
         if node.kind == FileKind::Symlink { Ok(node.target.clone()) } else { Err(Status::WrongType) }
     }
 
-    /// Returns a new inode. The caller has checked the directory and the name.
+    /// Returns a new inode. The caller has checked the directory and the name of the inode's directory entry.
     fn born(&self, who: &Cred, now: Timestamp, dir: Handle, kind: FileKind, set: &SetAttrs) -> Answer<Node> {
         let parent = &self.nodes[dir];
         let setgid = parent.mode & 0o2000 != 0;
@@ -488,7 +488,7 @@ impl Reference {
         Ok(target.map(|t| (t, self.unname(now, t))))
     }
 
-    /// Exchanges the files of two directory entries, each given as directory, name and file.
+    /// Exchanges the files of two directory entries. Each entry is given as its directory, its name and its file.
     fn exchange(
         &mut self,
         who: &Cred,

@@ -63,8 +63,8 @@ impl GroupCommit {
             drop(writer);
             self.queue.called(due.map(|due| due.saturating_sub(self.start.elapsed())));
             let Ok(mut writer) = self.writer.lock() else { return };
-            // Remove jobs from the queue only while holding the lock of the writer. Otherwise a thread that already
-            // holds the lock could commit later batches first.
+            // Remove jobs from the queue only while holding the lock of the writer. Otherwise another thread that holds
+            // the lock could commit later batches before these jobs.
             let Some(jobs) = self.queue.take() else { return writer.close() };
             self.work(&mut writer, jobs, self.start.elapsed());
             writer.relieve();
@@ -121,7 +121,8 @@ impl GroupCommit {
     }
 }
 
-/// A guard that closes the queue and drops its jobs when the writer's thread ends, so that no sender waits forever.
+/// A guard that closes the queue and drops its jobs when the writer's thread ends, so that no thread that submitted a
+/// batch waits forever.
 struct CloseOnDrop<'a>(&'a Queue);
 
 impl Drop for CloseOnDrop<'_> {

@@ -40,8 +40,8 @@ struct Record {
 }
 
 impl Record {
-    /// Returns the value of the record after the commit group with the number `group`. Returns `None` if neither this
-    /// commit group nor an earlier one changed the record.
+    /// Returns the value of the record as it was after the commit group with the number `group`. Returns `None` if
+    /// neither this commit group nor an earlier commit group changed the record.
     fn at(&self, group: u64) -> Option<&Option<Value>> {
         let all = std::iter::once(&self.last).chain(self.before.iter().rev());
         all.into_iter().find(|(since, _)| *since <= group).map(|(_, value)| value)
@@ -103,14 +103,14 @@ impl Memtable {
         read(&self.0).layer.bytes.load(Relaxed)
     }
 
-    /// Passes the key and last value of every changed record to `visit`, in key order.
+    /// Passes the key and the newest value of every changed record to `visit`, in key order.
     pub(super) fn each<E>(&self, mut visit: impl FnMut(&[u8], Option<&Value>) -> Result<(), E>) -> Result<(), E> {
         let layer = read(&self.0).layer.clone();
         read(&layer.records).iter().try_for_each(|(key, record)| visit(key, record.last.1.as_ref()))
     }
 
-    /// Starts an empty layer over `table`, a snapshot of the database that contains all changes of the old layer. Later
-    /// views use the new layer.
+    /// Starts an empty layer over `table`, a snapshot of the database that contains all changes of the old layer. Views
+    /// that are taken later use the new layer.
     pub(super) fn renew(&self, table: Snapshot) {
         let layer = Layer::new(table);
         let before = std::mem::replace(&mut write(&self.0).layer, layer);

@@ -1,4 +1,4 @@
-//! Opening of an embedded store: finds the batch log and replays its changes into the database table.
+//! Opening of an embedded store: finds the batch log and replays the changes in the log into the database table.
 
 use super::guard::{Guarded, guarded};
 use super::memtable::Memtable;

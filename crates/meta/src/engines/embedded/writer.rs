@@ -1,6 +1,6 @@
-//! The writer of the embedded store. It appends the queued batches to the batch log, with one flush for each commit
-//! group. A checkpoint later moves the changes of many commit groups into the database table. A *commit group* is the
-//! batches that the writer commits together.
+//! The writer of the embedded store. It appends the queued batches to the batch log, with at most one flush for each
+//! commit group. A checkpoint later moves the changes of many commit groups into the database table. A *commit group*
+//! is the batches that the writer commits together.
 
 use super::guard::guarded;
 use super::open::{begin, change, commit, open, snapshot, write};
@@ -265,8 +265,8 @@ impl Writer {
         Ok(self.count(decided, bytes, way))
     }
 
-    /// Returns the free space of the disk. If the last query found at least [`ROOMY`] bytes, the result may be up to
-    /// [`LOOK`] old; otherwise it is current.
+    /// Returns the free space of the disk. If the last query found at least [`ROOMY`] bytes, the result may be as old
+    /// as [`LOOK`]; otherwise the result is current.
     fn look(&mut self, now: Duration) -> Space {
         if let Some((space, at)) = self.space
             && space.free >= ROOMY
@@ -342,7 +342,7 @@ impl Writer {
         Ok(Way::Log)
     }
 
-    /// Doubles the log, if the log was full before a checkpoint was due and the disk has enough space.
+    /// Doubles the log, if the log was full before a checkpoint was due and the disk has enough free space.
     fn grow(&mut self, Space { free, reserve }: Space) -> Result<(), Broken> {
         let size = self.log.anchor().size;
         // Do not double a log that is already twice as large as the reserved space, so that the log stays small on a

@@ -9,7 +9,8 @@ use types::{FileId, FileKind, Status};
 
 type Mending = Result<Mended, Status>;
 
-/// Returns the number of entries of a directory, including damaged ones, and the number of subdirectories among them.
+/// Returns the number of entries of a directory, including damaged entries, and the number of subdirectories among the
+/// entries.
 pub(super) fn inside(tx: &Tx<'_>, dir: FileId) -> Result<(u64, u64), Status> {
     let (mut entries, mut subdirs) = (0, 0);
     let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
@@ -86,7 +87,7 @@ pub(super) fn files(tx: &mut Tx<'_>, told: u64, found: u64) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Raises the next inode number above `used`, an inode number that is in use.
+/// Raises the next inode number so that it is above `used`, an inode number that is in use.
 pub(super) fn next_id(tx: &mut Tx<'_>, used: FileId) -> Mending {
     let value = tx.get(schema::NEXT_ID)?.ok_or(Status::Corrupt)?;
     let next = schema::NextId::from_value(value.clone())?;

@@ -1,4 +1,4 @@
-//! Repairs of directory entries, and of the inodes that the entries refer to.
+//! Repairs of directory entries, and of the inodes to which the entries refer.
 
 use super::records::absent;
 use crate::check::{At, Mended};
@@ -48,8 +48,8 @@ fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
     }
 }
 
-/// Returns whether the recorded entry and subdirectory counts of a directory are large enough to subtract a removed
-/// entry.
+/// Returns whether the entry count and the subdirectory count that a directory records are large enough to subtract a
+/// removed entry.
 fn counts(tx: &Tx<'_>, dir: FileId, subdirs: i32) -> Result<bool, Status> {
     let value = match tx.get(&schema::tail_key(dir)) {
         Err(Status::Corrupt) => None,
@@ -69,7 +69,7 @@ pub(super) fn dangling(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Sets the file kind in a directory entry to the kind recorded in the file's inode.
+/// Sets the file kind in a directory entry to the kind that the inode of the file records.
 pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? || absent(tx, at.child)? {
         return Ok(Mended::Gone);

@@ -11,7 +11,7 @@ use types::{FileId, FileKind, Status, limits};
 
 type Mending = Result<Mended, Status>;
 
-/// The result of reading a record, which distinguishes a damaged record from a missing one.
+/// The result of reading a record: the record is missing, damaged, or valid.
 enum Read<R> {
     Absent,
     Damaged,
