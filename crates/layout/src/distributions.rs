@@ -1,4 +1,4 @@
-//! The registry of distributions, which map the bytes of a file to bytes of objects.
+//! The registry of distributions, which map the bytes of a file to the bytes of the file's objects.
 //!
 //! A distribution uses object *indices*, `0..count`. The order of iods in the layout record says which iod serves an
 //! index. Rotating the order of iods from file to file spreads the first stripe units over all iods.
@@ -9,7 +9,8 @@ use simple_stripe::SimpleStripe;
 use types::ByteRange;
 use types::limits::{STRIPE_COUNT_MAX, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 
-/// The number of a distribution in layout records and layout bodies; numbers never change between versions.
+/// The number of a distribution in layout records and layout bodies. A distribution has the same number in every
+/// version of Weir.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u32)]
 pub enum DistributionId {
@@ -22,7 +23,7 @@ impl DistributionId {
     /// Every distribution that this version supports.
     pub const ALL: [DistributionId; 1] = [DistributionId::SimpleStripe];
 
-    /// Returns the distribution with this number; `None` if this version does not know it.
+    /// Returns the distribution with this number; `None` if this version of Weir does not have such a distribution.
     pub fn from_number(n: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|id| *id as u32 == n)
     }
@@ -39,7 +40,7 @@ impl DistributionId {
         }
     }
 
-    /// Returns the distribution with this name; `None` if this version does not know it.
+    /// Returns the distribution with this name; `None` if this version of Weir does not have such a distribution.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|id| id.name() == name)
     }
@@ -48,15 +49,15 @@ impl DistributionId {
 /// The reason why a distribution refuses its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadGeometry {
-    /// The stripe unit (the field, in bytes) is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
+    /// The stripe unit (the value of this variant, in bytes) is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
     #[error("stripe unit {0}: write a multiple of {STRIPE_UNIT_MIN} from {STRIPE_UNIT_MIN} to {STRIPE_UNIT_MAX} bytes")]
     StripeUnit(u64),
-    /// The number of iods (the field) is zero or too large.
+    /// The number of iods (the value of this variant) is zero or exceeds [`STRIPE_COUNT_MAX`].
     #[error("stripe count {0}: a file is striped over 1 to {STRIPE_COUNT_MAX} iods")]
     Count(usize),
 }
 
-/// The position of a file byte in an object, and the number of contiguous bytes from this byte on.
+/// The position of a file byte in an object, and the number of contiguous bytes that begin with this byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Index of the object in the distribution, `0..count`.
@@ -67,31 +68,33 @@ pub struct Place {
     pub run: u64,
 }
 
-/// A piece of a file range: bytes that are contiguous in one object.
+/// A piece of a file range: bytes that are contiguous both in the file and in one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// Index of the object in the distribution, `0..count`.
     pub index: usize,
     /// The piece's range in the object.
     pub object: ByteRange,
-    /// The piece's range in the file; its length equals that of `object`.
+    /// The piece's range in the file; it has the same length as the range in the object.
     pub file: ByteRange,
 }
 
-/// The function that each distribution implements: it maps file offsets to object offsets. The mapping is monotonic: in
-/// each object, larger file offsets have larger object offsets.
+/// The functions that each distribution implements: they map file offsets to object offsets and back. The mapping is
+/// monotonic: in each object, larger file offsets have larger object offsets.
 trait Mapping {
     /// Returns the number of objects over which the distribution spreads a file.
     fn count(&self) -> usize;
     /// Returns the object and the object offset that hold the file byte at `offset`.
     fn place(&self, offset: u64) -> Place;
-    /// Returns the file offset of the byte at `offset` of object `index`; `None` if it exceeds the largest file offset.
+    /// Returns the file offset of the byte at `offset` of object `index`; `None` if the result would exceed the largest
+    /// file offset.
     fn file_offset(&self, index: usize, offset: u64) -> Option<u64>;
     /// Returns the length of object `index` if the file has `file_size` bytes and no hole at its end.
     fn object_size(&self, file_size: u64, index: usize) -> u64;
 }
 
-/// A distribution with its parameters: a bijection between file offsets and pairs of object index and object offset.
+/// A distribution with its parameters: a one-to-one mapping between file offsets and pairs of object index and object
+/// offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Distribution {
     id: DistributionId,
@@ -147,7 +150,8 @@ impl Distribution {
         Pieces { distribution: self, next: range.offset, end: range.end() }
     }
 
-    /// Returns the file offset of the byte at `offset` of object `index`; `None` if it exceeds the largest file offset.
+    /// Returns the file offset of the byte at `offset` of object `index`; `None` if the result would exceed the largest
+    /// file offset.
     ///
     /// # Panics
     /// If `index` is not below the number of objects.
@@ -156,8 +160,8 @@ impl Distribution {
         self.mapping().file_offset(index, offset)
     }
 
-    /// Returns the file ranges that lie in `range` of object `index`, in order, with contiguous ranges joined. The
-    /// result omits bytes beyond the largest file offset.
+    /// Returns the file ranges whose bytes lie in `range` of object `index`, in file order. Contiguous file ranges are
+    /// joined into one. The result omits bytes beyond the largest file offset.
     ///
     /// # Panics
     /// If `index` is not below the number of objects.
@@ -175,8 +179,8 @@ impl Distribution {
         })
     }
 
-    /// Returns the length of object `index` if the file has `file_size` bytes and no hole at its end. A truncate of the
-    /// file to `file_size` also truncates the object to this length.
+    /// Returns the length of object `index` if the file has `file_size` bytes and no hole at the end of the file. When
+    /// a client truncates a file to `file_size`, each object is truncated to this length.
     ///
     /// # Panics
     /// If `index` is not below the number of objects.
@@ -185,9 +189,9 @@ impl Distribution {
         self.mapping().object_size(file_size, index)
     }
 
-    /// Returns the smallest file size that is consistent with the object sizes, given in index order. This is the end
-    /// of the last file byte that any object holds. The result saturates at `u64::MAX` for object sizes that no file
-    /// has.
+    /// Returns the smallest file size that is consistent with the object sizes, given in index order. This size is the
+    /// offset after the last file byte that any object holds. Returns `u64::MAX` if an object is longer than any file
+    /// can make it.
     pub fn file_size(&self, object_sizes: &[u64]) -> u64 {
         let ends = object_sizes.iter().enumerate().take(self.count()).filter(|(_, size)| **size > 0);
         let end = |(index, size): (usize, &u64)| match self.mapping().file_offset(index, size - 1) {

@@ -2,11 +2,11 @@
 //! which writes merge.
 //!
 //! Gathered bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range. Chunks
-//! belong to windows: consecutive file ranges of equal length. The caller sends a full window at once, as whole stripe
-//! units. It sends other windows when the oldest byte has waited for the delay, or when another operation needs the
-//! bytes on the servers. Bytes in flight stay in memory until the servers have them. If sending fails, the bytes in
-//! flight become gathered bytes again, except where newer writes cover them. Gaps between written bytes are never
-//! filled: the caller sends only bytes that a program wrote.
+//! belong to windows: consecutive file ranges of equal length. As soon as a window is full, the caller sends the
+//! window, as whole stripe units. The caller sends all other windows when the oldest gathered byte has waited for the
+//! delay, or when another operation needs the bytes on the servers. Bytes in flight stay in memory until the servers
+//! have them. If sending fails, the bytes in flight become gathered bytes again, except where newer writes cover them.
+//! Gaps between written bytes are never filled: the caller sends only bytes that a program wrote.
 
 use crate::Distribution;
 use bytes::Bytes;
@@ -15,23 +15,23 @@ use std::time::Duration;
 use types::ByteRange;
 use types::limits::PAYLOAD_MAX;
 
-/// Memory that a chunk uses in addition to its data, in bytes.
+/// Memory in bytes that a chunk of gathered bytes uses in addition to its data.
 const CHUNK_BYTES: usize = 128;
 /// Memory limit of gathered bytes, as a number of windows (file ranges of equal length). Beyond this limit the caller
 /// sends all gathered bytes, because scattered writes fill no window.
 const CROWDED: usize = 4;
 
-/// A run: consecutive bytes at an offset in a file.
+/// A run: consecutive bytes of a file, with their file offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
     /// File offset of the first byte.
     pub offset: u64,
-    /// The bytes from this offset on; never empty.
+    /// The data of the run; never empty.
     pub data: Bytes,
 }
 
 impl Run {
-    /// Returns the file range of the bytes.
+    /// Returns the file range of the run.
     pub fn range(&self) -> ByteRange {
         ByteRange { offset: self.offset, len: self.data.len() as u64 }
     }
@@ -48,15 +48,15 @@ pub enum Part {
     Full,
 }
 
-/// The gathered writes of one file. All times are durations since one moment that the caller chooses.
+/// The gathered writes of one file. Every time is a duration since a fixed moment, which the caller chooses.
 #[derive(Debug)]
 pub struct Gather {
     window: u64,
     delay: Duration,
-    /// Windows (file ranges of equal length) with gathered bytes, by window number (file offset divided by window
-    /// size).
+    /// Windows (file ranges of equal length) that have gathered bytes, by window number: the file offset divided by the
+    /// window size.
     held: BTreeMap<u64, Window>,
-    /// Bytes in flight: sent, but not yet acknowledged by the servers.
+    /// Bytes in flight: bytes that the caller has sent and that the servers have not acknowledged yet.
     leaving: Vec<Run>,
     due: Option<Duration>,
     weight: usize,
@@ -70,8 +70,8 @@ struct Window {
 }
 
 impl Gather {
-    /// Returns a `Gather` without bytes, whose windows have `window` bytes each. Gathered bytes are due after the time
-    /// `delay`.
+    /// Returns a `Gather` without gathered bytes, whose windows have `window` bytes each. The caller must send gathered
+    /// bytes when they have waited for the time `delay`.
     ///
     /// # Panics
     /// If `window` is 0.
@@ -81,7 +81,8 @@ impl Gather {
     }
 
     /// Returns the size in bytes of the gather windows of files with this distribution. A window has as many full
-    /// stripes as fit in one request; if a stripe is longer than a request, as many stripe units as fit.
+    /// stripes as fit in one request. If a stripe is longer than a request, a window has as many stripe units as fit in
+    /// one request.
     pub fn window_of(distribution: &Distribution) -> u64 {
         let (most, unit) = (PAYLOAD_MAX as u64, distribution.stripe_unit());
         let round = unit.saturating_mul(distribution.count() as u64);
@@ -89,7 +90,8 @@ impl Gather {
         if step > most { most } else { most - most % step }
     }
 
-    /// Adds a write, which is newer than all earlier ones. Returns whether its bytes overlap or adjoin gathered bytes.
+    /// Adds the bytes of a write, which replace gathered bytes of earlier writes at the same offsets. Returns whether
+    /// the new bytes overlap or adjoin gathered bytes.
     pub fn write(&mut self, now: Duration, offset: u64, data: &[u8]) -> bool {
         let joined = self.lay(offset, data, true);
         if self.due.is_none() && !self.held.is_empty() {
@@ -98,13 +100,13 @@ impl Gather {
         joined
     }
 
-    /// Returns the time at which the caller must send the gathered bytes; `None` if there are none.
+    /// Returns the time at which the caller must send the gathered bytes; `None` if no bytes are gathered.
     pub fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Returns the memory that gathered bytes and bytes in flight use, in bytes. Bytes in flight count until the
-    /// servers have acknowledged them.
+    /// Returns the memory in bytes that gathered bytes and bytes in flight use. Bytes in flight count until the servers
+    /// have acknowledged them.
     pub fn weight(&self) -> usize {
         self.weight + self.leaving.iter().map(|run| run.data.len() + CHUNK_BYTES).sum::<usize>()
     }
@@ -112,7 +114,7 @@ impl Gather {
     /// Returns an upper bound for the growth of [`Self::weight`] by a write of `len` bytes.
     pub fn growth(&self, len: usize) -> usize {
         let windows = len as u64 / self.window + 2;
-        // A vector may double its capacity when it grows, so count the new bytes twice.
+        // A vector may double its capacity when it grows, so count the bytes of the write twice.
         2 * len + CHUNK_BYTES * windows as usize + self.weight
     }
 
@@ -145,8 +147,8 @@ impl Gather {
 
     /// Removes the gathered bytes that `part` selects, and returns them in file order for sending. The caller sends the
     /// returned runs to the servers and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns
-    /// `None` if `part` selects no bytes. Also returns `None` while other bytes are in flight, because newer bytes must
-    /// not overtake older ones.
+    /// `None` if `part` selects no bytes. Also returns `None` while other bytes of the file are in flight: newer bytes
+    /// must not reach a server before older bytes.
     pub fn leave(&mut self, part: Part) -> Option<Vec<Run>> {
         if !self.leaving.is_empty() || !self.holds(part) {
             return None;
@@ -171,7 +173,7 @@ impl Gather {
     }
 
     /// Reports that sending failed. The bytes in flight become gathered bytes again, except where newer writes cover
-    /// them. These bytes are due at the time `due`.
+    /// them. The caller must send them again at the time `due`.
     pub fn back(&mut self, due: Duration) {
         let back = std::mem::take(&mut self.leaving);
         if !back.is_empty() {
@@ -182,7 +184,7 @@ impl Gather {
         }
     }
 
-    /// Returns window number and file offset of each chunk of gathered bytes that `wanted` selects.
+    /// Returns the window number and the file offset of each chunk of gathered bytes that `wanted` selects.
     fn keys(&self, wanted: impl Fn(&Window, ByteRange) -> bool) -> Vec<(u64, u64)> {
         let chunks = self.held.iter().flat_map(|(number, window)| {
             window.chunks.iter().map(move |(offset, data)| (*number, window, range_of(*offset, data)))
@@ -233,7 +235,8 @@ fn range_of(offset: u64, data: &[u8]) -> ByteRange {
 
 impl Window {
     fn meeting(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
-        // The last chunk that begins before the range may overlap the range, so start the search there.
+        // The last chunk that begins at or before the start of `range` may overlap `range`, so start the search at this
+        // chunk.
         let first = self.chunks.range(..=range.offset).next_back().map_or(range.offset, |(offset, _)| *offset);
         let chunks = self.chunks.range(first..range.end().max(first)).map(|(offset, data)| range_of(*offset, data));
         chunks.filter(move |chunk| chunk.overlaps(range))

@@ -11,10 +11,10 @@ pub mod native;
 
 use xdr::Xdr;
 
-/// The kinds that Weir's client uses, in order of preference.
+/// The layout kinds that Weir's client uses, in order of preference.
 pub const PREFERRED: [KindId; 1] = [native::Native::ID];
 
-/// A layout kind that Weir's client can use, with the types of its bodies.
+/// A layout kind that Weir's client can use, with the types of its layout bodies and device address bodies.
 pub trait Kind: Send + Sync + 'static {
     /// The `layouttype4` number and the name of the kind.
     const ID: KindId;
@@ -47,7 +47,7 @@ impl KindId {
         self.number
     }
 
-    /// Returns the name of the kind for messages and counters.
+    /// Returns the name of the layout kind, for messages and counters.
     pub fn name(self) -> &'static str {
         self.name
     }

@@ -1,4 +1,4 @@
-//! Planning of list I/O: merges file ranges into few requests per object, each within the limits of a request.
+//! Planning of list I/O: merges file ranges into as few requests per object as the limits of a request allow.
 
 use crate::distributions::Distribution;
 use types::ByteRange;
@@ -22,7 +22,8 @@ impl Default for RequestLimits {
 /// A list I/O request to one object.
 ///
 /// `extents` and `parts` describe the same bytes in the same order: `extents` as object ranges, `parts` as file ranges.
-/// A write gathers its payload from `parts`. A read scatters its payload over `parts`.
+/// A write request sends the bytes of the file ranges `parts`. The reply to a read request has the bytes of the file
+/// ranges `parts`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Index of the object in the distribution.
@@ -38,15 +39,16 @@ pub struct Request {
 /// Plans the requests that read or write `ranges` of a file.
 ///
 /// The plan processes the ranges in the given order, and orders the requests by the position of their first byte in
-/// `ranges`. So a sender that starts at the front keeps every iod busy. The ranges of a write must not overlap, because
-/// requests run in parallel.
+/// `ranges`. So a client that sends the requests in this order keeps every iod busy. The ranges of a write must not
+/// overlap, because the iods execute the requests in parallel.
 ///
 /// # Panics
 /// If a limit is zero.
 pub fn plan(distribution: &Distribution, ranges: &[ByteRange], limits: RequestLimits) -> Vec<Request> {
     assert!(limits.extents > 0 && limits.bytes > 0, "a request carries something");
     let mut requests: Vec<Request> = Vec::new();
-    // For each object, the index in `requests` of the request to which further ranges can still be added.
+    // For each object, the index in `requests` of the request that can take more ranges of the object; `None` if there
+    // is none.
     let mut open: Vec<Option<usize>> = vec![None; distribution.count()];
     for piece in ranges.iter().flat_map(|range| distribution.pieces(*range)) {
         let (mut object, mut file) = (piece.object, piece.file);

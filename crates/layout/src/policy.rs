@@ -98,7 +98,8 @@ macro_rules! parts {
                 Policy { $($field: set.$field.unwrap_or(self.$field),)* }
             }
 
-            /// Replaces the value of one policy setting with its value in `from`, if `from` contains it.
+            /// Replaces the value of one policy setting with its value in `from`, if `from` has a value for this
+            /// setting.
             fn take(&mut self, part: Part, from: &Settings) {
                 match part {
                     $(Part::$part => self.$field = from.$field.unwrap_or(self.$field),)*
@@ -107,14 +108,14 @@ macro_rules! parts {
         }
 
         impl Settings {
-            /// Returns whether this collection contains the policy setting.
+            /// Returns whether the policy setting has a value in this [`Settings`].
             pub fn has(&self, part: Part) -> bool {
                 match part {
                     $(Part::$part => self.$field.is_some(),)*
                 }
             }
 
-            /// Returns the value of a policy setting as text; `None` if it is not set.
+            /// Returns the value of a policy setting as text; `None` if the setting has no value in this [`Settings`].
             pub fn get(&self, part: Part) -> Option<String> {
                 match part {
                     $(Part::$part => self.$field.map($show),)*
@@ -128,7 +129,7 @@ macro_rules! parts {
                 })*
             }
 
-            /// Replaces the value of each policy setting that `over` contains with its value in `over`.
+            /// Replaces the value of each policy setting that `over` contains with the value in `over`.
             pub fn lay(&mut self, over: &Settings) {
                 $(self.$field = over.$field.or(self.$field);)*
             }
@@ -150,8 +151,8 @@ macro_rules! parts {
 }
 
 parts! {
-    /// Stripe unit: the number of consecutive bytes on one iod before the next iod follows. With the default, a file of
-    /// up to 1 MiB is one object, and one request reads or writes it.
+    /// Stripe unit: the number of consecutive bytes on one iod before the next iod follows. With the default of 1 MiB,
+    /// a file of up to 1 MiB is one object, and one request reads or writes the whole file.
     StripeUnit stripe_unit: u64 = 1 << 20, values::unit, format_size, "a multiple of 64 from 64 to 1G, such as 64K or 1M";
     /// Number of iods over which a file is striped; 0 for all iods.
     StripeCount stripe_count: u32 = 0, values::stripe_count, values::number, format!("a number from 0 (all iods) to {STRIPE_COUNT_MAX}");
@@ -172,28 +173,28 @@ parts! {
     /// The access method: whether reads and writes use the page cache and write gathering.
     Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or unbuffered";
     /// The consistency between clients that use a file at the same time. With `coherent`, every call sees all writes
-    /// that returned before it. With `close-to-open`, an open sees all writes that other clients made before an earlier
-    /// close.
+    /// that returned before the call. With `close-to-open`, an open sees all writes that other clients made before they
+    /// closed the file.
     Sharing sharing: Sharing = Sharing::Coherent, Sharing::from_name, values::sharing_text, "coherent or close-to-open";
-    /// Number of bytes of a file that a client gathers before it sends them. `full` means one request of maximum size
-    /// for each iod.
+    /// Number of bytes of a file that a client gathers before the client sends them. `full` means as many bytes as one
+    /// request of maximum size to each iod of the file can send.
     GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size such as 64K or 1M, or full";
     /// Time for which a client gathers writes before it sends the data; the data become durable some seconds later.
-    /// With `max`, the client sends the data only when it has `gather_size` bytes or when another operation needs the
-    /// data on the servers.
+    /// With `max`, the client sends the data only when it has gathered `gather_size` bytes or when another operation
+    /// needs the data on the servers.
     GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time such as 5ms or 2s, or max";
-    /// How long the mgr may hold small writes in memory to join them. Only the configuration of the mgr can contain
-    /// this setting (`mgr_gather_delay_ms`).
+    /// How long the mgr may hold small writes in memory to join them. Only the configuration file of the mgr can
+    /// contain this setting (`mgr_gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time such as 5ms or 2s";
-    /// Maximum read-ahead for sequential and strided readers, in bytes. The client reads ahead; with `access=page`, the
-    /// kernel's page cache does.
+    /// Maximum read-ahead for sequential and strided readers, in bytes. With `access=page` the kernel's page cache
+    /// reads ahead, with every other access method the client.
     ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, such as 128K or 1M";
 }
 
-/// The reason why a setting is invalid.
+/// The reason why a policy setting or a list of policy settings is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// No policy setting has this name; the field is the name.
+    /// No policy setting has this name. The variant contains the name.
     #[error("a policy has no part {0:?}; its parts are {names}", names = Part::NAMES.join(", "))]
     Name(String),
     /// The text in `value` is not a valid value of the policy setting `part`.
@@ -204,7 +205,7 @@ pub enum PolicyError {
         /// The text that is not a valid value of the policy setting.
         value: String,
     },
-    /// The policy setting `part` cannot be set in the source `origin`. For example, a mount option cannot set
+    /// The source `origin` cannot contain the policy setting `part`. For example, a mount option cannot set
     /// `mgr_gather_delay`.
     #[error("{name} cannot be set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
     Place {
@@ -213,12 +214,13 @@ pub enum PolicyError {
         /// The source in which the setting occurs.
         origin: Origin,
     },
-    /// An element of a settings list is not of the form `name=value`; the field is the element.
+    /// An element of a settings list is not of the form `name=value`. The variant contains the element.
     #[error("{0:?} is not of the form NAME=VALUE: write, for example, write_threshold=32K")]
     Form(String),
 }
 
-/// Returns whether `name` is a policy attribute: it has the policy prefix, even if this version knows no such setting.
+/// Returns whether `name` is a policy attribute: whether it has the policy prefix, even if this version of Weir has no
+/// such policy setting.
 pub fn is_policy_name(name: &[u8]) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }
@@ -231,8 +233,8 @@ impl Part {
         found.or_else(|| Part::formerly_named(name)).ok_or_else(|| PolicyError::Name(shown(name)))
     }
 
-    /// Returns the policy setting if `name` is a deprecated name, so that the caller can warn the user. Accepts the
-    /// same forms as [`Part::named`].
+    /// Returns the policy setting if `name` is a deprecated name of it, so that the caller can warn the user. `name`
+    /// may have the same forms as in [`Part::named`].
     pub fn formerly_named(name: &[u8]) -> Option<Part> {
         FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
     }
@@ -243,12 +245,12 @@ impl Part {
         FORMER_VALUES.iter().find(|(part, text, _)| (*part, *text) == (self, former)).map(|(.., present)| *present)
     }
 
-    /// Returns the deprecated names of the extended attribute with this policy setting.
+    /// Returns the deprecated names of the extended attribute that holds this policy setting.
     pub fn former_xattrs(self) -> impl Iterator<Item = String> {
         FORMER_NAMES.iter().filter(move |(_, part)| *part == self).map(|(former, _)| format!("{PREFIX}{former}"))
     }
 
-    /// Returns the name of the extended attribute with this policy setting, as NFS carries it.
+    /// Returns the name of the extended attribute that holds this policy setting, as NFS carries the name.
     pub fn xattr(self) -> String {
         format!("{PREFIX}{}", self.name())
     }
@@ -264,8 +266,8 @@ impl Part {
         match self {
             Part::MgrGatherDelay => origin <= Origin::Server,
             _ if self.is_placement() => origin <= Origin::Directory,
-            // A directory or file cannot set this, because the kernel's page cache has one read-ahead setting per
-            // mount.
+            // A directory or file cannot set the read-ahead, because the kernel's page cache has one read-ahead setting
+            // per mount.
             Part::ReadAhead => ![Origin::Directory, Origin::File, Origin::Open].contains(&origin),
             _ => true,
         }

@@ -2,26 +2,28 @@
 
 use types::ByteRange;
 
-/// Maximum number of request streams per open file. A new stream replaces the least recently used one.
+/// Maximum number of request streams per open file (a stream is the requests of one sequential or strided reader). A
+/// new stream replaces the least recently used one.
 const STREAMS: usize = 4;
-/// Number of requests after the first that must match a pattern before read-ahead begins.
+/// Number of requests after the first one that must match a sequential or strided pattern before read-ahead begins.
 const HITS: u32 = 2;
-/// Initial read-ahead window of a sequential stream, in bytes. The window doubles as the stream continues, up to the
-/// limit.
+/// Initial read-ahead window of a sequential stream, in bytes. The window doubles while the reader continues the
+/// stream, up to the limit.
 const FIRST: u64 = 64 << 10;
-/// Maximum number of records that a strided stream reads ahead.
+/// Maximum number of records (the bytes of one request each) that are read ahead for a strided reader.
 const RECORDS: u64 = 16;
-/// Smallest record of a strided stream that is read ahead, in bytes. A smaller record is not worth a request of its
-/// own. Also, when the kernel splits long reads at its page limit, the short remainders look like records.
+/// Smallest record (bytes of one request) that is read ahead for a strided reader, in bytes. Reading a smaller record
+/// ahead is not worth a request. Also, when the kernel splits long reads at its page limit, the short remainders look
+/// like the records of a strided reader.
 const RECORD: u64 = 1024;
 
 /// The request streams of one open file.
 ///
-/// The type does no I/O: the caller passes each request, and receives the ranges to read ahead.
+/// The type does no I/O: the caller passes each read request, and receives the ranges to read ahead.
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,
-    /// Number of requests that were passed in. The streams use this number as a clock.
+    /// Number of requests that the caller has passed. The streams use this number as a clock.
     clock: u64,
 }
 
@@ -30,14 +32,15 @@ pub struct Streams {
 struct Stream {
     /// Range of the last request of this stream.
     last: ByteRange,
-    /// Distance between the offsets of consecutive requests. For a sequential stream it equals the request length.
+    /// Distance in bytes between the offsets of consecutive requests. For a sequential stream, the distance equals the
+    /// request length.
     step: u64,
-    /// Number of consecutive requests that matched the pattern of the stream.
+    /// Number of consecutive requests that matched the sequential or strided pattern of the stream.
     hits: u32,
-    /// End of the read-ahead so far. For a sequential stream, the offset after the last byte read ahead; for a strided
-    /// stream, the offset of the next record to read ahead.
+    /// The position up to which data were read ahead. For a sequential stream, the offset after the last byte read
+    /// ahead; for a strided stream, the offset of the next record (the bytes of one request) to read ahead.
     ahead: u64,
-    /// Length of the last read-ahead of a sequential stream, in bytes.
+    /// Length in bytes of the last range that was read ahead for a sequential stream.
     window: u64,
     /// Value of the request counter at the last request of this stream.
     used: u64,
@@ -60,7 +63,7 @@ impl Stream {
         self.step == self.last.len
     }
 
-    /// Updates the stream with a request that continues it.
+    /// Updates the stream with a request that continues the stream.
     fn advance(&mut self, request: ByteRange, now: u64) {
         let step = if request.offset == self.last.end() { request.len } else { self.step };
         let changed = self.in_order() != (step == request.len);
@@ -116,8 +119,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// Records a request and returns the ranges to read ahead, each for a request of its own. Returns no range while
-    /// the reader follows no pattern. `limit` is the maximum number of bytes to read ahead of this reader.
+    /// Records a read request and returns the ranges to read ahead, each for a request of its own. Returns no range
+    /// while the reader follows no pattern. `limit` is the maximum number of bytes to read ahead for this reader.
     pub fn note(&mut self, request: ByteRange, limit: u64) -> Vec<ByteRange> {
         if request.is_empty() || limit < request.len || request.offset.checked_add(request.len).is_none() {
             return Vec::new();
@@ -128,8 +131,8 @@ impl Streams {
             stream.advance(request, now);
             return stream.plan(limit);
         }
-        // This may be the second record of a strided reader. The distance to the first record becomes the stride, which
-        // the next request must confirm.
+        // The request may be the second request of a strided reader. The distance to the first request becomes the
+        // stride, which the next request must confirm.
         let stranger = |s: &&mut Stream| s.hits <= 1 && s.last.len == request.len && request.offset > s.last.end();
         if let Some(stream) = self.streams.iter_mut().filter(stranger).max_by_key(|stream| stream.used) {
             *stream = Stream { step: request.offset - stream.last.offset, hits: 1, ..Stream::new(request, now) };
@@ -144,8 +147,8 @@ impl Streams {
         Vec::new()
     }
 
-    /// Discards all streams, because a change of the file invalidated the data read ahead. Readers must show their
-    /// patterns again before read-ahead resumes.
+    /// Discards all streams, because a change of the file has invalidated the data that were read ahead. A reader must
+    /// follow a pattern again before its read-ahead resumes.
     pub fn forget(&mut self) {
         self.streams.clear();
     }

@@ -1,4 +1,4 @@
-//! The write threshold: which requests take the mgr path, and which take the direct path to the iods.
+//! The write threshold: which requests take the mgr path, and which requests take the direct path to the iods.
 //!
 //! A request of fewer than T bytes takes the mgr path; a longer request, or one of exactly T bytes, takes the direct
 //! path. With T = 0 all requests take the direct path. (Source: Hildebrand, Ward and Honeyman, "Large files, small
@@ -10,19 +10,19 @@ pub use auto::Auto;
 
 use types::ByteRange;
 
-/// Block size of the iods' file systems, in bytes. Ranges that are shorter on average take the direct path as list I/O
-/// only if each request has [`LIST_RANGES`] or more of them.
+/// Block size of the iods' file systems, in bytes. Ranges whose mean length is below a block take the direct path as
+/// list I/O only if each request has [`LIST_RANGES`] or more of them.
 const LIST_BLOCK: u64 = 4096;
 /// A list I/O request with at least this many ranges takes the direct path, however short the ranges are.
 const LIST_RANGES: u64 = 32;
 
-/// The largest threshold, with which all requests take the mgr path.
+/// The largest write threshold, with which all requests take the mgr path.
 pub const ALWAYS_MGR: u64 = u64::MAX;
 
-/// The smallest threshold, with which all requests take the direct path.
+/// The smallest write threshold, with which all requests take the direct path.
 pub const ALWAYS_DIRECT: u64 = 0;
 
-/// The path that a request takes to the objects of a file.
+/// The path that a request takes between the client and the objects of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {
     /// The request goes to the mgr, which reads or writes the objects on the iods.
@@ -31,22 +31,23 @@ pub enum Path {
     Direct,
 }
 
-/// Returns the path of a request of `len` bytes if the threshold is `t`.
+/// Returns the path of a request of `len` bytes if the write threshold is `t`.
 pub fn path(len: u64, t: u64) -> Path {
     if len < t { Path::Mgr } else { Path::Direct }
 }
 
-/// Maximum number of bytes in a probe of the mgr path.
+/// Maximum number of bytes in a request that the client sends on the mgr path only to measure its service time (probe).
 const PROBE_MAX: u64 = 1 << 20;
 
-/// The threshold for a set of gathered ranges, and whether to probe a path with these ranges.
+/// The write threshold for a set of gathered ranges, and whether to send some of these ranges on another path as a
+/// probe (to measure its service time).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThresholdChoice {
     /// The threshold T in bytes: requests of fewer bytes take the mgr path.
     pub t: u64,
-    /// The path to probe in order to measure its service time; `None` for no probe. A probe of the direct path sends
-    /// all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest range,
-    /// because more bytes might take long.
+    /// The path to probe, to measure the service time of this path; `None` for no probe. A probe of the direct path
+    /// sends all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest
+    /// range, because more bytes might take long.
     pub probe: Option<Path>,
 }
 
@@ -56,8 +57,8 @@ impl From<u64> for ThresholdChoice {
     }
 }
 
-/// Divides gathered ranges into those for the direct path and those for the mgr path, including the probe of `choice`;
-/// see [`divide`].
+/// Divides gathered ranges into ranges for the direct path and ranges for the mgr path, including the probe of
+/// `choice`; see [`divide`].
 pub fn divide_by(
     ranges: &[ByteRange],
     choice: ThresholdChoice,
@@ -81,9 +82,9 @@ pub fn divide_by(
     }
 }
 
-/// Divides gathered ranges into those for the direct path and those for the mgr path, in this order. `streamed` is the
-/// end of the last range that took the direct path. A short range that begins at `streamed` is the end of a sequential
-/// stream. It takes the direct path too, because the iod of the stream has the object open.
+/// Divides gathered ranges into ranges for the direct path and ranges for the mgr path, and returns both in this order.
+/// `streamed` is the end of the last range that took the direct path. A short range that begins at `streamed` is the
+/// end of a sequential stream. It takes the direct path too, because the iod of the stream has the object open.
 ///
 /// On the mgr path each short range needs its own request. On the direct path one request takes many ranges of an
 /// object (list I/O). So the mean length of the list I/O requests decides instead of the length of the ranges;
@@ -108,7 +109,7 @@ pub fn divide(
     });
     let bytes = through.iter().map(|range| range.len).sum::<u64>();
     let many = through.len() as u64;
-    // List I/O needs at least two ranges. If the ranges have fewer than T bytes in total, they take the mgr path.
+    // List I/O needs at least two ranges. If all ranges together have fewer than T bytes, they take the mgr path.
     if many > 1 && path(bytes, t) == Path::Direct {
         let requests = requests(&through).max(1);
         let blocks = bytes >= LIST_BLOCK * many && path(bytes / requests, t) == Path::Direct;
@@ -184,7 +185,8 @@ mod tests {
         assert_eq!(divide(&parts, 4 * K, None, |_| 2).0, parts, "thirty-two in each");
         assert_eq!(divide(&parts, 256 * K, None, |_| panic!("not even one list would be long enough")).1, parts);
         assert_eq!(divide(&parts, ALWAYS_MGR, None, |_| panic!("never straight")).1, parts);
-        // Although one range of at least T bytes takes the direct path, the short ranges still take the mgr path.
+        // Although the range of at least T bytes takes the direct path, the two ranges of fewer bytes take the mgr
+        // path.
         let mixed = [range(0, 10), range(20, 1000), range(2000, 10)];
         assert_eq!(divide(&mixed, 100, None, |short| short.len() as u64).1, [mixed[0], mixed[2]]);
         assert_eq!(divide(&mixed[..1], 11, None, |_| 1).1, mixed[..1]);

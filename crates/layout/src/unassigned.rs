@@ -1,7 +1,7 @@
 //! The layout record of a file to which the mgr has not assigned iods yet. The record says how to choose the iods.
 //!
-//! The mgr creates this record for a file if no iod is up. The record preserves the policy of the directory until the
-//! first write.
+//! The mgr creates this record for a file if no iod is up. The record keeps the placement settings of the directory's
+//! policy until the first write.
 
 use crate::Policy;
 use crate::distributions::{DistributionId, check_stripe_unit};
@@ -30,7 +30,7 @@ impl From<&Policy> for Unassigned {
 }
 
 impl Unassigned {
-    /// Returns `policy` with its placement replaced by the values of this record.
+    /// Returns `policy` with its placement settings replaced by the values of this record.
     pub fn policy(&self, policy: Policy) -> Policy {
         let Unassigned { distribution, stripe_unit, stripe_count, mirrors } = *self;
         Policy { distribution, stripe_unit, stripe_count, mirrors, ..policy }

@@ -1,5 +1,5 @@
-//! Robustness tests of the decoders: the crate's fuzz target runs over damaged records, damaged bodies and random
-//! bytes, and must not panic.
+//! Robustness tests of the decoders: the crate's fuzz target runs on damaged records, damaged bodies and random bytes,
+//! and must not panic.
 
 use bytes::Bytes;
 use layout::DistributionId::SimpleStripe;

@@ -11,29 +11,30 @@ use types::ByteRange;
 const DELAY: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// A step in the history of a file with gathered writes.
+/// A step in a test history of a file with gathered writes.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A program writes: offset and length in bytes.
+    /// A program writes bytes; the fields are the file offset and the length in bytes.
     Write(u64, usize),
     /// The client sends the gathered bytes that the `Part` selects.
     Leave(Part),
     /// The servers acknowledge the bytes in flight.
     Arrived,
-    /// Sending fails, although half of the runs have reached the servers.
+    /// Sending fails for the client, although half of the runs (consecutive bytes in flight) have reached the servers.
     Back,
 }
 
-/// The gathered file and its reference model: the content as programs see it, and the content on the servers' disks.
+/// A file with gathered writes and its reference model: the content as programs see it, and the content on the servers'
+/// disks.
 struct World {
     gather: Gather,
     now: Duration,
-    /// The byte that was written last at each offset; `None` where no program wrote.
+    /// The byte that a program last wrote at each offset; `None` where no program wrote.
     newest: Vec<Option<u8>>,
     disks: Vec<Option<u8>>,
     leaving: Vec<Run>,
-    /// The latest time at which gathered bytes may be due: the delay after the oldest write, or the retry time after a
-    /// failed send.
+    /// The latest time at which the client may have to send gathered bytes: the delay after the oldest write, or the
+    /// retry time after a failed send.
     bound: Option<Duration>,
     written: u8,
 }
@@ -138,8 +139,8 @@ fn put(flat: &mut [Option<u8>], runs: &[Run]) {
     }
 }
 
-/// Runs every history of five steps (six at full scale), with windows of four bytes. The steps use few offsets, so that
-/// many ranges adjoin and overlap.
+/// Runs every history of five steps (six in full test runs), with windows of four bytes. The steps use few offsets, so
+/// that many ranges adjoin or overlap.
 #[test]
 fn every_short_history() {
     let range = |offset, len| Part::Overlapping(ByteRange { offset, len });

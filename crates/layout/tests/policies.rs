@@ -9,7 +9,8 @@ use layout::{Access, DistributionId, Layers, Origin, Part, Policy, Settings};
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// A source of policy settings that may contain every setting except those that are reserved for the mgr or for mounts.
+/// A source of policy settings that may contain all settings except those that only the mgr's configuration or only a
+/// mount may set.
 const ANYWHERE: Origin = Origin::Directory;
 
 fn set(name: &str, value: &str) -> Result<Settings, String> {
@@ -45,7 +46,7 @@ fn former_names_of_parts_are_accepted() {
     assert_eq!(set("weir.layout", "open").unwrap().text(), "layout_when=open");
     let found: Vec<_> = layout::policy::former_words("access=page, layout=open,layout_when=4M").collect();
     assert_eq!(found, [("layout", "layout_when")]);
-    // If a settings list contains the same setting twice, the later value wins.
+    // If a settings list contains the same setting twice, the later value overrides the earlier value.
     let both = |text| Settings::parse(Origin::Mount, text).unwrap().layout_when;
     assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
     assert_eq!(both("layout_when=4M,layout=open"), Some(LayoutWhen::Open));
@@ -135,7 +136,7 @@ fn invalid_policy_xattrs_are_reported_and_skipped() {
     assert!(is_policy_name(b"weir.later") && !is_policy_name(b"weirdo"));
 }
 
-/// Returns a value for a policy setting. The value differs between sources if the setting has enough values.
+/// Returns a valid value of a policy setting. If the setting has enough values, each source gets a different value.
 fn text(part: Part, origin: Origin) -> String {
     let n = origin as usize;
     match part {
@@ -163,8 +164,8 @@ fn layer(layers: &mut Layers, origin: Origin) -> Option<&mut Settings> {
 }
 
 /// Sets one policy setting in every subset of the sources, and another setting in the remaining sources. `merge`
-/// ignores a setting in a source that may not contain it. Of the other sources that contain the setting, the last one
-/// wins. All other settings keep their defaults.
+/// ignores a setting in a source that may not contain it. Of all sources that may contain the setting and contain it,
+/// the last one determines the value. All other settings keep their defaults.
 #[test]
 fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     let places: Vec<Origin> = Origin::ALL.into_iter().skip(1).collect();

@@ -22,30 +22,30 @@ use types::FileId;
 pub enum Event {
     /// The check found a fault.
     Found(Fault),
-    /// The check has read this many records since the previous `Looked` event.
+    /// The check has read this many records since the previous [`Event::Looked`].
     Looked(u64),
 }
 
-/// Limits on the memory that a check uses.
+/// Limits on the memory that a check of the metadata store uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memory {
-    /// Number of inodes whose links are counted in one pass over all directory entries; 24 bytes of memory each. A
-    /// lower limit causes more passes.
+    /// Number of inodes whose links the check counts in one pass over all directory entries. Each inode needs 24 bytes
+    /// of memory. With a lower limit, the check needs more passes.
     pub inodes: usize,
-    /// Number of directories that the check remembers as reachable from the root; about 24 bytes of memory each. A
-    /// lower limit causes longer walks from directories up to the root.
+    /// Number of directories that the check remembers as reachable from the root. Each directory needs about 24 bytes
+    /// of memory. With a lower limit, the check follows more chains of parents up to the root.
     pub directories: usize,
 }
 
 impl Default for Memory {
-    /// Limits that use about 50 MiB of memory. A store with 10^7 inodes then needs ten passes over the directory
-    /// entries.
+    /// Limits with which the check uses about 50 MiB of memory. For a store with 10^7 inodes, the check then needs ten
+    /// passes over the directory entries.
     fn default() -> Self {
         Memory { inodes: 1 << 20, directories: 1 << 20 }
     }
 }
 
-/// The reason why a check ended early.
+/// The reason why a check of the metadata store ended early.
 enum End {
     Broken(Broken),
     /// The caller's sink returned [`Walk::Stop`].
@@ -62,7 +62,8 @@ impl From<Unreadable> for End {
     fn from(cause: Unreadable) -> Self {
         match cause {
             Unreadable::Broken(broken) => End::Broken(broken),
-            // The damage in the database hides all later records of the key range, so the check cannot continue.
+            // The damage in the database hides all later records of the key range, so the check cannot read them and
+            // ends.
             damage => End::Broken(Broken::new(damage)),
         }
     }
@@ -70,7 +71,7 @@ impl From<Unreadable> for End {
 
 type Checked<T = ()> = Result<T, End>;
 
-/// A callback of a walk over records; it receives a key and its value.
+/// A callback for each record of a key range; the callback receives the key and the value.
 type Each<'e, C> = dyn FnMut(&mut C, &[u8], &[u8]) -> Checked + 'e;
 
 /// Number of records between two [`Event::Looked`] reports.
@@ -88,8 +89,8 @@ pub fn check(view: &dyn View) -> Result<Vec<Fault>, Broken> {
     Ok(faults)
 }
 
-/// Checks the store of `view` and passes each fault to `sink` as soon as the check finds it. The check ends early if
-/// `sink` returns [`Walk::Stop`].
+/// Checks the store of `view` and passes each fault to `sink` as soon as the check finds it. If `sink` returns
+/// [`Walk::Stop`], the check ends early.
 pub fn check_into(view: &dyn View, memory: Memory, sink: &mut dyn FnMut(Event) -> Walk) -> Result<(), Broken> {
     let mut check = Check { view, memory, sink, looked: 0, reachable: HashSet::new(), circular: HashSet::new() };
     match check.run() {
@@ -104,9 +105,9 @@ struct Check<'a> {
     memory: Memory,
     sink: &'a mut dyn FnMut(Event) -> Walk,
     looked: u64,
-    /// Directories whose chain of parents reaches the root.
+    /// Directories from which the chain of parents does not lead into a loop. The chain normally ends at the root.
     reachable: HashSet<FileId>,
-    /// Directories whose chain of parents does not reach the root, because they are in a loop or below one.
+    /// Directories from which the chain of parents does not reach the root, because the chain leads into a loop.
     circular: HashSet<FileId>,
 }
 
@@ -177,8 +178,8 @@ impl Check<'_> {
         }
     }
 
-    /// Passes every record of a key range to `each`, which may also read other records of the view. If a record is
-    /// damaged, `each` receives an empty value.
+    /// Passes every record of a key range to `each`, which may also read other records of the same view. If a record is
+    /// damaged, `each` receives an empty value for it.
     fn walk(&mut self, from: &[u8], to: &[u8], limit: usize, each: &mut Each<'_, Self>) -> Checked<Option<Vec<u8>>> {
         let view = self.view;
         let mut outcome = Ok(());
@@ -190,7 +191,8 @@ impl Check<'_> {
     }
 }
 
-/// Returns the inode number in a key of at least nine bytes. Returns 0, which no inode has, for shorter keys.
+/// Returns the inode number in a key of at least nine bytes. For shorter keys returns 0, which is not the number of any
+/// inode.
 fn inode_in(key: &[u8]) -> FileId {
     schema::id_of(key.get(..9).unwrap_or_default()).unwrap_or(FileId(0))
 }

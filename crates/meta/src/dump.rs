@@ -10,20 +10,20 @@ use types::{Fsid, StoreId, limits};
 
 const MAGIC: [u8; 8] = *b"WEIRDUMP";
 const VERSION: u32 = 1;
-/// Length of a dump's head in bytes, including its checksum.
+/// Length of a dump's header in bytes, including the checksum of the header.
 pub const HEAD: usize = 56;
-/// The kinds of blocks in a dump. A block begins with the number of its kind.
+/// The kinds of blocks in a dump. A block begins with the number of the block's kind.
 const RECORDS: u32 = 1;
 const END: u32 = 2;
-/// The encoder ends a block once the block has at least this many bytes.
+/// The encoder ends a block as soon as the block has at least this many bytes.
 const BLOCK: usize = 256 << 10;
-/// Maximum length of a block in bytes. A block of just under `BLOCK` bytes may receive one more record of maximum
+/// Maximum length of a block in bytes: a block of just under `BLOCK` bytes may receive one more record of maximum
 /// length.
 pub const BLOCK_MAX: usize = BLOCK + RECORD_HEAD + limits::KEY_MAX + limits::VALUE_MAX;
-/// Length in bytes of the fields before a record's key.
+/// Length in bytes of the fields that precede a record's key.
 const RECORD_HEAD: usize = 6;
 
-/// The head of a dump, which identifies the file system and the store.
+/// The header of a dump, which identifies the file system and the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DumpHead {
     /// Id of the dumped file system.
@@ -86,7 +86,7 @@ impl DumpHead {
     }
 }
 
-/// Removes the first `N` bytes of `bytes` and returns them; `None` if there are fewer.
+/// Removes the first `N` bytes of `bytes` and returns them; `None` if `bytes` is shorter.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
@@ -106,8 +106,8 @@ fn take_record<'b>(block: &mut &'b [u8]) -> Result<(&'b [u8], &'b [u8]), &'stati
     Ok(record.split_at(key))
 }
 
-/// Returns the checksum of a block, chained to the checksum of the previous block. So the decoder notices missing,
-/// repeated and reordered blocks.
+/// Returns the checksum of a block, which depends on the checksum of the previous block. So the decoder detects
+/// missing, repeated and reordered blocks.
 fn chained(before: u32, block: &[u8]) -> u32 {
     crc32c(&[&before.to_be_bytes()[..], block].concat())
 }
@@ -116,21 +116,21 @@ fn chained(before: u32, block: &[u8]) -> u32 {
 #[derive(Debug)]
 pub struct Encoder {
     chain: u32,
-    /// The records of the current block, after 8 bytes for the block's head.
+    /// The records of the current block, after 8 bytes that are reserved for the block's header.
     block: Vec<u8>,
     in_block: u64,
     records: u64,
 }
 
 impl Encoder {
-    /// Begins a dump. Also returns the first bytes of the dump, which the caller writes.
+    /// Begins a dump. Also returns the first bytes of the dump, which the caller must write to the file.
     pub fn new(head: &DumpHead) -> (Self, Vec<u8>) {
         let bytes = head.encode();
         (Encoder { chain: crc32c(&bytes), block: vec![0; 8], in_block: 0, records: 0 }, bytes)
     }
 
-    /// Adds a record. The caller adds records in ascending order of keys. If the record fills a block, returns the next
-    /// bytes of the dump and the number of records in them.
+    /// Adds a record. The caller must add records in ascending order of keys. If the record fills a block, returns the
+    /// next bytes of the dump and the number of records in these bytes.
     pub fn add(&mut self, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, u64)> {
         self.block.extend_from_slice(&(key.len() as u16).to_be_bytes());
         self.block.extend_from_slice(&(value.len() as u32).to_be_bytes());
@@ -152,7 +152,7 @@ impl Encoder {
         (block, records)
     }
 
-    /// Ends the dump. Returns the last bytes of the dump and the number of records in them.
+    /// Ends the dump. Returns the last bytes of the dump and the number of records in these bytes.
     pub fn end(mut self) -> (Vec<u8>, u64) {
         let (mut bytes, mut records) = (Vec::new(), 0);
         if self.in_block > 0 {
@@ -176,7 +176,7 @@ pub struct Decoder<R> {
 }
 
 impl<R: Read> Decoder<R> {
-    /// Reads and checks the head of a dump.
+    /// Reads the header of a dump and verifies its checksum.
     pub fn new(mut input: R) -> Result<Self, BadDump> {
         let mut bytes = [0; HEAD];
         input.read_exact(&mut bytes).map_err(|e| match e.kind() {
@@ -187,12 +187,12 @@ impl<R: Read> Decoder<R> {
         Ok(Decoder { input, head, chain: crc32c(&bytes), records: 0, last: Key::new(), ended: false })
     }
 
-    /// Returns the head of the dump.
+    /// Returns the header of the dump.
     pub fn head(&self) -> &DumpHead {
         &self.head
     }
 
-    /// Returns the number of records that the decoder has returned.
+    /// Returns how many records the decoder has returned so far.
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -271,7 +271,7 @@ pub enum RestoreError {
     Failed(String),
 }
 
-/// Writes all records of a dump durably into an empty store. Returns the number of records.
+/// Writes all records of a dump durably into an empty store. Returns the number of records written.
 pub async fn restore<R: Read>(engine: &impl Engine, mut dump: Decoder<R>) -> Result<u64, RestoreError> {
     while let Some(records) = dump.next_block()? {
         for records in records.chunks(limits::BATCH_WRITES_MAX) {

@@ -33,7 +33,7 @@ pub type MergeFn = fn(old: Option<&[u8]>, delta: &[u8]) -> Option<Value>;
 pub struct Broken(Arc<str>);
 
 impl Broken {
-    /// Returns an error whose message is the text of `cause`.
+    /// Returns an error with the text of `cause` as its message.
     pub fn new(cause: impl std::fmt::Display) -> Self {
         Broken(cause.to_string().into())
     }
@@ -48,8 +48,8 @@ impl From<Broken> for types::Status {
 /// The reason why a store cannot return a record.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// The record of this key does not match its checksum, or damage in the database hides the record. Other records
-    /// remain readable.
+    /// The value with this key does not match its checksum, or damage in the database hides the record with this key.
+    /// Other records remain readable.
     #[error("a record of the metadata store is damaged: {}", .0.escape_ascii())]
     Corrupt(Key),
     /// The store has failed permanently, so no record is readable.
@@ -66,7 +66,7 @@ impl From<Unreadable> for types::Status {
     }
 }
 
-/// The number of a batch in log messages; unique within one run of the daemon.
+/// The number of a batch in log messages; unique until the daemon is restarted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct RequestId(pub u64);
 
@@ -95,7 +95,7 @@ pub enum Write {
     Delete,
     /// Sets the record to the result of the store's [`MergeFn`] for the current value and this delta.
     ///
-    /// Changes that commute use merges without a precondition on the record, so concurrent writers do not conflict.
+    /// Changes that commute are merges and have no precondition on the record, so concurrent writers do not conflict.
     Merge(Bytes),
 }
 
@@ -105,12 +105,12 @@ pub enum Write {
 pub struct Batch {
     /// The number of the batch, for log messages.
     pub id: RequestId,
-    /// Preconditions. The store checks them against its content after all earlier batches.
+    /// Preconditions. The store checks them against its content after all batches that were submitted earlier.
     pub expects: Vec<Expect>,
-    /// Changes, in the order in which the store applies them.
+    /// Changes of records, in the order in which the store applies them.
     pub writes: Vec<(Key, Write)>,
-    /// Whether the store sends the outcome only when the batch is durable. Otherwise the batch becomes durable with a
-    /// later durable batch or [`Engine::settle`].
+    /// Whether the store reports the outcome only when the batch is durable. A batch without this flag becomes durable
+    /// with a later durable batch or with [`Engine::settle`].
     pub durable: bool,
     /// Whether a nearly full store still accepts the batch, because the batch belongs to a removal or a recovery. Such
     /// a batch eventually frees space, or is necessary for a removal and adds no lasting record.
@@ -135,7 +135,7 @@ impl Batch {
         expects.sum::<usize>() + writes.sum::<usize>()
     }
 
-    /// Returns whether the batch has neither preconditions nor changes.
+    /// Returns whether the batch has no preconditions and no changes.
     pub fn is_empty(&self) -> bool {
         self.expects.is_empty() && self.writes.is_empty()
     }
@@ -174,29 +174,29 @@ pub enum Outcome {
     Committed {
         /// The commit group (batches committed together) that contains the batch.
         point: Point,
-        /// The results of the [`Write::Merge`] changes of the batch, in their order.
+        /// The results of all [`Write::Merge`] changes of the batch, in the order of these changes.
         merged: Vec<Merged>,
     },
     /// The store has not applied the batch, because a precondition did not hold or a delta could not be applied. The
-    /// field is the index of the precondition or change that failed; preconditions count first, then changes.
+    /// variant contains the index of the precondition or change that failed; preconditions count first, then changes.
     Conflict(usize),
-    /// The store has not applied the batch, because the batch exceeds a limit.
+    /// The store has not applied the batch, because the batch exceeds a size limit.
     TooLarge,
-    /// The store has not applied the batch, because the disk is nearly full. The store still accepts batches that free
-    /// space.
+    /// The store has not applied the batch, because the disk is nearly full. In this state the store accepts only
+    /// batches that free space.
     Full,
-    /// The store has not applied the batch, because the batch depends on the damaged record of this key.
+    /// The store has not applied the batch, because the batch depends on the record with this key, which is damaged.
     Corrupt(Key),
     /// The store failed before it sent the outcome, so it is unknown whether the batch was applied.
     Unknown(Broken),
 }
 
-/// The decision of a callback whether a walk over keys continues.
+/// What a callback decides after each key: whether the scan of the keys continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walk {
-    /// The walk continues with the next key.
+    /// The scan continues with the next key.
     On,
-    /// The walk ends: the callback needs no more keys.
+    /// The scan ends, because the callback needs no more keys.
     Stop,
 }
 
@@ -208,12 +208,12 @@ pub trait View {
     /// Passes up to `limit` records of `range` to `visit`, in key order. Returns the next key in the range, at which a
     /// later call can continue; `None` at the end of the range.
     ///
-    /// A damaged record is passed without a value. If damage hides the following keys, the walk ends with an error that
-    /// names the last key before the damage.
+    /// For a damaged record, `visit` receives the key without a value. If damage hides the following keys, the scan
+    /// ends with an error that names the last key before the damage.
     fn survey(&self, range: Range<&[u8]>, limit: usize, visit: &mut Survey<'_>) -> Result<Option<Key>, Unreadable>;
 
-    /// Passes up to `limit` records of `range` to `visit`, in key order, as [`Self::survey`] does. A damaged record
-    /// ends the walk with an error.
+    /// Passes up to `limit` records of `range` to `visit`, in key order, as [`Self::survey`] does. At a damaged record,
+    /// the scan ends with an error.
     fn scan(
         &self,
         range: Range<&[u8]>,
@@ -243,14 +243,14 @@ pub type Survey<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Walk + 'a;
 pub struct Counters {
     /// Number of batches that the store applied.
     pub batches: u64,
-    /// Number of flushes for which outcomes of batches waited. The store flushes the batch log, or the database if the
-    /// log has no space for a commit group. Many batches share one flush.
+    /// Number of flushes that made batches durable before their outcomes were reported. The store flushes the batch
+    /// log, or the database if the log has no space for a commit group. Many batches share one flush.
     pub flushes: u64,
-    /// Number of checkpoints: flushes of the database, which free space in the batch log.
+    /// Number of checkpoints: flushes of the database, after which the batch log has free space again.
     pub checkpoints: u64,
-    /// Number of batches that the store refused because a precondition did not hold.
+    /// Number of batches that the store refused because a precondition did not hold at the commit.
     pub conflicts: u64,
-    /// Number of bytes in the keys and values that batches wrote.
+    /// Total number of bytes in the keys and values that batches wrote.
     pub bytes: u64,
     /// Number of reads that found a record with a wrong checksum.
     pub corrupt: u64,
@@ -259,9 +259,9 @@ pub struct Counters {
 /// The state of a store, for status reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreStatus {
-    /// Name of the engine, such as the embedded store.
+    /// Name of the engine, such as the name of the embedded engine.
     pub kind: &'static str,
-    /// Term of the store's leader; 0 for a store with a single owner.
+    /// Term of the leader of a replicated store; 0 for a store with a single owner.
     pub term: u64,
     /// Approximate disk space that the store uses, in bytes.
     pub bytes: u64,
@@ -273,8 +273,8 @@ pub struct StoreStatus {
 
 /// An ordered key-value store. The namespace stores all its data through this trait.
 pub trait Engine: Send + Sync {
-    /// Returns a consistent snapshot of the store. The snapshot contains every batch that was reported as committed
-    /// before this call.
+    /// Returns a consistent snapshot of the store. The snapshot contains every batch that the store reported as
+    /// committed before this call.
     fn view(&self) -> Result<Box<dyn View + '_>, Broken>;
 
     /// Submits a batch. The store applies batches in the order of submission.

@@ -1,4 +1,4 @@
-//! The engines of the metadata store: one in memory, and an embedded one with a database file and a batch log.
+//! The engines of the metadata store: an in-memory engine, and an embedded engine with a database file and a batch log.
 
 mod embedded;
 mod memory;

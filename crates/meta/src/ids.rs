@@ -1,11 +1,11 @@
 //! The cache of free inode numbers. It allocates numbers from the store's counter in durable blocks, so that concurrent
-//! creates do not conflict on the counter.
+//! creates do not conflict when they change the counter.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use types::FileId;
 
-/// Number of inode numbers that the cache allocates from the store at once.
+/// Number of inode numbers that one request to the store allocates for the cache.
 pub(crate) const BLOCK: u64 = 4096;
 
 /// Inode numbers that the store has allocated to this process and that no file uses yet.
@@ -25,12 +25,13 @@ impl Ids {
         }
     }
 
-    /// Drops all cached numbers. No file will use them.
+    /// Discards all numbers in the cache. No file will get these numbers.
     pub(crate) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Adds free inode numbers to the cache. A caller may return an unused number only if no file can have it.
+    /// Adds free inode numbers to the cache. A caller may return an unused number only if it is certain that no file
+    /// has the number.
     pub(crate) fn add(&self, block: Range<u64>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(block);
     }

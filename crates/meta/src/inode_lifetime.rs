@@ -1,4 +1,4 @@
-//! The lifetime of inodes: how operations create them, and what happens when an inode loses its last name.
+//! The lifetime of inodes: how operations create inodes, and what happens when an inode loses its last name.
 
 use crate::engine::{Expect, Value, Walk};
 use crate::ops::reap;
@@ -8,7 +8,7 @@ use crate::tx::{Settled, Tx};
 use crate::{Ending, Replaced};
 use types::{Cred, FileId, FileKind, SetAttrs, SetTime, Status, Timestamp, limits};
 
-/// Returns the time that a SETATTR argument means: the current time, or the given one.
+/// Returns the time that a SETATTR argument requests: the current time, or the time in the argument.
 pub(crate) fn time(set: SetTime, now: Timestamp) -> Timestamp {
     match set {
         SetTime::Now => now,
@@ -16,8 +16,8 @@ pub(crate) fn time(set: SetTime, now: Timestamp) -> Timestamp {
     }
 }
 
-/// Returns a new inode for the directory `dir`. Owner, group and mode follow Linux; `set` overrides them as far as
-/// `cred` permits.
+/// Returns a new inode for the directory `dir`. Owner, group and mode follow the rules of Linux; the attributes in
+/// `set` override them as far as the rights of `cred` permit.
 pub(crate) fn begin(
     cred: &Cred,
     now: Timestamp,
@@ -67,7 +67,7 @@ pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
     Ok(empty)
 }
 
-/// An inode that lost a name in the current batch. [`Self::settle`] computes its attributes once the batch is
+/// An inode that loses a name in the current batch. [`Self::settle`] computes its attributes once the batch is
 /// committed.
 pub(crate) struct Lost {
     id: FileId,
@@ -83,7 +83,8 @@ enum LostTail {
 }
 
 impl Lost {
-    /// Returns how the batch deletes the file; `None` if the file stays or is not a regular file.
+    /// Returns how the batch deletes the file; `None` if the batch does not delete it or the file is not a regular
+    /// file.
     pub(crate) fn end(&self) -> Option<Ending> {
         self.end
     }

@@ -2,10 +2,10 @@
 //! change as committed, so the database table of the store needs few flushes of its own.
 //!
 //! The log is one block that identifies the store, followed by a ring of blocks that records overwrite again and again.
-//! The log is meaningful only together with the [`Anchor`] in the store. The anchor has the position, the number and
-//! the checksum of the last record whose changes are in the table. Replaying the complete records after the anchor
-//! gives the state of the store at the last flush of the log, or a later state. Records hold final values instead of
-//! deltas, so replaying a record twice does no harm.
+//! A replay of the log needs the [`Anchor`], which is stored in the database. The anchor has the position, the number
+//! and the checksum of the last log record whose changes are in the database table. Replaying the complete records
+//! after the anchor gives the state of the store at the last flush of the log, or a later state. Records hold final
+//! values instead of deltas, so replaying a record twice does no harm.
 
 mod anchor;
 mod plan;
@@ -22,8 +22,8 @@ use types::limits;
 
 /// The storage of a batch log: a file, or a simulated disk in tests.
 ///
-/// Written bytes are durable after [`Self::sync`] has returned. Before that, a crash may lose any of the writes,
-/// whatever their order was.
+/// Written bytes are durable after [`Self::sync`] has returned. Before [`Self::sync`] returns, a crash may lose any of
+/// the writes, whatever their order was.
 #[allow(clippy::len_without_is_empty)] // a log disk is not a collection, so it needs no `is_empty`
 pub trait LogDisk: Send + Sync + 'static {
     /// Returns the length of the storage in bytes.
@@ -41,14 +41,16 @@ pub trait LogDisk: Send + Sync + 'static {
     /// Changes the length; added bytes are zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Returns the maximum size of the ring on this storage, in bytes. If it is less than one block, the log has no
-    /// ring, so the store flushes its database for every commit group (batches committed together).
+    /// Returns the maximum size of the ring of log blocks on this storage, in bytes. If the maximum is less than one
+    /// block, the log has no ring, so the store flushes its database for every commit group (batches committed
+    /// together).
     fn room(&self) -> u64 {
         limits::META_LOG_BYTES_MAX
     }
 }
 
-/// Alignment of records in a log, in bytes. A torn write of one record therefore cannot damage another record.
+/// Alignment of records in a log, in bytes. A torn write of one record therefore cannot damage the previous or the next
+/// record.
 pub const BLOCK: u64 = 4096;
 
 /// Returns `len` rounded up to a multiple of [`BLOCK`].

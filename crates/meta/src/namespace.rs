@@ -1,5 +1,5 @@
 //! The API of the namespace. It runs an operation on a view of the store and commits the resulting batch. If the batch
-//! conflicts with another one, it runs the operation again on a new view.
+//! conflicts with another batch, the namespace runs the operation again on a new view.
 
 mod numbers;
 mod snapshot;
@@ -29,8 +29,8 @@ mod sizes;
 
 /// Maximum number of attempts of an operation whose batches conflict; the caller then gets [`Status::Delay`].
 ///
-/// In each commit group of the store, one of several conflicting batches succeeds. So only damage can make an operation
-/// reach this limit.
+/// Of several conflicting batches, one succeeds in each commit group of the store. So an operation reaches this limit
+/// only if the store is damaged.
 const RUNS_MAX: usize = 10_000;
 
 /// Number of low bits of a change attribute that count changes. The high bits are the number of the mgr's start. No run
@@ -90,9 +90,9 @@ impl From<Unreadable> for OpenError {
 
 /// A handle to a namespace in a store.
 ///
-/// Reading operations return at once. A changing operation completes when its batch is durable, unless its
-/// documentation says otherwise. If the caller drops the future of a changing operation, the change may or may not
-/// happen.
+/// An operation that only reads returns at once. An operation that changes the namespace completes when its batch is
+/// durable, unless its documentation says otherwise. If the caller drops the future of such an operation, the change
+/// may or may not happen.
 #[derive(Debug)]
 pub struct Namespace<E> {
     shared: Arc<Shared<E>>,
@@ -100,17 +100,17 @@ pub struct Namespace<E> {
     soon: bool,
 }
 
-/// State that all handles of a namespace share.
+/// State that all handles to one namespace share.
 #[derive(Debug)]
 struct Shared<E> {
     engine: E,
     format: FormatRecord,
     ids: Ids,
     requests: AtomicU64,
-    /// The number of the mgr's start, shifted left by `CHANGES_PER_START`. The namespace adds this value to every
+    /// The number of the mgr's start, shifted left by `CHANGES_PER_START` bits. The namespace adds this value to every
     /// change attribute that it returns.
     since: AtomicU64,
-    /// Whether the namespace refuses to allocate inode numbers; see `hold_numbers`.
+    /// Whether the namespace refuses to allocate inode numbers; see [`Namespace::hold_numbers`].
     held: AtomicBool,
 }
 
@@ -212,7 +212,8 @@ impl<E: Engine> Namespace<E> {
         self.shared.engine.status()
     }
 
-    /// Completes when all earlier changes are durable, including those of [`Self::record_write`].
+    /// Completes when all changes that completed before this call are durable, including the changes of
+    /// [`Self::record_write`].
     pub async fn settle(&self) -> Result<(), Status> {
         self.outcome(self.shared.engine.settle().await).map(drop)
     }
@@ -230,12 +231,12 @@ impl<E: Engine> Namespace<E> {
 
     fn read<T>(&self, cred: &Cred, op: impl FnOnce(&Tx<'_>) -> Result<T, Status>) -> Result<T, Status> {
         let view = self.shared.engine.view()?;
-        // Reading operations do not use the current time, so pass zero.
+        // Operations that only read do not use the current time, so pass zero.
         op(&Tx::new(&*view, (&self.shared.format.cookies, self.since()), cred, Timestamp::default()))
     }
 
     /// Runs the operation on a new view. Returns the closure that computes the operation's result, and the batch to
-    /// commit; `None` if the operation changes nothing.
+    /// commit. The batch is `None` if the operation changes nothing.
     fn plan<T>(
         &self,
         cred: &Cred,
@@ -248,7 +249,7 @@ impl<E: Engine> Namespace<E> {
         let mut batch = tx.into_batch();
         batch.durable &= !self.soon;
         batch.id = RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed));
-        // A batch without changes needs no commit: all reads of the operation come from one view, so its result is
+        // A batch without changes needs no commit: the operation has read everything from one view, so its result is
         // consistent.
         Ok((answer, (!batch.writes.is_empty()).then_some(batch)))
     }
@@ -289,8 +290,8 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::info::read(tx, id))
     }
 
-    /// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the number
-    /// after which the next call continues; `None` at the end.
+    /// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the inode
+    /// number after which the next call continues; `None` at the end.
     pub fn files_after(&self, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
         self.read(&Cred::root(), |tx| ops::files::read(tx, after, max))
     }
@@ -321,8 +322,8 @@ impl<E: Engine> Namespace<E> {
     /// Returns up to `max` entries of a directory (at most [`limits::READDIR_MAX`]) that follow the cookie `after`; 0
     /// means the start. The caller needs read permission on `dir`.
     ///
-    /// A walk over the whole directory returns every entry that exists throughout the walk exactly once, even if other
-    /// entries are added or removed.
+    /// Calls that read the whole directory return every entry that exists all the time exactly once, even if other
+    /// entries are added or removed meanwhile.
     pub fn readdir(&self, cred: &Cred, dir: FileId, after: u64, max: usize) -> Result<ReadDir, Status> {
         self.read(cred, |tx| ops::readdir::read(tx, dir, after, max))
     }
@@ -338,7 +339,7 @@ impl<E: Engine> Namespace<E> {
         self.read(cred, |tx| ops::getxattr::read(tx, id, name))
     }
 
-    /// Returns the names of all extended attributes of a file, in order and without the `user.` prefix.
+    /// Returns the names of all extended attributes of a file, in key order and without the `user.` prefix.
     pub fn listxattr(&self, id: FileId) -> Result<Vec<Bytes>, Status> {
         self.read(&Cred::root(), |tx| ops::listxattr::read(tx, id))
     }
@@ -353,8 +354,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Searches up to `max` directory entries after the position `after` (directory and cookie; zeros at the start).
-    /// Returns the entries that refer to a file in `ids`; with `within`, only entries of that directory. The cost is
-    /// linear in the number of entries.
+    /// Returns the entries that refer to a file in `ids`; with `within`, only entries of the directory `within`. The
+    /// cost is linear in the number of entries searched.
     pub fn names_of(
         &self,
         ids: &HashSet<FileId>,
@@ -402,7 +403,7 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::registry::read(tx, key))
     }
 
-    /// Returns up to `max` registry records whose keys begin with `prefix`, in key order.
+    /// Returns up to `max` registry records whose keys begin with `prefix`, in the order of their keys.
     pub fn registry_list(&self, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Value)>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::list(tx, prefix, max))
     }
@@ -432,8 +433,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Creates or finds a regular file as [`Self::create`] does, but does not wait until the change is durable. The
-    /// file becomes durable with a later [`Self::settle`], or with a later change that a caller waits for. Earlier
-    /// changes may not be durable yet either.
+    /// file becomes durable with a later [`Self::settle`], or with a later change that a caller waits for. Changes that
+    /// earlier calls made may not be durable yet either.
     pub async fn create_soon(
         &self,
         cred: &Cred,
@@ -512,8 +513,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Removes a name as [`Self::remove`] does, and may also delete a regular file that loses its last name. The file
-    /// is deleted in the same batch if `ends` returns true, which means that no client has the file open and none will
-    /// open it. The namespace may call `ends` several times; the last result counts.
+    /// is deleted in the same batch if `ends` returns true, which means that no client has the file open and no client
+    /// will open it. The namespace may call `ends` several times; the last result counts.
     pub async fn remove_ending(
         &self,
         cred: &Cred,
@@ -525,7 +526,8 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::remove::plan(tx, dir, name, &ends)).await
     }
 
-    /// Renames the entry `from` (directory and name) to `to`. `how` decides what happens if the name `to` exists.
+    /// Renames the directory entry `from` (directory and name) to `to`. `how` says what happens if the name `to`
+    /// exists.
     pub async fn rename(
         &self,
         cred: &Cred,
@@ -540,7 +542,7 @@ impl<E: Engine> Namespace<E> {
 
     /// Changes attributes of a file. `writable` means that the caller has the file open for writing.
     ///
-    /// A new size only changes the inode: the caller truncates the objects.
+    /// A new size only changes the inode: the caller must truncate the objects of the file.
     pub async fn setattr(
         &self,
         cred: &Cred,
@@ -571,7 +573,7 @@ impl<E: Engine> Namespace<E> {
     ///
     /// If the file is inline, the result also contains the inline bytes, which the caller must write to the objects.
     /// Until [`Self::arrived`], the inline bytes remain the valid copy, and only a truncate changes them. The returned
-    /// attributes are those before the operation.
+    /// attributes are the attributes of the file before the operation.
     pub async fn set_layout(
         &self,
         now: Timestamp,
@@ -588,8 +590,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Writes to a regular file that has no objects. If the file has objects, or the write extends it beyond `most`
-    /// bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, it is also
-    /// durable on completion; otherwise it becomes durable as a change of [`Self::record_write`] does.
+    /// bytes, changes nothing and returns `None`. The write is visible on completion. If `durable` is set, the write is
+    /// also durable on completion; otherwise it becomes durable as a change by [`Self::record_write`] does.
     pub async fn write_inline(
         &self,
         cred: &Cred,
@@ -607,8 +609,8 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
-    /// Returns the bytes of an inline file from offset 0 on, and the file size. Bytes of the file beyond the returned
-    /// ones are zeros. `None` if the objects of the file have its bytes.
+    /// Returns the first bytes of an inline file and the file size. All bytes of the file after the returned bytes are
+    /// zeros. `None` if the bytes of the file are in objects.
     pub fn read_inline(&self, id: FileId) -> Result<Option<(Bytes, u64)>, Status> {
         self.read(&Cred::root(), |tx| ops::read_inline::read(tx, id))
     }
@@ -673,8 +675,8 @@ impl<E: Engine> Namespace<E> {
             _ => None,
         };
         if let Fault::NextId { .. } = fault {
-            // The counter of inode numbers was wrong, so files may already use the cached numbers. Discard these
-            // numbers.
+            // The store's counter of inode numbers was wrong, so files may already use the numbers in the cache.
+            // Discard these numbers.
             self.shared.ids.clear();
         }
         self.change(&root, now, |tx| ops::repair::plan(tx, fault, lost)).await
@@ -683,7 +685,7 @@ impl<E: Engine> Namespace<E> {
     /// Returns whether a repair of `fault` would succeed, without changing anything.
     pub fn would_mend(&self, fault: &Fault) -> Result<Mended, Status> {
         let root = Cred::root();
-        // The caller discards the batch, so use the root in place of `/lost+found`, which may not exist.
+        // The caller discards the batch, so use the root directory instead of `/lost+found`, which may not exist.
         let (answer, _) = self.plan(&root, Timestamp::default(), &|tx| {
             ops::repair::plan(tx, fault, Some(FileId::ROOT)).or_else(|e| match e {
                 Status::Exist => ops::known(Mended::Yes),

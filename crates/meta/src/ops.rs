@@ -1,4 +1,5 @@
-//! The operations on the namespace, one per file. An operation is a pure function: it reads a view and builds a batch.
+//! The operations on the namespace, one in each file. An operation is a pure function: it reads a view of the store and
+//! builds a batch.
 
 pub(crate) mod access;
 pub(crate) mod create;
@@ -41,11 +42,12 @@ pub(crate) mod write_inline;
 use crate::tx::Settled;
 use types::Status;
 
-/// Computes the result of an operation from the merge results of its committed batch.
+/// A closure that computes the result of an operation from the results of the merges in the operation's committed
+/// batch.
 pub(crate) type Answer<T> = Box<dyn FnOnce(&Settled) -> Result<T, Status> + Send>;
 
-/// The plan of a changing operation. The transaction contains the batch, and this closure computes the operation's
-/// result after the commit.
+/// The plan of an operation that changes the namespace. The transaction contains the batch of the operation. The
+/// closure in the plan computes the operation's result after the commit.
 pub(crate) type Plan<T> = Result<Answer<T>, Status>;
 
 /// Returns a plan for an operation whose result does not depend on the committed batch.

@@ -25,8 +25,8 @@ pub(crate) fn rights(cred: &Cred, file: &Core) -> Rights {
         let execute = file.kind() == FileKind::Directory || file.mode & 0o111 != 0;
         return Rights { read: true, write: true, execute };
     }
-    // Linux checks only the first class (owner, group, other) that matches the caller, even if a later class has more
-    // rights.
+    // Linux checks only the first class (owner, group, other) to which the caller belongs, even if a later class has
+    // more rights.
     let class = if cred.uid == file.uid {
         file.mode >> 6
     } else if cred.in_group(file.gid) {
@@ -74,7 +74,7 @@ pub(crate) fn may_take_away(cred: &Cred, dir: &Core, file: &Core) -> Result<(), 
 }
 
 /// Returns `mode` without the set-user-id bit, for a write or a change of owner. Also clears the set-group-id bit if
-/// the group may execute the file or if the caller is not in the group.
+/// the group may execute the file or if the caller is not in the file's group.
 pub(crate) fn without_set_ids(mode: u32, gid: u32, cred: &Cred) -> u32 {
     let mode = mode & !S_ISUID;
     let outsider = !cred.is_root() && !cred.in_group(gid);
@@ -90,7 +90,7 @@ pub(crate) fn mode_in(dir: &Core, mode: u32, cred: &Cred) -> u32 {
 }
 
 /// Returns the error `Perm` if files of this kind cannot have extended attributes, or if the file is a sticky directory
-/// that `cred` does not own. Returns the error `Access` unless `cred` may write the file.
+/// that `cred` does not own. Otherwise returns the error `Access` unless `cred` may write the file.
 pub(crate) fn may_change_xattrs(cred: &Cred, file: &Core) -> Result<(), Status> {
     let sticky_dir = match file.kind() {
         FileKind::Regular => false,

@@ -15,34 +15,35 @@ pub struct ChangeInfo {
     pub atomic: bool,
 }
 
-/// The layout of a file, as the namespace stores it. The namespace does not interpret the body.
+/// The layout of a file, as the namespace stores it. The namespace does not interpret the body of the layout.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
-    /// Kind of the layout: a `layouttype4` number, or `UNASSIGNED` or another constant of this type for a file without
-    /// objects.
+    /// Kind of the layout: a `layouttype4` number if the bytes of the file are in objects, otherwise `UNASSIGNED` or
+    /// another constant of [`Layout`].
     pub kind: u32,
     /// The layout record, of at most [`types::limits::LAYOUT_RECORD_MAX`] bytes.
     pub body: Bytes,
 }
 
 impl Layout {
-    /// Kind of a layout whose iods are not chosen yet. The body says how to choose them.
+    /// Kind of a layout for which the mgr has not chosen iods yet. The body says how to choose the iods.
     /// [`crate::Namespace::set_layout`] later replaces this layout.
     pub const UNASSIGNED: u32 = 0;
 
     /// Kind of a layout with chosen iods but without objects: the file is inline, so its bytes are stored with its
-    /// metadata. The body is the encoded layout that the file gets once it has objects.
+    /// metadata. The body is the encoded layout that the file gets when it gets objects.
     const INLINE: u32 = u32::MAX;
-    /// Kind of a layout while the mgr moves the inline bytes to objects. The objects may have some of the bytes; the
-    /// inline bytes are the valid copy.
+    /// Kind of a layout while the mgr moves the inline bytes to objects. The objects may already have some of the
+    /// bytes, but the inline bytes remain the valid copy.
     const MOVING: u32 = u32::MAX - 1;
 
-    /// Returns whether the objects of this layout have the bytes of the file.
+    /// Returns whether the bytes of a file with this layout are in objects.
     pub fn is_final(&self) -> bool {
         ![Self::UNASSIGNED, Self::INLINE, Self::MOVING].contains(&self.kind)
     }
 
-    /// Returns whether the bytes of a file with this layout are stored with its metadata and may be written there.
+    /// Returns whether the bytes of a file with this layout are stored with the file's metadata and may be written
+    /// there.
     pub fn is_inline(&self) -> bool {
         [Self::UNASSIGNED, Self::INLINE].contains(&self.kind)
     }
@@ -52,13 +53,13 @@ impl Layout {
         self.kind == Self::MOVING
     }
 
-    /// Returns the form of this layout for an inline file, whose bytes are stored with its metadata. A layout of kind
+    /// Returns this layout in the form for an inline file, whose bytes are stored with its metadata. A layout of kind
     /// [`Self::UNASSIGNED`] is returned unchanged.
     pub fn inline(self) -> Self {
         if self.is_final() { Layout { kind: Self::INLINE, body: self.to_bytes() } } else { self }
     }
 
-    /// Returns the form of this layout for a file whose inline bytes the mgr is moving to objects.
+    /// Returns this layout in the form for a file whose inline bytes the mgr is moving to objects.
     pub(crate) fn moving(&self) -> Self {
         Layout { kind: Self::MOVING, body: self.to_bytes() }
     }
@@ -83,8 +84,8 @@ impl Layout {
 /// 8881 §18.16).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CreateMode {
-    /// If the name refers to a regular file, the create succeeds and leaves this file unchanged. The caller truncates
-    /// the file if the client requests it.
+    /// If the name refers to a regular file, the create succeeds and leaves this file unchanged. If the client requests
+    /// a truncate, the caller truncates the file.
     Unchecked(SetAttrs),
     /// The create fails if the name exists.
     Guarded(SetAttrs),
@@ -96,10 +97,11 @@ pub enum CreateMode {
 /// Everything that the namespace stores about a file except its names and extended attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
-    /// The attributes of the file. `used` is an estimate from the size, because only the iods know the allocated space.
+    /// The attributes of the file. The attribute `used` is an estimate from the file size, because only the iods know
+    /// the allocated space.
     pub attrs: Attrs,
-    /// The largest known file length for which all objects are durably long enough; 0 if none is known. An object that
-    /// is shorter than a file of this length requires has lost bytes.
+    /// File length for which the mgr knows that every object is durably as long as a file of this length requires; 0 if
+    /// no such length is known. An object that is shorter has lost bytes.
     pub whole: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
@@ -123,7 +125,7 @@ pub struct Made {
 pub struct Created {
     /// Attributes, layout and fencing generation of the file.
     pub file: FileInfo,
-    /// Whether the file was created by this call, or by an earlier call with the same verifier.
+    /// Whether this call created the file, or an earlier call with the same verifier created it.
     pub created: bool,
     /// Change attribute of the directory that has the name.
     pub dir: ChangeInfo,
@@ -139,27 +141,27 @@ pub struct Replaced {
     pub orphan: bool,
 }
 
-/// CreateMode a regular file was deleted.
+/// How a regular file was deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// The file had no objects, so nothing remains.
+    /// The file had no objects, so the mgr has nothing more to delete.
     Whole,
     /// The inode is deleted, and the objects are in the list of doomed files for later deletion.
     Doomed,
 }
 
-/// The result of REMOVE: the removed name's file and directory.
+/// The result of REMOVE: the file that lost the name, and the directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Removed {
     /// The file that lost the name.
     pub file: Replaced,
-    /// CreateMode the file was deleted, if it was a regular file that was deleted together with its last name.
+    /// How the file was deleted, if REMOVE deleted a regular file together with its last name.
     pub end: Option<Ending>,
     /// Change attribute of the directory that lost the name.
     pub dir: ChangeInfo,
 }
 
-/// The result of RENAME: the change attributes of both directories, and the file that lost its name.
+/// The result of RENAME: the change attributes of both directories, and the file that lost the target name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Renamed {
     /// Change attribute of the source directory.
@@ -184,7 +186,7 @@ pub struct Changed {
 pub struct ReadDir {
     /// Directory entries in ascending order of cookies.
     pub entries: Vec<DirEntry>,
-    /// Whether the last entry of the directory is included.
+    /// Whether the entries include the last entry of the directory.
     pub eof: bool,
 }
 
@@ -202,7 +204,7 @@ pub enum SetXattr {
 /// A doomed file: a deleted file whose objects may still exist on iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Doomed {
-    /// Inode number of the file, which its objects have in their ids.
+    /// Inode number of the file, which is part of the ids of the file's objects.
     pub id: FileId,
     /// Fencing generation of the file's objects.
     pub generation: Generation,
@@ -210,14 +212,14 @@ pub struct Doomed {
     pub layout: Layout,
 }
 
-/// Objects that a file does not use and that may exist on iods. During a swap of the layout these are the new objects,
-/// and after the swap the old ones.
+/// Objects that a file does not use and that may exist on iods: during a swap of the layout the new objects, after the
+/// swap the old objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unused {
     /// Inode number of the file, which may be deleted already.
     pub file: FileId,
-    /// Fencing generation of the file when this record was written. It distinguishes this record from all other records
-    /// of the file.
+    /// Fencing generation of the file when this record was written. No two records of unused objects of a file have the
+    /// same generation.
     pub generation: Generation,
     /// Layout of the unused objects.
     pub layout: Layout,
@@ -232,7 +234,7 @@ pub struct FileState {
     pub size: u64,
     /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
-    /// The largest known file length for which all objects of the file are durably long enough; see
+    /// File length for which the mgr knows that every object of the file is durably long enough; see
     /// [`FileInfo::whole`].
     pub whole: u64,
     /// Change attribute of the file.
@@ -254,7 +256,7 @@ pub struct Name {
     pub child: FileId,
 }
 
-/// What one call of a search through all directory entries found.
+/// The result of one call of a search through all directory entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Names {
     /// The directory entries that match the search.

@@ -22,7 +22,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// A record of the store: a version number followed by XDR fields.
 pub trait Record: Sized {
-    /// The version of the record that this program writes. The program refuses to read any other version.
+    /// The version number of the records that this program writes. The program refuses to read records of any other
+    /// version.
     const VERSION: u32 = 1;
 
     /// Appends all fields except the version number to `out`.
@@ -39,7 +40,7 @@ pub trait Record: Sized {
         out.finish().to_bytes()
     }
 
-    /// Decodes the record in `value`. The error says why the value is malformed.
+    /// Decodes the record in `value`. If `value` is malformed, the error says why.
     fn read(value: Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(value);
         if input.u32()? != Self::VERSION {
@@ -50,12 +51,13 @@ pub trait Record: Sized {
         Ok(record)
     }
 
-    /// Decodes the record in `value`; `None` if it is malformed. Unlike [`Self::from_value`], does not log an error.
+    /// Decodes the record in `value`; `None` if `value` is malformed. Unlike [`Self::from_value`], does not log an
+    /// error.
     fn look(value: &[u8]) -> Option<Self> {
         Self::read(Bytes::copy_from_slice(value)).ok()
     }
 
-    /// Decodes the record in `value`. If it is malformed, logs an error and returns `Corrupt`.
+    /// Decodes the record in `value`. If `value` is malformed, logs an error and returns `Corrupt`.
     fn from_value(value: Bytes) -> Result<Self, Status> {
         Self::read(value).map_err(|cause| {
             tracing::error!(%cause, record = std::any::type_name::<Self>(), "damaged record in the metadata store");
@@ -79,12 +81,12 @@ fn tagged(tag: u8, id: FileId, rest: &[u8]) -> Key {
     key
 }
 
-/// Returns the key of an inode's core record, which seldom changes ([`Core`]).
+/// Returns the key of an inode's core record ([`Core`]: type, owner, layout), which seldom changes.
 pub fn core_key(id: FileId) -> Key {
     tagged(b'i', id, &[0])
 }
 
-/// Returns the key of an inode's tail record, which changes often ([`Tail`]).
+/// Returns the key of an inode's tail record ([`Tail`]: size, times, change attribute), which changes often.
 pub fn tail_key(id: FileId) -> Key {
     tagged(b'i', id, &[1])
 }
@@ -94,13 +96,13 @@ pub fn dentry_key(dir: FileId, cookie: u64) -> Key {
     tagged(b'd', dir, &cookie.to_be_bytes())
 }
 
-/// Returns the first key after all entries of a directory.
+/// Returns the first key after the keys of all entries of a directory.
 pub fn dentries_end(dir: FileId) -> Key {
     // `u64::MAX` is larger than every cookie, because cookies have 63 bits.
     tagged(b'd', dir, &[0xff; 8])
 }
 
-/// Returns the cookie in the key of a directory entry; `Corrupt` for other keys.
+/// Returns the cookie in the key of a directory entry; the error `Corrupt` for other keys.
 pub fn cookie_of(key: &[u8]) -> Result<u64, Status> {
     let bytes = key.get(9..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(u64::from_be_bytes(bytes))
@@ -111,7 +113,7 @@ pub fn xattr_key(id: FileId, name: &[u8]) -> Key {
     tagged(b'x', id, name)
 }
 
-/// Returns the first key after all extended attributes of a file.
+/// Returns the first key after the keys of all extended attributes of a file.
 pub fn xattrs_end(id: FileId) -> Key {
     next_file(b'x', id)
 }
@@ -121,7 +123,7 @@ pub fn xattr_name(key: &[u8]) -> &[u8] {
     key.get(9..).unwrap_or_default()
 }
 
-/// Returns the first key with the tag `tag` that belongs to an inode number above `id`.
+/// Returns the first key with the tag byte `tag` and an inode number above `id`.
 fn next_file(tag: u8, id: FileId) -> Key {
     match id.0.checked_add(1) {
         Some(next) => tagged(tag, FileId(next), &[]),
@@ -155,12 +157,12 @@ pub fn intent_key(id: FileId, kind: u8) -> Key {
     tagged(b'w', id, &[kind])
 }
 
-/// Returns the first key after all intents of a file.
+/// Returns the first key after the keys of all intents of a file.
 pub fn intents_end(id: FileId) -> Key {
     next_file(b'w', id)
 }
 
-/// Returns the file and the intent kind in a key made by [`intent_key`]; `Corrupt` for other keys.
+/// Returns the file and the intent kind in a key made by [`intent_key`]; the error `Corrupt` for other keys.
 pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
     match key.split_last() {
         Some((kind, rest)) => Ok((id_of(rest)?, *kind)),
@@ -168,13 +170,13 @@ pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
     }
 }
 
-/// Returns the first key after all keys with the same tag as `key`.
+/// Returns the first key after all keys that have the same tag byte as `key`.
 pub fn past_all(key: &[u8]) -> Key {
     vec![key.first().map_or(0, |tag| tag + 1)]
 }
 
-/// Returns the inode number in a key that consists of a tag and an inode number, such as one of [`orphan_key`].
-/// `Corrupt` for other keys.
+/// Returns the inode number in a key that consists of a tag and an inode number, such as the keys made by
+/// [`orphan_key`]. Returns the error `Corrupt` for other keys.
 pub fn id_of(key: &[u8]) -> Result<FileId, Status> {
     let bytes = key.get(1..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(FileId(u64::from_be_bytes(bytes)))

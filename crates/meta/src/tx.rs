@@ -10,7 +10,8 @@ use types::{Attrs, Cred, FileId, FileKind, Generation, Status, Timestamp, limits
 pub(crate) struct Tx<'a> {
     view: &'a dyn View,
     cookies: &'a CookieKey,
-    /// Value that the transaction adds to each stored change attribute before it returns the attribute.
+    /// Value that the transaction adds to each stored change attribute before it returns the attribute, so that change
+    /// attributes grow with each start of the mgr.
     since: u64,
     /// Credentials of the calling user.
     pub(crate) cred: &'a Cred,
@@ -20,23 +21,27 @@ pub(crate) struct Tx<'a> {
     merges: usize,
 }
 
-/// How the batch changes a tail record ([`Tail`]), so that the operation's result can contain the change attribute.
+/// How the batch changes a tail record ([`Tail`], which has the change attribute of an inode), so that the operation's
+/// result can contain the change attribute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
-    /// The batch does not change the tail record. The field is the current change attribute of the inode.
+    /// The batch does not change the tail record. The variant contains the current change attribute of the inode.
     None(u64),
-    /// A merge operation changes the tail record. The field is its index among the merge operations of the batch.
+    /// A merge operation changes the tail record. The variant contains the index of this operation among the merge
+    /// operations of the batch.
     Merge(usize),
 }
 
 /// A callback that receives a key and its value. An error ends the scan.
 pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<Walk, Status> + 'v;
 
-/// The results of the merge operations of a committed batch, from which an operation computes its own result.
+/// The results of the merge operations of a committed batch. The operation that built the batch computes its own result
+/// from them.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) merged: Vec<Merged>,
-    /// Value that the operation adds to each stored change attribute before it returns the attribute.
+    /// Value that the operation adds to each stored change attribute before it returns the attribute, so that change
+    /// attributes grow with each start of the mgr.
     pub(crate) since: u64,
 }
 
@@ -59,8 +64,9 @@ impl Settled {
         })
     }
 
-    /// Returns the attributes of `id` before and after the batch. `cores` are the core records before and after the
-    /// batch. The merge operation with the index `index` in the batch changed the tail record.
+    /// Returns the attributes of the inode `id` before and after the batch. `cores` are the core records of the inode
+    /// before and after the batch. `index` is the index of the merge operation that changed the tail record of the
+    /// inode.
     pub(crate) fn attrs(&self, id: FileId, cores: (&Core, &Core), index: usize) -> Result<(Attrs, Attrs), Status> {
         let (before, after) = self.tails(index)?;
         Ok((cores.0.attrs(id, &before), cores.1.attrs(id, &after)))
@@ -104,7 +110,7 @@ impl<'a> Tx<'a> {
         self.batch.frees = true;
     }
 
-    /// Marks the batch as not durable: its outcome does not wait for a flush.
+    /// Marks the batch as not durable: the store reports the outcome of the batch without a flush.
     pub(crate) fn not_durable(&mut self) {
         self.batch.durable = false;
     }
@@ -135,7 +141,7 @@ impl<'a> Tx<'a> {
         Ok(self.view.survey(from..to, limit, visit)?.is_none())
     }
 
-    /// Returns the range of cookies that an entry with this name may have.
+    /// Returns the range of cookies that a directory entry with this name may have.
     pub(crate) fn bucket(&self, name: &[u8]) -> std::ops::Range<u64> {
         schema::bucket(self.cookies, name)
     }
@@ -161,19 +167,19 @@ impl<'a> Tx<'a> {
         if core.kind() == FileKind::Directory { Ok(core) } else { Err(Status::NotDir) }
     }
 
-    /// Returns the tail record of an inode, with the change attribute that clients see.
+    /// Returns the tail record of an inode (size, times, change attribute), with the change attribute that clients see.
     pub(crate) fn tail(&self, id: FileId) -> Result<Tail, Status> {
         let tail: Tail = self.record(&schema::tail_key(id))?.ok_or(Status::Corrupt)?;
         Ok(self.told(tail))
     }
 
-    /// Returns a stored tail record with the change attribute that clients see.
+    /// Returns a stored tail record (size, times, change attribute) with the change attribute that clients see.
     pub(crate) fn told(&self, tail: Tail) -> Tail {
         tail.told(self.since)
     }
 
-    /// Returns the tail record of an inode, with the change attribute that clients see. Adds a precondition that this
-    /// record is unchanged at the commit.
+    /// Returns the tail record of an inode (size, times, change attribute), with the change attribute that clients see.
+    /// Adds a precondition that this record is unchanged at the commit.
     pub(crate) fn rely_on_tail(&mut self, id: FileId) -> Result<Tail, Status> {
         let key = schema::tail_key(id);
         let value = self.view.get(&key)?.ok_or(Status::Corrupt)?;
@@ -216,8 +222,8 @@ impl<'a> Tx<'a> {
         Ok(found)
     }
 
-    /// Adds a directory entry for a name that its hash bucket `place` does not contain. Adds preconditions that the
-    /// name still does not exist at the commit.
+    /// Adds a directory entry whose name is not yet in its hash bucket `place`. Adds preconditions that the name still
+    /// does not exist at the commit.
     pub(crate) fn add_name(&mut self, dir: FileId, place: &Place, entry: &Dentry) -> Result<(), Status> {
         let key_of = |index| schema::dentry_key(dir, place.first + index);
         let taken = |key: &Key| place.alike.iter().any(|(taken, _)| taken == key);
@@ -225,8 +231,9 @@ impl<'a> Tx<'a> {
         if place.alike.is_empty() {
             self.batch.expects.push(Expect::NoneIn(key_of(0), key_of(256)));
         } else {
-            // Every operation that adds an entry to this bucket uses its first free index. So if a concurrent operation
-            // changes the bucket, it uses this index or changes another entry, and a precondition fails.
+            // Every operation that adds an entry to this bucket uses the lowest free index. So a concurrent operation
+            // that changes the bucket either uses the index of `key` or changes another entry. In both cases a
+            // precondition fails.
             let alike = place.alike.iter().map(|(key, value)| Expect::Reads(key.clone(), value.clone()));
             self.batch.expects.extend(alike);
             self.batch.expects.push(Expect::Absent(key.clone()));
@@ -235,7 +242,7 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// Makes an existing directory entry refer to the inode `child`.
+    /// Makes an existing directory entry refer to the inode `child` instead of its current inode.
     pub(crate) fn redirect(&mut self, found: &Found, child: FileId, kind: FileKind) {
         let entry = Dentry { child, kind, name: found.entry.name.clone() };
         self.put(found.key.clone(), entry.to_value());
@@ -258,7 +265,7 @@ impl<'a> Tx<'a> {
     }
 
     /// Raises the fencing generation in the core record `core`, which the caller must write. Adds the intent to send
-    /// the generation to the iods.
+    /// the new generation to the iods.
     pub(crate) fn raise_generation(&mut self, id: FileId, core: &mut Core) -> Result<Generation, Status> {
         let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };
         let raised = Generation(generation.0.checked_add(1).ok_or(Status::NoSpc)?);
@@ -274,8 +281,8 @@ impl<'a> Tx<'a> {
         self.merges - 1
     }
 
-    /// Adds a merge operation that changes the tail record of an inode, without a precondition on this record. Returns
-    /// the index of the operation among the batch's merge operations.
+    /// Adds a merge operation that changes the tail record of an inode (size, times, change attribute), without a
+    /// precondition on this record. Returns the index of the operation among the batch's merge operations.
     pub(crate) fn change_tail(&mut self, id: FileId, delta: TailDelta) -> usize {
         self.merge(schema::tail_key(id), Delta::Tail(delta))
     }
@@ -285,7 +292,7 @@ impl<'a> Tx<'a> {
         self.change_tail(id, TailDelta { ctime: Some(self.now), ..TailDelta::default() })
     }
 
-    /// Changes the recorded counts and the times of a directory that gains or loses entries and subdirectories.
+    /// Changes the entry count, the subdirectory count and the times of a directory that gains or loses entries.
     pub(crate) fn change_dir(&mut self, dir: FileId, entries: i32, subdirs: i32) -> Touch {
         let size = schema::SizeDelta::Entries(entries);
         let now = Some(self.now);
@@ -298,7 +305,7 @@ impl<'a> Tx<'a> {
         self.merge(schema::COUNTS.to_vec(), Delta::Files(n));
     }
 
-    /// Writes the records of a new inode and increments the inode count.
+    /// Writes the records of a new inode and increments the store's inode count.
     pub(crate) fn put_inode(&mut self, id: FileId, core: &Core, tail: &Tail) {
         self.put_core(id, core);
         self.put(schema::tail_key(id), tail.to_value());
@@ -306,7 +313,7 @@ impl<'a> Tx<'a> {
     }
 
     /// Deletes the records of an inode, including inline bytes and extended attributes. The batch has a precondition on
-    /// the core record, so no operation can add an attribute concurrently.
+    /// the core record, so no concurrent operation can add an attribute.
     pub(crate) fn delete_inode(&mut self, id: FileId, core: &Core) -> Result<(), Status> {
         self.delete(schema::core_key(id));
         self.delete(schema::tail_key(id));

@@ -1,5 +1,5 @@
-//! Tests of `weir fsck` on the metadata store: each test plants a kind of fault, checks that the check finds it, and
-//! repairs it.
+//! Tests of `weir fsck` on the metadata store. Each test plants one kind of fault, verifies that the check finds the
+//! fault, and repairs the fault.
 
 #[path = "common/block.rs"]
 mod block;
@@ -97,7 +97,7 @@ impl World {
         self.fs.check().expect("check").iter().map(Fault::code).collect()
     }
 
-    /// Repairs faults until the check finds none. Returns the codes of the faults that the first check found.
+    /// Repairs faults until the check finds no more faults. Returns the codes of the faults that the first check found.
     fn mend_all(&self) -> Vec<&'static str> {
         let first = self.codes();
         for _ in 0..6 {
@@ -212,7 +212,7 @@ fn wrong_directory_entries_are_repaired() {
         let (key, entry) = world.name(world.a, b"g");
         vec![(key, Some(Dentry { kind: FileKind::Fifo, ..entry }.to_value()))]
     });
-    // A directory whose entry has the wrong file kind does not count as a subdirectory either.
+    // If the file kind in a directory's entry is wrong, the parent's count of subdirectories is wrong too.
     mended(&["name-kind", "subdirectory-count"], |world| {
         let (key, entry) = world.name(world.a, b"b");
         vec![(key, Some(Dentry { kind: FileKind::Regular, ..entry }.to_value()))]
@@ -254,7 +254,8 @@ fn misplaced_directories_are_repaired() {
     mended(&["directory-second-name"], second(ROOT));
     mended(&["directory-second-name"], second(FileId(0)));
     let world = mended(&["directory-circle"], |world| {
-        // The planted damage moves directory `a` below its own descendant `c`, which makes a loop.
+        // The planted damage moves the directory `a` below `c`, which is a descendant of `a`. This makes a loop of
+        // directories.
         let (key, entry) = world.name(ROOT, b"a");
         let there = schema::dentry_key(world.c, bucket(&KEY, b"a").start);
         vec![
@@ -334,7 +335,7 @@ fn intents_are_kept_until_forgotten_and_deleted_with_their_file() {
     block(world.fs.truncate(&Cred::root(), NOW, world.f, &set, true)).expect("cut");
     let all = [Intent::Written, Intent::Truncate(5), Intent::Fence(fenced)];
     assert_eq!(world.fs.intents_of(world.f), Ok(all.to_vec()));
-    // `forget` keeps an intent whose value differs from the value to be removed.
+    // `remove_intents` keeps an intent whose value differs from the value to be removed.
     block(world.fs.remove_intents(NOW, &[noted(world.f, Intent::Truncate(4)), noted(world.f, Intent::Written)], false))
         .expect("forget");
     assert_eq!(world.fs.intents_of(world.f), Ok(all[1..].to_vec()));

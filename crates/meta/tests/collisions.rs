@@ -1,5 +1,5 @@
-//! Tests of names with equal hashes. The tests write such directory entries to the store directly, because finding
-//! colliding names requires the secret key.
+//! Tests of names with equal hashes in a directory. The tests write entries with such names to the store directly,
+//! because only the secret key makes it possible to find names with equal hashes.
 
 #[path = "common/block.rs"]
 mod block;
@@ -44,8 +44,8 @@ impl World {
         bucket(&CookieKey(KEY), b"a").start + index
     }
 
-    /// Writes an entry with the name `name` to a slot of the hash bucket of the name `a`. `None` deletes the entry in
-    /// the slot.
+    /// Writes a directory entry with the name `name` to one of the slots of the hash bucket of the name `a`. If `name`
+    /// is `None`, deletes the entry in the slot.
     fn plant(&self, index: u64, name: Option<String>) {
         let entry = |name: String| Dentry { child: self.other, kind: FileKind::Regular, name: name.into() }.to_value();
         let write = name.map_or(Write::Delete, |name| Write::Put(entry(name)));
@@ -76,14 +76,14 @@ fn names_with_equal_hashes_coexist() {
     assert_eq!(world.fs.lookup(&root, ROOT, b"a"), Err(Status::NoEnt));
     assert_eq!(block(world.create()), Ok(()));
     assert_eq!(world.cookie_of_a(), Some(World::cookie(2)));
-    // The cookie of `a` stays the same when another entry of its bucket is removed.
+    // The cookie of `a` stays the same when another entry of the hash bucket is removed.
     world.plant(0, None);
     assert_eq!(world.cookie_of_a(), Some(World::cookie(2)));
     assert_eq!(block(world.create()), Err(Status::Exist));
     assert!(world.fs.lookup(&root, ROOT, b"a").is_ok());
     assert!(block(world.fs.remove(&root, NOW, ROOT, b"a")).is_ok());
     assert_eq!(world.fs.lookup(&root, ROOT, b"a"), Err(Status::NoEnt));
-    // A create takes the first free slot of the bucket.
+    // A create uses the first free slot of the name's hash bucket.
     assert_eq!(block(world.create()), Ok(()));
     assert_eq!(world.cookie_of_a(), Some(World::cookie(0)));
 }
@@ -111,7 +111,8 @@ fn concurrent_creates_of_one_name_succeed_once() {
         let mut busy = Box::pin(world.fs.registry_put(NOW, b"busy", Some(&value)));
         assert!(busy.as_mut().poll(&mut context).is_pending());
         world.disk.wait_for_sync();
-        // The writer waits for a sync, so each of the three creates reads a view without the entries of the other two.
+        // The store's writer waits for a sync, so each of the three creates reads a view without the entries of the
+        // other two creates.
         let mut creates: Vec<_> = (0..3).map(|_| Box::pin(world.create())).collect();
         assert!(creates.iter_mut().all(|create| create.as_mut().poll(&mut context).is_pending()));
         world.disk.release_syncs();
@@ -123,7 +124,7 @@ fn concurrent_creates_of_one_name_succeed_once() {
     }
 }
 
-/// A store that runs the closure `before` once, just before the first batch that has preconditions.
+/// A store that runs the closure `before` once, just before it receives the first batch that has preconditions.
 struct Late {
     store: Arc<Embedded>,
     before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -151,8 +152,8 @@ fn a_name_created_between_plan_and_commit_is_seen() {
     let world = Arc::new(World::new());
     world.plant(0, Some("x".into()));
     let other = world.clone();
-    // Between the plan and the commit of the late create, the closure frees slot 0 and creates `a` in it. The slot that
-    // the late create has picked stays free.
+    // Between the plan and the commit of the late create, the closure frees slot 0 and creates `a` in this slot. The
+    // slot that the late create has chosen stays free.
     let before = move || {
         other.plant(0, None);
         assert_eq!(block(other.create()), Ok(()));

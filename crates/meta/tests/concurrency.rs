@@ -1,4 +1,4 @@
-//! Tests of concurrent namespace operations: the result must equal that of a serial execution in some order.
+//! Tests of concurrent namespace operations: the result must equal the result of a serial execution in some order.
 
 #[path = "common/block.rs"]
 mod block;
@@ -34,7 +34,7 @@ fn namespace<E: Engine>(engine: E) -> Namespace<E> {
     block(Namespace::format(engine, format)).expect("format")
 }
 
-/// The inode numbers of the initial tree, by path.
+/// The inode numbers of the files and directories of the initial tree, by path.
 type Tree = BTreeMap<&'static str, FileId>;
 
 /// Creates the directories `/p`, `/p/q`, `/p/q/r`, `/s`, `/s/t` and the files `/f`, `/p/g`, `/s/h`. `/f` and `/s/h` are
@@ -107,8 +107,8 @@ fn split(tree: &Tree, path: &'static str) -> (FileId, &'static [u8]) {
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<String, Status>> + Send + 'a>>;
 
-/// Returns a future that runs the operation. Its output is the operation's result as text, without inode numbers, which
-/// may differ between executions.
+/// Returns a future that runs the operation. The output of the future is the operation's result as text, without inode
+/// numbers, which may differ between two runs of the test.
 fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running<'a> {
     Box::pin(async move {
         let cred = &alice();
@@ -198,7 +198,7 @@ fn dump<E: Engine>(fs: &Namespace<E>) -> Vec<String> {
 
 type Result3 = (Vec<Result<String, Status>>, Vec<String>);
 
-/// Runs the operations one after the other in the given order. Returns their results in the order of `ops`, and the
+/// Runs the operations one after the other in the order `order`. Returns the results in the order of `ops`, and the
 /// resulting tree.
 fn serial(ops: &[Op], order: &[usize]) -> Result3 {
     let fs = namespace(Memory::new(merge));
@@ -210,7 +210,7 @@ fn serial(ops: &[Op], order: &[usize]) -> Result3 {
     (answers, dump(&fs))
 }
 
-/// Runs the operations concurrently: all are planned on the same view before the first one commits. Returns their
+/// Runs the operations concurrently: all operations read the same view before the first one commits. Returns their
 /// results and the resulting tree.
 fn together(ops: &[Op]) -> Result3 {
     let disk = Disk::default();
@@ -309,7 +309,7 @@ fn creates_do_not_conflict_and_fail_in_a_removed_directory() {
                 block(fs.remove(&cred, NOW, ROOT, b"d")).expect("rmdir");
             }
         }
-        // Only creates and the removal of the directory conflict with each other, and each conflict costs one attempt.
+        // The only conflicts are between creates and the removal of the directory, and each conflict costs one attempt.
         assert!(fs.status().counters.conflicts - conflicts <= 32);
     }
 }
@@ -362,8 +362,8 @@ fn concurrent_renames_never_make_a_loop() {
                 };
                 barrier.wait();
                 for _ in 0..2000 {
-                    // The test moves a directory without a change of its name, so the name follows from the index
-                    // `moved`.
+                    // The test moves a directory without a change of the directory's name, so the index `moved`
+                    // determines the name.
                     let (moved, to) = (random(8), random(9));
                     let name = [b'a' + moved as u8];
                     let Ok(from) = fs.lookup_parent(&Cred::root(), dirs[moved]) else { continue };

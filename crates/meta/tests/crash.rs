@@ -19,7 +19,7 @@ use types::{Cred, FileId, Fsid, Renaming, SetAttrs, Timestamp};
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 const ID: [u8; 16] = [9; 16];
 
-/// A splitmix64 generator, which gives the same numbers for the same seed on every machine.
+/// A splitmix64 pseudorandom generator, which gives the same numbers for the same seed on every machine.
 struct Random(u64);
 
 impl Random {
@@ -33,13 +33,13 @@ impl Random {
 
 type Fs = Namespace<Arc<Embedded>>;
 
-/// Runs the operation that `choice` selects. If the operation reports its change as durable, returns the number of a
-/// store state that contains the change.
+/// Runs the operation that `choice` selects. If the operation reports that its change is durable, returns the number of
+/// a store state that contains the change.
 async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usize>) -> Option<usize> {
     let cred = Cred::root();
     let [what, from, to, a, b, size] = choice;
-    // A crash may lose an operation that completed before it was durable. If the operation becomes durable, all earlier
-    // changes are durable too.
+    // A crash may lose an operation that completed before it was durable. But if such an operation is durable after a
+    // crash, all earlier changes are durable too.
     let soon = size % 3 == 0;
     let fs = if soon { &fs.soon() } else { fs };
     let (from, to) = (dirs[from % dirs.len()], dirs[to % dirs.len()]);
@@ -55,8 +55,8 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
         (4, _) => fs.symlink(&cred, NOW, from, a, b, &set).await.map(drop),
         (5, _) => fs.mkdir(&cred, NOW, from, a, &set).await.map(drop),
         (6 | 7, _) => {
-            // A rename between two names of one file changes nothing and waits for no flush, so the rename does not
-            // promise durability.
+            // A rename between two names of the same file changes nothing and waits for no flush, so after this rename
+            // earlier changes need not be durable.
             let how = [Renaming::Replace, Renaming::NoReplace, Renaming::Exchange][size % 3];
             let _ = fs.rename(&cred, NOW, (from, a), (to, b), how).await;
             return None;
@@ -96,8 +96,8 @@ fn fingerprint(engine: &dyn Engine) -> u64 {
     hasher.finish()
 }
 
-/// The trace of a workload: all disk operations, and the fingerprints of all store states. For each state that was
-/// reported as durable, `promised` has the number of disk operations before the report.
+/// The trace of a workload: all disk operations, and a hash of each store state. For each state that was reported as
+/// durable, `promised` has the number of disk operations before the report.
 struct Work {
     history: Vec<(usize, Operation)>,
     states: Vec<u64>,
@@ -108,7 +108,7 @@ fn open(disk: &Disk, room: u64) -> Result<(Embedded, Stepper), meta::StoreError>
     Embedded::stepped(disk.clone(), disk.log(room), ID, merge, || None)
 }
 
-/// Calls `Stepper::step` until `work` completes, and calls `stepped` after each step.
+/// Calls [`Stepper::step`] until `work` completes, and calls `stepped` after each step.
 fn drive<T>(work: Pin<&mut (impl Future<Output = T> + ?Sized)>, stepper: &mut Stepper, mut stepped: impl FnMut()) -> T {
     let mut work = work;
     let mut context = Context::from_waker(Waker::noop());
@@ -121,7 +121,7 @@ fn drive<T>(work: Pin<&mut (impl Future<Output = T> + ?Sized)>, stepper: &mut St
     }
 }
 
-/// Runs a workload on a store whose log ring has at most `room` bytes, and returns its trace.
+/// Runs a workload on a store whose log has a ring of at most `room` bytes, and returns the trace of the workload.
 fn work(groups: usize, room: u64, seed: u64) -> Work {
     let mut random = Random(seed);
     let disk = Disk::default();
@@ -156,7 +156,7 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
         if let Some(state) = done.into_iter().flatten().max() {
             promised.push((disk.operations(), state));
         }
-        // Pass a later time to the stepper, so that it makes a checkpoint.
+        // Pass a later time to the stepper, so that the stepper makes a checkpoint.
         if group % 16 == 15 && stepper.due().is_some() {
             assert_eq!(stepper.step(Duration::from_secs(2)), Step::Checkpoint);
         }
@@ -167,7 +167,7 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
 
 fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     let mut random = Random(seed);
-    // The share of unsynced sectors that survive the power cut differs between seeds, from none to nearly all. A few
+    // Each seed gives another share of unsynced sectors that survive the power cut, from none to nearly all. A few
     // sectors are torn.
     let share = random.below(11);
     move |len| match random.below(10) {
@@ -177,10 +177,10 @@ fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Opens the store after a power cut, with a second power cut during the open. `seed` determines which unsynced data
-/// survive. Returns the fingerprint of the recovered store.
+/// Opens the store after a power cut, with a second power cut while the store is being opened. `seed` determines which
+/// unsynced data survive. Returns a hash of the recovered store.
 fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
-    // Simulate a second power cut while the store opens.
+    // Simulate a second power cut while the store is being opened.
     let again = cut.after_power_cut(|len| len);
     let mut random = Random(seed);
     again.break_after(random.below(40));
@@ -192,7 +192,7 @@ fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
     if store.view().expect("view").get(meta::schema::FORMAT) != Ok(None) {
         assert_eq!(faults, [], "seed {seed}");
     }
-    // The open of the store has made the replayed changes durable, so another power cut must not lose them.
+    // Opening the store has made the replayed changes durable, so another power cut must not lose these changes.
     cut.break_after(0);
     drop((store, stepper));
     let (store, _stepper) = open(&cut.after_power_cut(|_| 0), room)?;
@@ -204,8 +204,8 @@ fn is_full_scale() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// Replays the trace with a power cut after every `stride` operations on average; with a stride of 1, after every
-/// operation.
+/// Replays the trace of disk operations, with a simulated power cut after every `stride` operations on average. If
+/// `stride` is 1, the power is cut after every operation.
 fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
     let disk = Disk::default();
     let mut random = Random(seed);
@@ -217,8 +217,8 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
             points += 1;
             let cut = disk.after_power_cut(kept(seed + n as u64));
             let found = reopen(&cut, room, seed + n as u64);
-            // The power cut may lose operations that did not promise durability. The recovered state must contain all
-            // operations that promised durability.
+            // The power cut may lose operations that did not report durability. The recovered state must contain all
+            // operations that reported durability.
             let promised = work.promised.iter().rev().find(|(operations, _)| *operations <= n);
             match (found, promised) {
                 (Ok(state), Some((_, first))) => assert!(
@@ -240,8 +240,8 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
 #[test]
 fn a_crash_after_any_operation_keeps_durable_changes() {
     let (groups, stride, seeds) = if is_full_scale() { (600, 1, 2) } else { (120, 6, 1) };
-    // A log of three blocks is always full and wraps around. A log of 4 MiB never fills. A log without a ring makes the
-    // store flush the database for every commit group.
+    // A log with a ring of three blocks is always full and wraps around. A log with a ring of 4 MiB never fills. If the
+    // log has no ring, the store flushes the database for every commit group.
     for (room, more) in [(3 * 4096, 0), (64 << 10, 1), (4 << 20, 2), (0, 3)] {
         for seed in 0..seeds {
             let seed = 1000 * seed + more;
@@ -250,8 +250,8 @@ fn a_crash_after_any_operation_keeps_durable_changes() {
     }
 }
 
-/// Change attributes after a crash differ from all that clients saw before. The test makes changes that are not
-/// durable, cuts the power, and makes other changes.
+/// Change attributes after a crash must differ from all change attributes that clients saw before the crash. The test
+/// makes changes that are not durable, cuts the power, and makes different changes.
 #[test]
 fn change_attributes_are_never_reused_after_a_crash() {
     let cred = Cred::root();

@@ -64,7 +64,7 @@ fn only_requests_that_read_a_damaged_record_fail() {
     assert_eq!(fs.getattr(bad), Err(Status::Corrupt));
     assert_eq!(fs.lookup(&root, ROOT, b"bad"), Err(Status::Corrupt));
     assert!(fs.lookup(&root, ROOT, b"good").is_ok());
-    // Operations that read the damaged record fail, and so do operations that merge a delta into it.
+    // Operations that read the damaged record fail, and so do operations that merge a delta into the damaged record.
     let set = SetAttrs { size: Some(1), ..SetAttrs::default() };
     assert_eq!(block(fs.setattr(&root, NOW, bad, &set, false)).map(drop), Err(Status::Corrupt));
     assert_eq!(block(fs.set_size(&root, NOW, bad, 1, None)).map(drop), Err(Status::Corrupt));
@@ -96,7 +96,7 @@ fn only_requests_that_read_a_damaged_record_fail() {
     assert!(store.status().counters.corrupt > 0);
     assert_eq!(store.status().broken, None);
 
-    // A batch that overwrites the damaged record without reading it succeeds and repairs it.
+    // A batch that overwrites the damaged record without reading the record succeeds, and so repairs the record.
     let writes = vec![(key, Write::Put(record))];
     assert!(matches!(store.submit(Batch { writes, ..Batch::default() }).wait(), Outcome::Committed { .. }));
     assert_eq!(fs.getattr(bad).map(|attrs| attrs.size), Ok(0x1234_5678_9abc));
@@ -135,8 +135,9 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
-    /// Flips bits in database pages that hold records. Each read must return the right value or an error. Pages of
-    /// redb's free-space bookkeeping are excluded, because damage in them may end the process when the store is opened.
+    /// Flips bits in database pages that hold records. Each read must return the right value or an error. The test
+    /// damages no pages of redb's free-space bookkeeping, because such damage may end the process when the store is
+    /// opened.
     #[test]
     fn damaged_pages_never_yield_wrong_values(flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u8), 1..4)) {
         let disk = Disk::default();

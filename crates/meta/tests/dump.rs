@@ -111,7 +111,7 @@ async fn make(fs: &Namespace<impl Engine>, name: &str) -> Result<FileId, Status>
     Ok(made.file.attrs.id)
 }
 
-/// Takes a dump of `fs` and calls `begun` once the snapshot exists.
+/// Takes a dump of `fs`, and calls `begun` once the snapshot for the dump exists.
 fn take_dump(fs: &Namespace<impl Engine>, mut begun: impl FnMut()) -> Vec<u8> {
     let mut bytes = Vec::new();
     fs.dump_into(StoreId([2; 16]), 3, &mut |part| {
@@ -137,7 +137,8 @@ fn a_dump_is_a_snapshot_and_restores_the_same_store() {
         }
         let bytes = take_dump(&fs, || {
             let late = make(&fs, "late");
-            // Run the create on another thread, because the engine completes it while this thread takes the dump.
+            // Run the create on a different thread, because the engine completes the create while this thread takes the
+            // dump.
             std::thread::scope(|scope| scope.spawn(|| block(late)).join()).expect("no panic").expect("made");
         });
         meta_dump::run(&bytes);

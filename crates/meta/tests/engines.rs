@@ -13,8 +13,8 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// A merge function for the tests: appends the delta to an existing value. It fails if the record is missing or the
-/// result exceeds eight bytes.
+/// A merge function for the tests: appends the delta to the existing value. The merge fails if the record is missing or
+/// the result exceeds eight bytes.
 fn append(old: Option<&[u8]>, delta: &[u8]) -> Option<Value> {
     let joined = [old?, delta].concat();
     (joined.len() <= 8).then(|| joined.into())
@@ -28,7 +28,7 @@ enum Want {
     Conflict(usize),
 }
 
-/// The reference implementation of a batch, which applies the batch to a plain map.
+/// The reference for the commit of a batch: applies the batch to a plain map.
 fn apply(map: &mut Map, batch: &Batch) -> Want {
     for (n, expect) in batch.expects.iter().enumerate() {
         let holds = match expect {
@@ -97,8 +97,8 @@ fn compare(view: &dyn View, map: &Map) {
     assert_eq!(view.get(b"never written").expect("get"), None);
 }
 
-/// Submits each group of batches at once, and then calls `work`, which lets the store commit them. After each group,
-/// compares outcomes and content of the store with the reference map.
+/// Submits all batches of a group, then calls `work`, which lets the store commit them. After each group, compares the
+/// outcomes and the content of the store with the reference map.
 fn run(engine: &dyn Engine, work: &mut dyn FnMut(), groups: Vec<Vec<Batch>>) -> Map {
     let mut map = Map::new();
     for group in groups {
@@ -184,8 +184,8 @@ proptest! {
         compare(&*store.view().expect("view"), &map);
     }
 
-    /// Views of all states must stay unchanged. With a small log, the store moves the memtable into the database every
-    /// few commit groups; with a large log, only at a checkpoint.
+    /// Views of every earlier state of the store must stay unchanged. With a small log, the store moves the memtable
+    /// into the database every few commit groups; with a large log, only at a checkpoint.
     #[test]
     fn views_of_all_states_stay_unchanged(groups in groups(), room in prop_oneof![Just(3u64), Just(6), Just(1000)]) {
         let disk = Disk::default();
@@ -199,7 +199,7 @@ proptest! {
                 stepper.step(NOW);
                 prop_assert_eq!(outcome(pending.wait()), apply(&mut map, batch));
             }
-            // Drop some of the views, so that the store can discard old versions.
+            // Drop all views now and then, so that the store can discard old versions of records.
             if n % 3 == 0 {
                 states.clear();
             }
@@ -240,7 +240,7 @@ fn a_store_without_a_thread_works_only_when_stepped() {
     assert!(waiting.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     let [left, late] = [put(), put()];
     drop(stepper);
-    // Without the stepper no writer exists, so the outcome of these batches is unknown.
+    // The test has dropped the stepper, so no writer exists, and the outcome of these batches is unknown.
     assert!([left, late, put()].into_iter().all(|pending| matches!(pending.wait(), Outcome::Unknown(_))));
 }
 

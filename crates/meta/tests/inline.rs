@@ -47,7 +47,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Where the bytes of a file are stored: with the metadata, moving to objects, or in objects.
+/// Where the bytes of a file are stored: with the metadata, in objects, or with the metadata while they move to
+/// objects.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Stage {
     Kept,
@@ -57,8 +58,8 @@ enum Stage {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Random sequences of steps on an inline file must give the content of a flat buffer, until the bytes are in
-    /// objects. While the bytes move to objects, the namespace refuses writes and truncates.
+    /// Until the bytes are in objects, random sequences of steps on an inline file must give the same content as on a
+    /// flat buffer. While the bytes move to objects, the namespace refuses writes and truncates.
     #[test]
     fn an_inline_file_equals_a_flat_buffer(steps in prop::collection::vec(step(), 1..25)) {
         let (fs, id) = world();

@@ -15,7 +15,8 @@ const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 /// Environment variable with the path of the store. If it is set, this program runs as the child process that the test
 /// kills.
 const STORE: &str = "WEIR_TEST_KILLED_STORE";
-/// Environment variable that enables `led_by_callers` in the child process.
+/// Environment variable that enables `Embedded::led_by_callers` (threads that submit batches commit them) in the child
+/// process.
 const LED: &str = "WEIR_TEST_KILLED_LED";
 
 fn open(path: &Path) -> Namespace<Embedded> {
@@ -35,8 +36,8 @@ fn make_files(path: &Path) {
                     let name = format!("{}-{thread}-{n}", std::process::id());
                     let how = CreateMode::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
                     block(fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &how, None)).expect("create");
-                    // The thread flushes each line at once. If the parent process has ended, the write fails and the
-                    // thread returns.
+                    // This thread of the child process flushes each line at once. If the parent process has ended, the
+                    // write fails and the thread returns.
                     let mut out = std::io::stdout().lock();
                     if writeln!(out, "promised {name}").and_then(|()| out.flush()).is_err() {
                         return;
@@ -70,8 +71,8 @@ fn created_files_survive_a_kill_of_the_process() {
             .stdout(Stdio::piped())
             .spawn()
             .expect("child");
-        // The number of lines after which the test kills the child varies. So it kills some children before the first
-        // checkpoint of the store, and some after it.
+        // The number of lines after which the test kills the child varies between rounds. So the test kills some
+        // children before the store's first checkpoint, and some after it.
         let longest = 20 + round % 7 * 130;
         let lines = BufReader::new(child.stdout.take().expect("output")).lines();
         let name = |line: std::io::Result<String>| line.ok()?.strip_prefix("promised ").map(str::to_owned);
@@ -79,8 +80,8 @@ fn created_files_survive_a_kill_of_the_process() {
         promised.extend(names.by_ref().take(longest));
         child.kill().expect("kill");
         child.wait().expect("wait");
-        // The pipe may still contain names that the child printed before it was killed. The last line may be
-        // incomplete.
+        // The pipe may still contain names that the child process printed before the test killed it. The last line may
+        // be incomplete.
         let mut rest: Vec<_> = names.collect();
         rest.pop();
         promised.extend(rest);

@@ -1,4 +1,5 @@
-//! Tests of the batch log without a store: its encoding, and the replay of torn, stale, reordered and damaged records.
+//! Tests of the batch log without a store: the encoding of the log, and the replay of torn, stale, reordered and
+//! damaged records.
 
 #[path = "common/disk.rs"]
 mod disk;
@@ -23,7 +24,7 @@ fn changes(list: &[(&str, Option<&[u8]>)]) -> Changes {
     list.iter().map(change).collect()
 }
 
-/// Returns the changes of record number `n`, with a filler value of `len` bytes.
+/// Returns the changes of the record with the sequence number `n`, with a filler value of `len` bytes.
 fn numbered(n: u64, len: usize) -> Changes {
     let filler = vec![n as u8; len];
     changes(&[("number", Some(&n.to_be_bytes())), ("filler", Some(&filler)), ("gone", None)])
@@ -38,7 +39,7 @@ fn append(log: &mut Log, changes: &Changes) {
     log.append().expect("append");
 }
 
-/// Replays the log and returns the changes of every record after the anchor.
+/// Replays the log from the anchor (the position after which a replay begins) and returns the changes of every record.
 fn replay(disk: &Disk, anchor: Anchor) -> Result<Vec<Changes>, LogError> {
     let mut log = Log::open(Box::new(disk.log(u64::MAX)), anchor)?;
     let mut found = Vec::new();
@@ -133,9 +134,9 @@ fn an_invalid_log_or_one_of_another_store_is_refused() {
     assert!(matches!(replay(&disk_of(&newer), anchor), Err(LogError::WrongVersion(2))));
 }
 
-/// Returns a disk, an anchor, and the changes of the records after the anchor. The log on the disk has records of one
-/// to three blocks in a ring of eight blocks. The anchor is after the fourth record, and the later records wrap around
-/// the end of the ring.
+/// Returns a disk, an anchor (the position after which a replay begins), and the changes of the later records. The log
+/// on the disk has records of one to three blocks in a ring of eight blocks. The anchor is after the fourth record, and
+/// the later records wrap around the end of the ring.
 fn laps() -> (Disk, Anchor, Vec<Changes>) {
     let disk = Disk::default();
     let mut log = format(&disk, 8 * BLOCK);
@@ -154,7 +155,7 @@ fn laps() -> (Disk, Anchor, Vec<Changes>) {
     (disk, anchor, records)
 }
 
-/// Returns offset in the ring and length without padding of each record after the anchor.
+/// Returns, for each record after the anchor (replay position), its offset in the ring and its length without padding.
 fn extents(anchor: Anchor, records: &[Changes]) -> Vec<(u64, u64)> {
     let mut at = anchor.position;
     let extent = |record: &Changes| {
@@ -171,7 +172,7 @@ fn a_tail_torn_at_any_byte_ends_the_replay_or_is_damage() {
     let (disk, anchor, records) = laps();
     assert_eq!(replay(&disk, anchor).expect("replay"), records);
     let whole = bytes_of(&disk);
-    // `before` is the previous content of the blocks: zeros, other bytes, or records of another lap of the ring.
+    // `before` is the previous content of the blocks: zeros, other bytes, or records of another pass over the ring.
     let mut log = Log::open(Box::new(disk.log(u64::MAX)), anchor).expect("open");
     log.applied();
     (20..24).for_each(|n| append(&mut log, &numbered(n, 4000 * (n as usize % 3))));
@@ -187,8 +188,8 @@ fn a_tail_torn_at_any_byte_ends_the_replay_or_is_damage() {
                 match replay(&disk_of(&bytes), anchor) {
                     Ok(found) if changed => assert_eq!((n, &found[..]), (records.len() - 1, &records[..n])),
                     Ok(found) => assert_eq!(found, records),
-                    // A complete later record proves that the torn record had been flushed, so the replay reports
-                    // damage.
+                    // A complete record after the torn record proves that the torn record had been flushed, so the
+                    // replay reports damage.
                     Err(LogError::Damaged { record }) => assert_eq!(record, anchor.index + 1 + n as u64),
                     Err(other) => panic!("{other}"),
                 }
@@ -203,8 +204,8 @@ fn replay_accepts_no_record_with_a_flipped_bit() {
     let whole = bytes_of(&disk);
     for (n, (from, len)) in extents(anchor, &records).into_iter().enumerate() {
         for bit in 0..8 * len.next_multiple_of(BLOCK) {
-            // At full scale, flip every bit of the record, otherwise every ninth bit. In the padding, flip every 64th
-            // bit.
+            // In full test runs, flip every bit of the record, otherwise every ninth bit. In the padding, flip every
+            // 64th bit.
             let stride = if is_full_scale() { 1 } else { 9 };
             if bit % (if bit / 8 < len { stride } else { 64 }) != 0 {
                 continue;
@@ -230,8 +231,8 @@ fn records_of_an_earlier_run_are_not_replayed() {
         append(&mut log, &numbered(n, 0));
     }
     let left = bytes_of(&disk);
-    // The crash loses the first record after the anchor, and the later records survive. The next run begins with an
-    // identical record at the same position.
+    // The crash loses the first record after the anchor (replay position), but the later records survive. The next run
+    // of the log begins with an identical record at the same position.
     let mut bytes = left.clone();
     bytes[BLOCK as usize..2 * BLOCK as usize].fill(0);
     let disk = disk_of(&bytes);
@@ -243,7 +244,7 @@ fn records_of_an_earlier_run_are_not_replayed() {
     log.applied();
     append(&mut log, &numbered(0, 0));
     assert_eq!(replay(&disk, second).expect("replay"), [numbered(0, 0)]);
-    // A replay with the anchor of the old run does not accept the record of the new run.
+    // A replay from the anchor (replay position) of the old run does not accept the record of the new run.
     assert_eq!(replay(&disk, anchor).expect("replay"), Vec::<Changes>::new());
 }
 
@@ -258,7 +259,7 @@ fn a_record_that_does_not_fit_is_not_written() {
     assert!(!log.prepare(&numbered(2, 0)));
     log.applied();
     assert!(log.prepare(&numbered(2, 0)));
-    // The ring doubles to four blocks, so it has space for four records.
+    // The ring doubles from two to four blocks, so it then has space for four records.
     let anchor = log.anchor();
     let mut log = Log::open(Box::new(disk.log(4 * BLOCK)), anchor).expect("open");
     assert!(log.grow().expect("grow"));

@@ -104,15 +104,15 @@ fn directory_permissions_govern_listing_lookup_and_changes() {
         assert_eq!(block(fs.link(&who, NOW, file, dir, b"linked")).map(drop), change);
         assert_eq!(block(fs.rename(&who, NOW, (dir, b"b"), (dir, b"c"), Renaming::Replace)).map(drop), change);
         assert_eq!(block(fs.remove(&who, NOW, dir, b"a")).map(drop), change);
-        // If the name exists, the error is EEXIST even without write permission on the directory, because `mkdir -p`
-        // depends on this.
+        // If the name exists, a create must fail with EEXIST even if the caller has no write permission on the
+        // directory, because `mkdir -p` depends on this.
         assert_eq!(
             world.dir(&who, dir, "sub", 0o700).map(drop),
             Err(if search { Status::Exist } else { Status::Access })
         );
         let gone = if search { Status::NoEnt } else { Status::Access };
         assert_eq!(block(fs.remove(&who, NOW, dir, b"none")).map(drop), Err(gone));
-        // A rename into or out of the directory needs write permission on the directory.
+        // A rename that moves an entry into or out of the directory `dir` needs write permission on `dir`.
         assert_eq!(block(fs.rename(&who, NOW, (dir, b"e"), (FileId::ROOT, b"e"), Renaming::Replace)).map(drop), change);
         world.file(&who, FileId::ROOT, "mine", 0o600).expect("create");
         assert_eq!(
@@ -185,8 +185,8 @@ fn new_files_inherit_the_group_of_a_setgid_directory() {
         (attrs.uid, attrs.gid, attrs.mode)
     };
     assert_eq!(made(&stranger(), "a", 0o644), (3, 10, 0o644));
-    // A user outside the directory's group cannot create an executable file with the set-group-id bit. Without group
-    // execute permission, the bit means mandatory locking and stays.
+    // A user outside the directory's group cannot create an executable file with the set-group-id bit. On a file
+    // without group execute permission, the bit means mandatory locking and is kept.
     assert_eq!(made(&stranger(), "b", 0o2755), (3, 10, 0o755));
     assert_eq!(made(&stranger(), "c", 0o2745), (3, 10, 0o2745));
     assert_eq!(made(&fellow(), "d", 0o2755), (2, 10, 0o2755));
@@ -226,8 +226,8 @@ fn only_root_may_chown_except_to_groups_of_the_owner() {
     assert_eq!(world.mode(file), 0o6755);
     assert_eq!(world.set(&owner(), file, give(Some(1), Some(11))), Ok(()));
     assert_eq!(world.fs.getattr(file).map(|a| (a.uid, a.gid, a.mode)), Ok((1, 11, 0o755)));
-    // A chown by root clears the set-user-id and set-group-id bits too. Set-group-id without group execute permission
-    // means mandatory locking and stays.
+    // A chown by root clears the set-user-id and set-group-id bits too. On a file without group execute permission, the
+    // set-group-id bit means mandatory locking and is kept.
     for (before, after) in [(0o6755, 0o755), (0o4711, 0o711), (0o2644, 0o2644), (0o6644, 0o2644)] {
         assert_eq!(world.set(&Cred::root(), file, mode(before)), Ok(()));
         assert_eq!(world.set(&Cred::root(), file, give(Some(1), None)), Ok(()));
@@ -342,7 +342,8 @@ fn extended_attributes_are_bounded_in_number_and_sum() {
     for n in 0..4 {
         assert_eq!(set(dir, format!("weir.{n}"), full), Ok(()));
     }
-    // The limit applies to all attributes of a directory, including those that it copied from its parent.
+    // The limit on the total length of extended attributes applies to all attributes of a directory, including those
+    // that the directory copied from its parent.
     let sub = world.dir(&owner(), dir, "sub", 0o755).expect("mkdir");
     for id in [dir, sub] {
         let left = (256 << 10) - 4 * (full + 6) - 1;
@@ -356,7 +357,7 @@ fn extended_attributes_are_bounded_in_number_and_sum() {
     let many = world.file(&owner(), FileId::ROOT, "f", 0o644).expect("create");
     assert!((0..256).all(|n| set(many, format!("{n}"), 1) == Ok(())));
     assert_eq!(set(many, "one more".into(), 1), Err(Status::NoSpc));
-    // One batch deletes a file and all its extended attributes.
+    // One batch deletes a file together with all its extended attributes.
     let removed = block(world.fs.remove(&owner(), NOW, FileId::ROOT, b"f")).expect("remove");
     assert!(removed.file.orphan);
     assert_eq!(block(world.fs.reap(NOW, many)), Ok(None));

@@ -1,5 +1,5 @@
-//! Tests of the keys and records of the metadata store: their encoding as in FORMATS.md, and the decoding of damaged
-//! records.
+//! Tests of the keys and records of the metadata store: their encoding as `docs/FORMATS.md` describes it, and the
+//! decoding of damaged records.
 
 #[path = "../../../fuzz/fuzz_targets/meta_records.rs"]
 mod meta_records;
@@ -135,7 +135,7 @@ fn key_bytes_match_the_format_description() {
     assert_eq!(schema::id_of(&schema::orphan_key(id)), Ok(id));
     assert_eq!(schema::intent_of(&schema::intent_key(id, 1)), Ok((id, 1)));
     assert_eq!(schema::xattr_name(&schema::xattr_key(id, b"n")), b"n");
-    // All keys of a file are below its end key, and all keys of the next file are above it.
+    // All keys of a file are below the end key of the file, and all keys of the next file are above this end key.
     for id in [id, FileId(u64::MAX)] {
         assert!(schema::xattr_key(id, &[0xff; 250]) < schema::xattrs_end(id));
         assert!(schema::intent_key(id, u8::MAX) < schema::intents_end(id));
@@ -153,7 +153,7 @@ fn cookies_are_the_upper_bits_of_siphash() {
     let first = bucket(&key, b"name");
     assert_eq!((first.start % 256, first.end - first.start), (0, 256));
     assert_ne!(first, bucket(&CookieKey([2; 16]), b"name"));
-    // The expected value is the upper 55 bits of a SipHash-2-4 that another implementation computed.
+    // The expected value is the upper 55 bits of a SipHash-2-4 value that an independent implementation computed.
     assert_eq!(first.start, 0x7ce8_89e3_df0c_4e00);
 }
 
@@ -175,8 +175,8 @@ fn the_holes_bit_of_tail_records_marks_files_with_holes() {
 }
 
 /// Runs every short history of writes, truncates and deallocations, and tracks the written blocks. If a whole block is
-/// missing, the record must say that the file has holes. For a file written in order, the record must say that it has
-/// none.
+/// missing, the record must say that the file has holes. For a file that was written sequentially, the record must say
+/// that the file has no holes.
 #[test]
 fn a_missing_block_always_marks_the_file_as_having_holes() {
     #[derive(Clone, Copy, Debug)]
@@ -199,7 +199,7 @@ fn a_missing_block_always_marks_the_file_as_having_holes() {
     let mut histories = 0;
     for number in 0..steps.len().pow(4) {
         let mut value = Tail::new(T, 0).to_value();
-        // `there` has the numbers of the blocks of the file that have data; `size` is the file size.
+        // `there` has the numbers of the file's blocks that contain written data; `size` is the file size.
         let (mut there, mut size) = (std::collections::BTreeSet::new(), 0);
         let mut in_order = true;
         let mut rest = number;
@@ -298,7 +298,7 @@ fn damaged_records_never_panic() {
     let golden = golden();
     for (first, _) in &golden {
         for (second, _) in &golden {
-            // Decode the bytes as a single record, and also as a record and a delta that is merged into it.
+            // Decode the bytes as a single record, and then as a record with a delta that is merged into this record.
             for (cut, second) in [(0, &[][..]), (first.len() as u8, second)] {
                 let joined = [&[cut][..], first, second].concat();
                 meta_records::run(&joined);

@@ -1,5 +1,5 @@
-//! Tests of the embedded store in exceptional states: missing, foreign, in use, on a full disk, after a disk error, and
-//! after a power cut.
+//! Tests of the embedded store in exceptional states: missing, damaged, in use, with the log of another store, on a
+//! full disk, after a disk error, and after a power cut.
 
 #[path = "common/block.rs"]
 mod block;
@@ -86,7 +86,8 @@ fn a_store_with_a_missing_or_foreign_log_is_refused() {
     assert!(refused(&one).contains("one.log of the metadata store") && refused(&one).contains("is missing"));
     std::fs::write(log(&one), good).expect("write");
     assert!(Namespace::open(Embedded::open(&one, merge).expect("store")).is_ok());
-    // A log file without a database file does not prevent the creation of a store.
+    // The test removes the database file but not the log file. The remaining log file does not prevent the creation of
+    // a new store.
     std::fs::remove_file(&two).expect("remove");
     make("two.redb", 3);
 }
@@ -125,8 +126,8 @@ fn durable_batches_of_one_commit_group_share_one_log_flush() {
         assert!(group.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     }
     assert_eq!(disk.syncs(), (before.0, before.1 + 20), "one sync for each commit group, none of the store");
-    // Batches that are not durable need no flush. A later `settle` makes both batches durable with one flush, and
-    // another `settle` needs no flush.
+    // Batches that are not durable need no flush. The first `settle` afterwards makes both batches durable with one
+    // flush; the second `settle` needs no flush.
     let flushes = [put(100, false), put(101, false)].map(|pending| {
         stepper.step(second);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
@@ -141,7 +142,7 @@ fn durable_batches_of_one_commit_group_share_one_log_flush() {
     }
     let counters = store.status().counters;
     assert_eq!((counters.flushes, counters.checkpoints, counters.batches), (21, 0, 64));
-    // A checkpoint is due one second after the first batch. After one checkpoint, no other is due.
+    // A checkpoint is due one second after the first batch. After this checkpoint, no checkpoint is due.
     assert_eq!(stepper.due(), Some(2 * second));
     assert_eq!(stepper.step(2 * second - Duration::from_nanos(1)), Step::Idle);
     assert_eq!(disk.syncs().0, before.0);
@@ -150,7 +151,7 @@ fn durable_batches_of_one_commit_group_share_one_log_flush() {
     assert!(after.0 > before.0);
     assert_eq!((stepper.due(), stepper.step(9 * second), disk.syncs()), (None, Step::Idle, after));
     assert_eq!(store.status().counters.checkpoints, 1);
-    // All changes are in the database, so closing the store needs no I/O.
+    // The database has all changes, so closing the store needs no I/O.
     drop(store);
     assert_eq!((stepper.step(9 * second), disk.syncs()), (Step::Closed, after));
 }
@@ -167,8 +168,8 @@ fn replay_never_undoes_data_that_redb_flushed() {
         stepper.step(Duration::ZERO);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
     }
-    // The stepper is dropped without a checkpoint. redb flushes its data on close, and the power cut then loses the
-    // unflushed end of the log.
+    // The test drops the stepper without a checkpoint. redb flushes its data when it is closed, and the power cut then
+    // loses the unflushed end of the log.
     drop((store, stepper));
     let (store, _stepper) = open(&disk.after_power_cut(|_| 0));
     let view = store.view().expect("view");
@@ -271,8 +272,8 @@ fn removing_a_closed_file_deletes_it_in_the_same_batch() {
     assert_eq!(fs.check(), Ok(Vec::new()));
 }
 
-/// Creates symbolic links with long targets until the store refuses one for lack of space. Returns the number of the
-/// refused link.
+/// Creates symbolic links with long targets until the store refuses one for lack of space. Returns the number in the
+/// name of the refused link.
 fn fill(fs: &Namespace<Embedded>, from: usize) -> usize {
     let target = vec![b't'; 3000];
     for n in from.. {
@@ -302,12 +303,12 @@ fn a_filling_disk_keeps_its_reserve_for_removals() {
     let root = Cred::root();
     let made = fill(&fs, 0);
     assert!(made > 1000, "{made} files in 20 MiB");
-    // At least half of the reserve for removals must still be free.
+    // At least half of the space that the store reserves for removals must still be free.
     assert!(disk.free() > limits::META_RESERVE_BYTES / 2, "{} bytes left", disk.free());
     assert_eq!(fs.status().broken, None);
     assert!(fs.lookup(&root, FileId::ROOT, b"7").is_ok());
     assert_eq!(fs.readdir(&root, FileId::ROOT, 0, 10).map(|page| page.entries.len()), Ok(10));
-    // The store refuses the same create again after it is closed and opened.
+    // After the store is closed and opened again, the store still refuses creates for lack of space.
     drop(fs);
     let fs = Namespace::open(open()).expect("open");
     let name = format!("{made}");
@@ -317,7 +318,8 @@ fn a_filling_disk_keeps_its_reserve_for_removals() {
         assert!(block(fs.remove(&root, NOW, FileId::ROOT, format!("{n}").as_bytes())).is_ok());
     }
     assert_eq!(fs.status().broken, None);
-    // The database file does not shrink, so removals free no disk space. A larger disk allows further creates.
+    // The database file does not shrink, so removals free no space on the disk. When the disk becomes larger, the store
+    // accepts creates again.
     disk.limit(limits::META_RESERVE_BYTES + (40 << 20));
     assert!(fill(&fs, made) > made);
     assert_eq!(fs.check(), Ok(Vec::new()));
@@ -329,8 +331,8 @@ fn a_completely_full_disk_loses_nothing_and_needs_no_repair() {
     disk.limit(1 << 40);
     let open = || {
         let told = disk.clone();
-        // The query for free space reports free space although the disk is full. So the store does not refuse batches
-        // before a write fails.
+        // In this test, the query for free space always reports free space, even when the disk is full. So the store
+        // does not refuse batches before a write fails.
         Embedded::on(disk.clone(), disk.log(1 << 20), [9; 16], merge, move || Some(told.free().max(1 << 40)))
     };
     let fs = block(Namespace::format(open().expect("store"), format())).expect("format");
@@ -345,7 +347,8 @@ fn a_completely_full_disk_loses_nothing_and_needs_no_repair() {
     let failed = block(fs.failed());
     assert!(!failed.to_string().is_empty());
     drop(fs);
-    // The disk may have too little space to open the store, or just enough. The store must lose no data either way.
+    // The open fails if the disk has too little space for it, and succeeds otherwise. The store must lose no data in
+    // either case.
     match open() {
         Err(error) => assert!(matches!(error, StoreError::Full(_)), "{error}"),
         Ok(store) => drop(store),
@@ -405,17 +408,18 @@ fn checkpoints_run_without_requests_when_callers_lead() {
         let made = block(fs.symlink(&root, NOW, FileId::ROOT, format!("{n}").as_bytes(), &target, &mode()));
         assert!(made.is_ok(), "{made:?}");
     };
-    // The first create also allocates a block of inode numbers, so run it before the counters are read.
+    // The first create also allocates a block of inode numbers, so run this create before the counters are read.
     link(0);
     let before = fs.status().counters;
     (1..11).for_each(link);
     let after = fs.status().counters;
     assert_eq!((after.flushes - before.flushes, after.batches - before.batches), (10, 10));
-    // Without further requests, the writer's thread makes a checkpoint when it is due.
+    // Even if no more batches arrive, the writer's thread makes a checkpoint when the checkpoint is due.
     while fs.status().counters.checkpoints == before.checkpoints {
         std::thread::yield_now();
     }
-    // These links exceed the size limit of the memtable, so the memtable moves into the database several times.
+    // The following links exceed the memory limit of the memtable, so the memtable moves into the database several
+    // times.
     (11..2000).for_each(link);
     drop(fs);
     let fs = Namespace::open(on(&disk).expect("store")).expect("open");
@@ -423,7 +427,7 @@ fn checkpoints_run_without_requests_when_callers_lead() {
     assert_eq!(fs.check(), Ok(Vec::new()));
 }
 
-/// A storage backend that records the threads that flush the database file.
+/// A storage backend that records which threads flush the database file.
 #[derive(Clone, Debug, Default)]
 struct Watched(Disk, Arc<Mutex<HashSet<ThreadId>>>);
 
@@ -474,7 +478,7 @@ fn concurrent_creates_share_a_flush() {
     block(fs.create(&root, NOW, FileId::ROOT, b"first", &how, None)).expect("create");
     let before = fs.status().counters;
     disk.hold_syncs();
-    // The sync of the first create's flush is blocked, so all other creates are queued.
+    // The sync of the first create's flush is blocked, so all other creates wait in the queue.
     let creates = names.iter().map(|name| fs.create(&root, NOW, FileId::ROOT, name.as_bytes(), &how, None));
     let mut all = Box::pin(futures_util::future::join_all(creates));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -486,7 +490,8 @@ fn concurrent_creates_share_a_flush() {
     let after = fs.status().counters;
     assert_eq!(after.batches - before.batches, 500);
     assert_eq!(after.conflicts, before.conflicts);
-    // The first commit group contains the creates that were queued when it began, and the second one contains the rest.
+    // The first commit group contains the creates that were queued when this commit group began, and the second commit
+    // group contains all other creates.
     assert!(after.flushes - before.flushes <= 2, "{} flushes", after.flushes - before.flushes);
     // Each create must report the change attribute of the directory immediately before and after its own change.
     let mut changes: Vec<_> = made.into_iter().flatten().map(|made| (made.dir.before, made.dir.after)).collect();
@@ -546,12 +551,13 @@ proptest! {
         for (name, attrs) in &names {
             prop_assert_eq!(cut.lookup(&root, FileId::ROOT, name.as_bytes()), Ok(*attrs));
         }
-        // Of all other creates, only the one in progress at the power cut may have happened, and then completely.
+        // Of the creates that were not acknowledged, only the create in progress at the power cut may have happened,
+        // and then completely.
         let dir = cut.getattr(FileId::ROOT).expect("root");
         let there = cut.readdir(&root, FileId::ROOT, 0, 1000).expect("names").entries.len() as u64;
         prop_assert!(there - names.len() as u64 <= 1);
         prop_assert_eq!((dir.size, cut.files()), (there, Ok(there + 1)));
-        // The store does not allocate inode numbers of existing files again.
+        // The store does not allocate the inode numbers of existing files again.
         let new = block(cut.create(&root, NOW, FileId::ROOT, b"new", &new_file(), None)).expect("create");
         prop_assert!(names.iter().all(|(_, attrs)| attrs.id < new.file.attrs.id));
     }

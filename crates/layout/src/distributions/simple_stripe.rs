@@ -1,5 +1,5 @@
-//! The simple stripe distribution: round robin by stripe unit, densely packed. Stripe unit `u` of the file is stripe
-//! unit `u / count` of object `u % count`.
+//! The simple stripe distribution: round robin by stripe unit, densely packed. Stripe unit `u` of a file is stripe unit
+//! `u / count` of the object with the index `u % count`.
 
 use super::{Mapping, Place};
 
@@ -12,7 +12,7 @@ pub(super) struct SimpleStripe {
 }
 
 impl SimpleStripe {
-    /// Returns a stripe distribution. The caller has checked the parameters.
+    /// Returns a stripe distribution. The caller must have checked the parameters against their limits.
     pub(super) fn new(unit: u64, count: usize) -> Self {
         SimpleStripe { unit, count: count as u64 }
     }

@@ -23,21 +23,21 @@ pub const ADDRESSES_MAX: usize = 16;
 /// The body of a layout (`nfsv4_1_file_layout4`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
-    /// Device id of the striping pattern, whose address lists the data servers.
+    /// Device id of the striping pattern; the address of this device lists the data servers.
     pub device: [u8; 16],
     /// Size of the stripe unit in bytes; a multiple of 64.
     pub stripe_unit: u32,
-    /// Index in the device's list of data servers at which the first stripe unit of the file lies.
+    /// Index, in the device's list of data servers, of the data server that has the first stripe unit of the file.
     pub first_stripe_index: u32,
     /// The filehandles: one for each data server, in the order of the device, or one filehandle for all of them
     /// (§13.3).
     ///
     /// If there is only one filehandle, Linux (from about 6.8) assumes that the file is on a single data server. Linux
-    /// then sends requests that cross the ends of stripe units.
+    /// then sends requests that span several stripe units.
     pub handles: Vec<Bytes>,
 }
 
-/// Encoded size of a layout body in bytes, not counting its filehandles.
+/// Length in bytes of an encoded layout body without its filehandles.
 const BODY_LEN: usize = 16 + 4 + 4 + 8 + 4;
 
 impl Body {
@@ -75,7 +75,8 @@ impl Xdr for Body {
     }
 }
 
-/// The address of a device (`nfsv4_1_file_layout_ds_addr4`): its data servers in the order of their stripe units.
+/// The address of a device (`nfsv4_1_file_layout_ds_addr4`): its data servers, in the order of the stripe units that
+/// they hold.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Device {
     /// The network addresses of each data server, in stripe order.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use types::limits::{FILEHANDLE_MAX, STRIPE_COUNT_MAX};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// The `layouttype4` number of the flexible files layout kind (RFC 8435 §12).
+/// The `layouttype4` number of the flexible files layout kind (LAYOUT4_FLEX_FILES, RFC 8435).
 pub const KIND: u32 = 4;
 
 /// Maximum number of addresses of one data server.
@@ -31,7 +31,7 @@ pub type StateId = [u8; 16];
 pub struct DataServer {
     /// Device id of the data server.
     pub device: [u8; 16],
-    /// Preference for reads (`ffds_efficiency`): clients prefer the mirror with the larger value.
+    /// Preference for reads (`ffds_efficiency`): clients prefer the mirror with the largest value.
     pub efficiency: u32,
     /// The stateid that clients use in requests to the data server.
     pub stateid: StateId,
@@ -53,7 +53,7 @@ pub struct Body {
     pub mirrors: Vec<Vec<DataServer>>,
     /// The flags of the layout (`ff_flags4`, RFC 8435 §5.1).
     pub flags: u32,
-    /// Interval in seconds between the LAYOUTSTATS of a client; 0 lets the client choose.
+    /// Interval in seconds between the LAYOUTSTATS requests of a client; 0 lets the client choose the interval.
     pub stats_hint: u32,
 }
 
@@ -116,8 +116,8 @@ pub struct Version {
     pub read_size: u32,
     /// Largest WRITE that the data server accepts, in bytes.
     pub write_size: u32,
-    /// Whether mgr and data server are tightly coupled: clients then use their own credentials and the layout's
-    /// stateid.
+    /// Whether the metadata server and the data server are tightly coupled: clients then use their own credentials and
+    /// the layout's stateid in requests to the data server.
     pub tightly_coupled: bool,
 }
 
@@ -168,11 +168,11 @@ pub struct Fault {
     pub operation: u32,
 }
 
-/// Decodes the errors in a LAYOUTRETURN body (`ff_layoutreturn4`, RFC 8435 §9.3). The statistics after the errors are
-/// not decoded: if malformed statistics made LAYOUTRETURN fail, the CLOSE in the same COMPOUND would fail too.
+/// Decodes the errors in a LAYOUTRETURN body (`ff_layoutreturn4`, RFC 8435 §9.3), but not the statistics that follow
+/// the errors. If malformed statistics made LAYOUTRETURN fail, the CLOSE in the same COMPOUND would fail too.
 ///
 /// # Errors
-/// The errors cannot be decoded.
+/// The errors in the body cannot be decoded.
 pub fn faults(body: &Bytes) -> Result<Vec<Fault>, Malformed> {
     let mut input = Reader::new(body.clone());
     let errors = input.array(ERRORS_MAX, |input| {

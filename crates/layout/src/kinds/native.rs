@@ -11,7 +11,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// The `layouttype4` number of the native layout kind, in the private range (RFC 8881 §3.3.13).
 pub const KIND: u32 = 0x8000_5745;
 
-/// The native layout kind: clients reach the objects on iods with the native data program.
+/// The native layout kind: clients access the objects on iods with the RPC program of the native protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Native;
 
@@ -21,13 +21,15 @@ impl Kind for Native {
     type Device = Device;
 }
 
-/// Version of all bodies except the layout body, and of layout records of files with one copy in stream 0.
+/// Version number of every encoded body except the layout body, and of layout records of files with one copy in stream
+/// 0.
 pub const VERSION: u32 = 1;
 /// Version of the layout body.
 pub const BODY_VERSION: u32 = 4;
-/// Version of layout records of files with several copies. The number of copies follows the version.
+/// Version number of layout records of files with several copies. The number of copies follows the version number.
 pub const MIRRORED_VERSION: u32 = 2;
-/// Version of layout records with a stream other than 0. The number of copies and the stream follow the version.
+/// Version number of layout records with a stream other than 0. The number of copies and the stream follow the version
+/// number.
 pub const STREAM_VERSION: u32 = 3;
 
 /// Maximum number of TCP addresses of one device.
@@ -45,10 +47,10 @@ pub const SOCKET_PATH_MAX: usize = 107;
 /// Maximum length of a boot id, in bytes.
 pub const BOOT_ID_MAX: usize = 64;
 
-/// The layout record that the namespace stores for a file. It has the striping, the copies, and the iods.
+/// The layout record that the namespace stores for a file: the striping, the number of copies, and the iods.
 ///
-/// The order of `iods` is the order of object indices. It starts at a different iod for each file, so that the first
-/// stripe units of many files spread evenly.
+/// The order of `iods` is the order of object indices. The order starts at a different iod for each file, so that the
+/// first stripe units of many files are spread evenly over the iods.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Record {
     /// The distribution of the file's bytes over the objects of one copy.
@@ -59,7 +61,8 @@ pub struct Record {
     pub mirrors: u32,
     /// The stream of the objects that have the file's bytes (see [`ObjectId`]); 0 for new files.
     pub stream: u32,
-    /// Numbers of the iods in the cluster, in index order: first the iods of the first copy, then those of the next.
+    /// Numbers of the iods in the cluster, in the order of object indices: all iods of the first copy, then all iods of
+    /// the second copy, and so on.
     pub iods: Vec<u16>,
 }
 
@@ -69,14 +72,14 @@ impl Record {
         Distribution::new(self.distribution, self.stripe_unit, self.iods.len() / (self.mirrors as usize).max(1))
     }
 
-    /// Returns the id of the objects of `file`, which is the same on every iod of this record.
+    /// Returns the id of the objects of `file`. All objects of the file have this id, each on a different iod.
     pub fn object(&self, file: FileId) -> ObjectId {
         ObjectId::new(file, self.stream)
     }
 
-    /// Returns a record of stream 0 with `mirrors` copies. The iods are taken in round-robin order, beginning with
-    /// `iods[first % iods.len()]`. Each copy is on at most `count` iods; with `count` 0, on as many as possible. No iod
-    /// has two objects of a file, so there must be at least as many iods as copies.
+    /// Returns a layout record of stream 0 with `mirrors` copies. The iods are taken in round-robin order, beginning
+    /// with `iods[first % iods.len()]`. Each copy is on at most `count` iods; with `count` 0, on as many as possible.
+    /// No iod has two objects of a file, so the caller must pass at least as many iods as copies.
     pub fn rotated(
         distribution: DistributionId,
         stripe_unit: u64,
@@ -94,7 +97,8 @@ impl Record {
     }
 }
 
-/// Decodes the version field of a record and the number of copies, which follows in mirrored records.
+/// Decodes the version field of a layout record, and the number of copies, which follows the version if the file has
+/// several copies.
 pub(crate) fn mirrors(input: &mut Reader, what: &'static str) -> Result<u32, Malformed> {
     match input.u32()? {
         VERSION => Ok(1),
@@ -109,8 +113,8 @@ fn copies(input: &mut Reader, least: u32) -> Result<u32, Malformed> {
     if ok { Ok(value) } else { Err(Malformed::BadValue { what: "number of copies", value }) }
 }
 
-/// Decodes the version field of a native record, and the number of copies and the stream, which some versions carry.
-/// Each record has exactly one valid encoding; other encodings are errors.
+/// Decodes the version field of a native layout record, and the number of copies and the stream, which some versions of
+/// the record contain. A record has exactly one valid encoding; every other encoding is an error.
 fn copies_and_stream(input: &mut Reader) -> Result<(u32, u32), Malformed> {
     match input.u32()? {
         VERSION => Ok((1, 0)),
@@ -194,21 +198,21 @@ pub struct Body {
     pub distribution: DistributionId,
     /// Size of the stripe unit in bytes.
     pub stripe_unit: u64,
-    /// The device ids in index order. The device id of an iod is its iod id.
+    /// The device ids in the order of object indices. The device id of an iod is its iod id.
     pub devices: Vec<IodId>,
     /// Id of the file's object on each device.
     pub object: ObjectId,
     /// The fencing generation for which the mgr signed the capability.
     pub generation: Generation,
-    /// The largest known file length for which all objects are durably long enough; 0 if none is known. An object that
-    /// is shorter than a file of this length requires has lost bytes, and the client reports the loss to the mgr.
+    /// File length for which the mgr knows that every object is durably as long as a file of this length requires; 0 if
+    /// no such length is known. An object that is shorter has lost bytes, and the client reports the loss to the mgr.
     pub whole: u64,
     /// The capability for requests to the first iod.
     pub capability: Bytes,
-    /// For each device, in index order: the authenticator that the client puts into `capability` in requests to this
-    /// device.
+    /// For each device, in the order of object indices: the authenticator that the client puts into `capability` in
+    /// requests to this device.
     pub authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
-    /// Lifetime of the capability in seconds; it begins when the mgr sends the reply.
+    /// Lifetime of the capability in seconds. The lifetime begins when the mgr sends the reply with this layout.
     pub secs: u32,
 }
 
@@ -257,20 +261,21 @@ impl Xdr for Body {
 /// Weir's additional fields of a LAYOUTCOMMIT (`lou_body`). An empty `lou_body` means that no field is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Update {
-    /// Whether all bytes that the client wrote, up to the last byte that LAYOUTCOMMIT names, are durable on iods.
-    /// Otherwise an iod may still lose bytes, and the client may send them again.
+    /// Whether all bytes that the client wrote, up to the last byte that LAYOUTCOMMIT names, are durable on iods. If
+    /// not, an iod may still lose bytes, and the client may send these bytes again.
     pub durable: bool,
-    /// Whether the mgr must query the iods for the file size and ignore the size in this request. The client has lost
-    /// the layout under which it wrote, so other clients may have truncated the file since these writes.
+    /// Whether the mgr must query the iods for the file size and ignore the size in this LAYOUTCOMMIT. The client sets
+    /// this if it has lost the layout under which it wrote, because other clients may have truncated the file since
+    /// these writes.
     pub measure: bool,
-    /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this after it
+    /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this after it has
     /// abandoned write requests that may still reach an iod.
     pub fence: bool,
     /// Whether the file may have holes. The client sets this if it wrote beyond the end of the file or deallocated a
     /// range.
     pub holes: bool,
-    /// Whether every object has the full length for a file that ends at the last byte of this LAYOUTCOMMIT. Only
-    /// meaningful with `durable`.
+    /// Whether every object has the length that a file without holes requires, if the file ends at the last byte of
+    /// this LAYOUTCOMMIT. Only meaningful with `durable`.
     pub whole: bool,
 }
 

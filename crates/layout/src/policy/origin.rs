@@ -2,12 +2,13 @@
 
 use super::{Part, Policy, Settings};
 
-/// A source of policy settings; later sources in this order override earlier ones.
+/// A source of policy settings. The sources are in ascending order of precedence: a later source overrides the earlier
+/// ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
     /// The defaults of the client's layout driver.
     Driver,
-    /// The configuration file of the mgr, for the whole file system or for an export.
+    /// The configuration file of the mgr, which can set policy settings for the whole file system or for an export.
     Server,
     /// The extended attributes of the directory. A new directory copies the attributes of its parent.
     Directory,
@@ -46,7 +47,7 @@ impl Origin {
         }
     }
 
-    /// Returns a phrase for error messages that names the source; it follows the word "set".
+    /// Returns a phrase for error messages that names the source, such as "for a mount".
     pub(super) fn place(self) -> &'static str {
         match self {
             Origin::Driver => "in a driver",
@@ -101,7 +102,7 @@ pub struct Effective {
 }
 
 impl Effective {
-    /// Returns the source that determined the value of a policy setting.
+    /// Returns the source from which the value of a policy setting comes.
     pub fn origin(&self, part: Part) -> Origin {
         self.origins[part as usize]
     }

@@ -19,8 +19,8 @@ impl Settings {
         if self.read(part, text) { Ok(part) } else { Err(PolicyError::Value { part, value: shown(value) }) }
     }
 
-    /// Parses a list `name=value,name=value`, the syntax of mount options and of `WEIR_POLICY`. White space around the
-    /// elements is ignored.
+    /// Parses a list of the form `name=value,name=value`: the syntax of mount options and of `WEIR_POLICY`. Ignores
+    /// white space around the elements.
     pub fn parse(origin: Origin, text: &str) -> Result<Settings, PolicyError> {
         let mut settings = Settings::default();
         for element in text.split(',').map(str::trim).filter(|element| !element.is_empty()) {
@@ -30,8 +30,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Parses settings that a peer sent. The peer may run a newer version with more settings and values, so this
-    /// function skips elements that it cannot parse.
+    /// Parses settings that a peer sent. The peer may run a newer version of Weir with more settings and values, so
+    /// this function skips elements that it cannot parse.
     pub fn of_peer(origin: Origin, text: &[u8]) -> Settings {
         let mut settings = Settings::default();
         for element in text[..text.len().min(TEXT_MAX)].split(|b| *b == b',') {
@@ -42,10 +42,10 @@ impl Settings {
         settings
     }
 
-    /// Returns the policy settings in the extended attributes of a directory or file. Attributes that are not policy
-    /// are skipped. Invalid settings are skipped too, and passed to `refused`; only another version of Weir can have
-    /// written them. If attributes with the present and with a deprecated name of a setting exist, the present name
-    /// wins.
+    /// Returns the policy settings in the extended attributes of a directory or file. Skips attributes that are not
+    /// policy. Passes the error of each invalid setting to `refused` and skips the setting; only another version of
+    /// Weir can have written it. If attributes with the present and with a deprecated name of a setting exist, the
+    /// present name wins.
     pub fn of_xattrs<'a>(
         origin: Origin,
         xattrs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -62,17 +62,17 @@ impl Settings {
         former
     }
 
-    /// Returns the policy settings that this collection contains.
+    /// Returns the policy settings that have a value in this [`Settings`].
     pub fn parts(&self) -> impl Iterator<Item = Part> + '_ {
         Part::ALL.iter().copied().filter(|part| self.has(*part))
     }
 
-    /// Returns whether this collection contains no policy setting.
+    /// Returns whether no policy setting has a value in this [`Settings`].
     pub fn is_empty(&self) -> bool {
         self.parts().next().is_none()
     }
 
-    /// Removes a policy setting from this collection.
+    /// Removes the value of a policy setting from this [`Settings`].
     pub fn unset(&mut self, part: Part) {
         self.retain(|other| other != part);
     }

@@ -6,7 +6,7 @@ use crate::threshold::{ALWAYS_MGR, Rule};
 use std::time::Duration;
 use types::limits::{FILE_SIZE_MAX, STRIPE_COUNT_MAX};
 
-/// The value of `gather_size` that means one request of maximum size for each iod of a file.
+/// The value of `gather_size` that means as many bytes as one request of maximum size to each iod of a file can send.
 pub const FULL: u64 = u64::MAX;
 /// An unlimited delay, written as "max".
 pub const NEVER: Duration = Duration::MAX;
@@ -19,8 +19,8 @@ const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The access method: which caches lie between a program and the servers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// A mount uses the kernel's page cache. For programs that use the client without a mount, the same as
-    /// [`Access::Direct`].
+    /// A mount uses the kernel's page cache. A program that uses the client library without a mount gets the behaviour
+    /// of [`Access::Direct`].
     Page,
     /// Reads and writes bypass the page cache. The client gathers writes and sends them after the write call has
     /// returned.
@@ -53,7 +53,7 @@ impl Access {
 pub enum Sharing {
     /// Every read, truncate and file size query sees all writes that returned before it, on any client.
     Coherent,
-    /// An open sees all writes that other clients made before they closed the file. Nothing else is guaranteed.
+    /// An open sees all writes that other clients made before they closed the file. There is no other guarantee.
     CloseToOpen,
 }
 
@@ -77,8 +77,8 @@ impl Sharing {
 /// When a client requests the layout of a file (LAYOUTGET).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LayoutWhen {
-    /// At open if all requests of the file take the direct path, otherwise at the first read or write that takes the
-    /// direct path.
+    /// When a program opens the file, if all requests of the file take the direct path. Otherwise at the first read or
+    /// write that takes the direct path.
     Auto,
     /// The client requests the layout when a program opens the file.
     Open,
@@ -174,7 +174,7 @@ pub(super) fn read_ahead(text: &str) -> Option<u64> {
     size(text).filter(|size| *size <= READ_AHEAD_MAX)
 }
 
-/// Parses a size in bytes that is at most the maximum file size.
+/// Parses a size in bytes that is at most the maximum file size. `None` for other texts and for larger sizes.
 fn size(text: &str) -> Option<u64> {
     parse_size(text).filter(|size| *size <= FILE_SIZE_MAX)
 }
@@ -182,7 +182,7 @@ fn size(text: &str) -> Option<u64> {
 const SUFFIXES: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 
 /// Parses a size in bytes: decimal digits, optionally followed by K, M, G or T (powers of 1024; any case; `iB` or `B`
-/// may follow the letter). `None` for other texts and for sizes over 64 bits.
+/// may follow the letter). Returns `None` for other texts and for sizes that exceed 64 bits.
 pub fn parse_size(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..end].parse().ok()?;

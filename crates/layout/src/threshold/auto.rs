@@ -4,27 +4,28 @@
 use super::{ALWAYS_MGR, Path, ThresholdChoice, path};
 use std::time::Duration;
 
-/// Number of size classes. The first class has requests of up to 64 bytes, and each further class doubles the limit.
-/// The last class has all requests over 512 KiB.
+/// Number of size classes of requests. The first class has requests of up to 64 bytes, and the limit of each class is
+/// twice the limit of the class before. The last class has all requests over 512 KiB.
 const CLASSES: usize = 15;
-/// Base-2 logarithm of the largest request length in the first class.
+/// Base-2 logarithm of the largest request length, in bytes, in the first size class.
 const FIRST_LOG: u32 = 6;
-/// Initial value of the threshold T in bytes, until the client has measured service times.
+/// Initial value of the threshold T in bytes, which is valid until the client has measured service times.
 const T_FIRST: u64 = 64 << 10;
-/// Reciprocal of the weight of a new sample in a moving average.
+/// Reciprocal of the weight of a new sample in a moving average of service times.
 const WEIGHT: u64 = 8;
-/// Reciprocal of the hysteresis margin: T changes only if the change saves more than this fraction of the time of the
-/// requests that change their path.
+/// Reciprocal of the hysteresis margin: T changes only if the change saves more than this fraction of the service time
+/// of the requests that would take another path.
 const MARGIN: u64 = 8;
-/// Probe interval for old measurements, in requests: how often a request probes the other path if the measurements of
-/// that path are old.
+/// Probe interval, in requests, while the measurements of the path that T does not select are old: one of so many
+/// requests takes that path as a probe.
 const PROBE: u32 = 64;
-/// Probe interval for short requests, in requests, while the other path has too few samples.
+/// Probe interval for short requests, in requests, while the path that T does not select has too few samples.
 const PROBE_FIRST: u32 = 8;
-/// Probe interval for long requests, in requests, while the other path has no sample. It is larger than the interval
-/// for short requests, because a long request is expensive on the slower path.
+/// Probe interval for long requests, in requests, while the path that T does not select has no sample. The interval is
+/// larger than for short requests, because a long request is expensive on the slower path.
 const PROBE_LONG: u32 = 32;
-/// Number of samples from which the time of a path is reliable for short requests. Long requests need one sample.
+/// Number of samples from which on the measured service time of a path is reliable for short requests. For long
+/// requests, one sample is enough.
 const KNOWN: u32 = 2;
 /// Reciprocal of the surcharge on the measured time of short requests on the direct path.
 ///
@@ -38,30 +39,33 @@ const SPARED: u64 = 3;
 const SHORT_MAX: u64 = 64 << 10;
 /// The client computes the threshold T again after this many samples.
 const SETTLE: u32 = 4;
-/// The measurements of a path count as old after this many samples of the other path.
+/// The measurements of a path count as old once the client has taken this many samples of the other path without a
+/// sample of this path.
 const OLD: u32 = 1024;
-/// Divisor of the direct path's service time: the mgr counts as loaded when its queue delay exceeds the quotient.
+/// Divisor of the direct path's service time: the mgr counts as loaded when the mgr's queue delay exceeds the quotient.
 const LOADED: u64 = 4;
-/// Divisor of the direct path's service time: a loaded mgr counts as unloaded again when its queue delay is at most the
-/// quotient.
+/// Divisor of the direct path's service time: a loaded mgr counts as unloaded again when the mgr's queue delay is at
+/// most the quotient.
 const CALM: u64 = 8;
-/// Reciprocal of the weight of a sample above the average for an unloaded mgr. The weight is small, because such a
-/// sample may show load that the mgr has not reported yet.
+/// Reciprocal of the weight of a sample that exceeds the average service time of an unloaded mgr. The weight is small,
+/// because such a sample may be due to load that the mgr has not reported yet.
 const RELUCTANCE: u64 = 64;
-/// Divisor of the direct path's service time: an overload of the mgr ends when its queue delay is at most the quotient.
+/// Divisor of the direct path's service time: the mgr stops counting as overloaded when the mgr's queue delay is at
+/// most the quotient.
 const RECOVERED: u64 = 2;
 
 /// Measured service times of one path for one size class.
 #[derive(Clone, Copy, Default, Debug)]
 struct Service {
-    /// Moving average of the service time in nanoseconds, without the queue delay of the mgr; 0 if not measured.
+    /// Moving average of the service time in nanoseconds, without the queue delay of the mgr; 0 if the time was not
+    /// measured.
     nanos: u64,
     /// Moving average of the samples taken while the mgr was not loaded, in nanoseconds. On a loaded mgr, requests also
     /// wait for locks and threads, so they take longer than the reported queue delay explains.
     calm: u64,
     /// Number of samples of this path and size class.
     samples: u32,
-    /// Number of samples of the other path, in this size class, since the last sample of this path.
+    /// Number of samples of the other of the two paths, in this size class, since the last sample of this path.
     age: u32,
 }
 
@@ -80,12 +84,13 @@ pub struct Auto {
     /// Measured service times by size class; index 0 is the mgr path, index 1 the direct path.
     services: [[Service; 2]; CLASSES],
     t: u64,
-    /// Number of calls of [`Self::ask`] by size class.
+    /// Number of requests by size class for which the client has asked for the threshold.
     asked: [u32; CLASSES],
     learnt: u32,
     /// The queue delay that the mgr reported last, in nanoseconds.
     told: u64,
-    /// A lower bound of the queue delay, from the age of the oldest unanswered request to the mgr, in nanoseconds.
+    /// A lower bound of the queue delay in nanoseconds, which follows from the age of the oldest unanswered request to
+    /// the mgr.
     seen: u64,
     /// Whether the queue delay is a large part of the direct path's service time (see [`LOADED`]).
     loaded: bool,
@@ -136,8 +141,8 @@ impl Service {
     }
 }
 
-/// Returns the average `calm` updated with `sample`, both for an unloaded mgr. The average rises slowly, because the
-/// first requests of a load peak are measured before the mgr reports the load.
+/// Returns `calm`, the average service time of an unloaded mgr, updated with `sample`. The average rises slowly,
+/// because the first requests of a load peak are measured before the mgr reports the load.
 fn calmer(calm: u64, sample: u64) -> u64 {
     match calm {
         0 => sample,
@@ -157,11 +162,12 @@ impl Auto {
         if self.overloaded { 0 } else { self.t }
     }
 
-    /// Returns the threshold T for a request of `len` bytes, and occasionally the path that T does not select, as a
-    /// probe. `waiting` is the age of the oldest unanswered request to the mgr; zero if there is none.
+    /// Returns the threshold T for a request of `len` bytes. For some requests also returns the path that T does not
+    /// select, as a probe. `waiting` is the age of the oldest unanswered request to the mgr; zero if all requests are
+    /// answered.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> ThresholdChoice {
-        // If the oldest request waits longer than the longest service time of the mgr, the excess is due to the queue
-        // delay.
+        // If the oldest request has waited longer than the longest service time of the mgr, the excess is due to the
+        // queue delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
         if seen != self.seen {
@@ -180,7 +186,7 @@ impl Auto {
             true => PROBE_LONG,
             false => PROBE,
         };
-        // Do not probe the mgr path while the mgr is overloaded and has not answered all requests.
+        // Do not probe the mgr path while the mgr is overloaded and has not answered all requests of this client.
         let silent = now == Path::Direct && seen > 0 && self.overloaded;
         if !(unknown || other.age > OLD) || silent || !asked.is_multiple_of(every) {
             return t.into();
@@ -189,8 +195,8 @@ impl Auto {
     }
 
     /// Records that a request of `len` bytes took the time `took` on the path `way`, with `together` requests in flight
-    /// on this path. The sample is `took` divided by `together`, because the servers share their throughput among the
-    /// requests in flight.
+    /// on this path. The sample is `took` divided by `together`, because requests in flight share the throughput of the
+    /// servers.
     pub fn learn(&mut self, way: Path, len: u64, took: Duration, together: usize) {
         let class = class(len);
         let [mine, other] = match way {
@@ -222,7 +228,7 @@ impl Auto {
         }
     }
 
-    /// Records the queue delay that the mgr reported.
+    /// Records the queue delay that the mgr has reported.
     pub fn queued(&mut self, delay: Duration) {
         // The mgr reports an average of its queue delay, so store it without averaging it again.
         self.told = nanos(delay);
@@ -237,15 +243,16 @@ impl Auto {
     /// Updates whether the mgr counts as loaded and as overloaded, from its queue delay.
     fn weigh(&mut self) {
         let queue = self.queue();
-        // Compare with the service time of the smallest measured size class on the direct path. Smaller requests take
-        // no longer.
+        // Compare the queue delay with the service time of the smallest measured size class on the direct path.
+        // Requests of smaller size classes take no longer.
         let Some(straight) = self.services.iter().map(|[_, direct]| direct.nanos).find(|nanos| *nanos > 0) else {
             return;
         };
         let was = self.loaded;
         self.loaded = queue > straight / if was { CALM } else { LOADED };
         if was && !self.loaded {
-            // Service times measured under load are no longer valid, so restore the averages for an unloaded mgr.
+            // Service times that were measured under load are no longer valid, so restore the averages for an unloaded
+            // mgr.
             for [mgr, _] in &mut self.services {
                 *mgr = if mgr.calm == 0 { Service::default() } else { Service { nanos: mgr.calm, ..*mgr } };
             }
@@ -258,8 +265,7 @@ impl Auto {
 
     /// Returns the times of a request of this size class on the mgr path and on the direct path, with queue delay and
     /// surcharge. `None` if it is not known which path is faster. If one path has no measurement, the time of a larger
-    /// class is an upper bound, because no request takes longer than a larger one. The bound suffices if it is below
-    /// the time of the other path.
+    /// size class on this path is an upper bound. The bound suffices if it is below the time of the other path.
     fn times(&self, class: usize) -> Option<[u64; 2]> {
         let known = |class: usize, way: usize| {
             let service = &self.services[class][way];
@@ -289,7 +295,7 @@ impl Auto {
             times.iter().enumerate().filter_map(|(class, times)| Some(of((class, (*times)?)))).sum()
         };
         let now = (0..=CLASSES).find(|classes| boundary(*classes) >= self.t).unwrap_or(CLASSES);
-        // Of several thresholds with the same total time, choose the one nearest to the current threshold.
+        // If several thresholds have the same total time, choose the one nearest to the current threshold.
         let Some(best) = (0..=CLASSES).min_by_key(|classes| (time(*classes), classes.abs_diff(now))) else {
             return;
         };
@@ -322,7 +328,7 @@ mod tests {
     /// The thresholds that are at most one size class away from 25,000 bytes, where the paths take equally long.
     const CROSSING: std::ops::RangeInclusive<u64> = 16 << 10..=(64 << 10) + 1;
 
-    /// Returns the path that a request takes, which is the probed path if `auto` requests a probe.
+    /// Returns the path that a request takes. This is the probed path if `auto` requests a probe.
     fn way(auto: &mut Auto, len: u64) -> Path {
         let choice = auto.ask(len, Duration::ZERO);
         choice.probe.unwrap_or(path(len, choice.t))
@@ -347,8 +353,9 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
-        // Simulate a slow mgr: all requests are faster on the direct path. The surcharge on short requests makes the
-        // mgr path win for the shortest ones, and up to 8192 bytes the difference is below the hysteresis margin.
+        // Simulate a slow mgr: every request is faster on the direct path. With the surcharge on short requests, the
+        // mgr path wins for the shortest requests. For requests of up to 8192 bytes the difference is below the
+        // hysteresis margin.
         run(&mut auto, Servers { mgr: (400_000, 10), ..QUIET }, 200_000);
         assert!((1 << 10..=8193).contains(&auto.threshold()), "{}", auto.threshold());
         // Simulate a mgr that is so slow that all requests take the direct path.
@@ -368,7 +375,7 @@ mod tests {
             let len = 1 << (4 + n * 7 % 18);
             let way = way(&mut auto, len);
             let (fixed, each) = if way == Path::Mgr { QUIET.mgr } else { QUIET.direct };
-            // Add random noise of plus or minus 5 percent to each measured time.
+            // Add a random error of at most 5 percent to each measured time.
             let noise = 95 + n * 2_654_435_761 % 11;
             auto.learn(way, len, Duration::from_nanos((fixed + each * len) * noise / 100), 1);
             // Report a random queue delay of less than 5 us, which is small compared with the service times.
@@ -382,7 +389,8 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // The queue delay increases in steps, and the mgr reports it. T must never rise, and must be 0 at the end.
+        // The queue delay increases step by step, and the mgr reports each value. T must never rise, and must be 0 at
+        // the end.
         let mut before = quiet;
         for step in 1..=20 {
             let queue = step * 20_000;
@@ -390,13 +398,13 @@ mod tests {
             assert!(auto.threshold() <= before, "{queue}: {} after {before}", auto.threshold());
             before = auto.threshold();
             if queue == 160_000 {
-                // With this queue delay, the service times of the paths cross at 5000 bytes.
+                // With this queue delay, the two paths take equally long for requests of 5000 bytes.
                 assert!((1..quiet).contains(&before), "{before} at {queue}");
             }
         }
         assert_eq!(before, 0, "requests wait longer there than they take straight");
-        // The queue delay decreases in steps. T must never fall, and must be near the crossing of the unloaded mgr at
-        // the end.
+        // The queue delay decreases step by step. T must never fall. At the end, T must be near 25,000 bytes, where the
+        // two paths of an unloaded mgr take equally long.
         for step in (0..20).rev() {
             run(&mut auto, Servers { queue: step * 20_000, ..QUIET }, 2000);
             auto.queued(Duration::from_nanos(step * 20_000));
@@ -411,15 +419,16 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // A loaded mgr: besides the queue delay of 200 us that it reports, requests take another 600 us longer.
+        // A loaded mgr: requests take 600 us longer, in addition to the queue delay of 200 us that the mgr reports.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
-        // The first 20 requests of the load peak complete before the mgr reports its queue delay.
+        // The first 20 requests of the load peak complete before the mgr reports the queue delay of this peak.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
         run(&mut auto, busy, 500);
         assert!(auto.threshold() < quiet, "{}", auto.threshold());
         auto.queued(Duration::ZERO);
         assert_eq!(auto.threshold(), quiet);
-        // A mgr path that was measured only under load counts as unmeasured when the load ends.
+        // A measurement of the mgr path under load no longer counts when the load ends, so a path that was measured
+        // only under load becomes unmeasured.
         let mut auto = Auto::default();
         auto.learn(Path::Direct, 100, Duration::from_micros(300), 1);
         auto.queued(Duration::from_micros(200));
@@ -439,7 +448,7 @@ mod tests {
         let before = auto.threshold();
         auto.queued(Duration::ZERO);
         assert!(auto.threshold() <= before, "{} after {before}", auto.threshold());
-        // Requests after the end of the load measure the service times of an unloaded mgr.
+        // Requests that are sent after the end of the load measure the service times of an unloaded mgr.
         for n in 0..4000 {
             request(&mut auto, QUIET, [16 << 10, 100_000][n % 2]);
         }
@@ -453,7 +462,7 @@ mod tests {
         let quiet = auto.threshold();
         auto.queued(Duration::from_millis(5));
         assert_eq!(auto.threshold(), 0);
-        // Queue delays near the limit do not end the overload (hysteresis).
+        // The overload continues while each queue delay exceeds the limit at which an overload ends (hysteresis).
         for wait in [290, 310, 200, 310, 160] {
             auto.queued(Duration::from_micros(wait));
             assert_eq!(auto.threshold(), 0, "{wait} us");
@@ -470,7 +479,7 @@ mod tests {
         assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet.into(), "a long request may take as long");
         assert_eq!(auto.ask(16, Duration::from_secs(2)), 0.into());
         assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0.into()), "nobody is sent there to try");
-        // The mgr has answered all requests, so T returns to its value before the overload.
+        // In this call, the mgr has answered all requests, so T returns to its value before the overload.
         assert_eq!(auto.ask(16, Duration::ZERO), quiet.into());
     }
 
@@ -502,7 +511,7 @@ mod tests {
             auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200), 1);
         }
         assert!(auto.threshold() <= 65, "{}", auto.threshold());
-        // On the mgr path, only requests of 16 KiB were measured. They are fast, and shorter requests take no longer,
+        // On the mgr path, only requests of 16 KiB were measured, and they were fast. Shorter requests take no longer,
         // so shorter requests take the mgr path too.
         let mut auto = Auto { t: 0, ..Auto::default() };
         for n in 0..6 * u64::from(KNOWN) {
@@ -521,8 +530,8 @@ mod tests {
         assert!((0..100).all(|_| way(&mut auto, 1000) == Path::Mgr), "now it is known");
     }
 
-    /// Tests ten clients that send 10 KiB each to servers that become slower with more clients. A single client is
-    /// faster on the direct path, but all clients together are slower there.
+    /// Tests ten clients that send 10 KiB each to servers that become slower with more clients. If only one client uses
+    /// the direct path, this client is faster than on the mgr path; if all clients use it, all are slower.
     #[test]
     fn a_path_that_is_faster_for_one_client_and_slower_for_all_is_not_taken() {
         let mut clients = vec![Auto::default(); 10];
@@ -542,7 +551,8 @@ mod tests {
             }
         }
         assert!(straight <= 10 * u64::from(KNOWN), "{straight} of 2000");
-        // If the mgr path is slower than the direct path by more than the surcharge, all clients leave the mgr path.
+        // If the service time of the mgr path exceeds the service time of the direct path by more than the surcharge,
+        // all clients change to the direct path.
         for _ in 0..200 {
             for auto in &mut clients {
                 let way = way(auto, 10_000);
@@ -564,8 +574,8 @@ mod tests {
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(42), 1);
             assert_eq!(path(1 << 20, auto.threshold()), Path::Direct);
         }
-        // Eight requests in flight to the mgr wait for one another, but the time per request is shorter than on the
-        // direct path.
+        // If eight requests to the mgr are in flight, each one waits for the others, but the time per request is
+        // shorter than on the direct path.
         for n in 1..=160 {
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(6 * (n % 8 + 1)), 8);
         }

@@ -14,19 +14,19 @@ pub enum Fault {
         /// Key of the damaged record.
         key: Key,
     },
-    /// This version knows no record with such a key.
+    /// The type of a key is unknown to this version of Weir.
     Key {
-        /// The key that this version does not know.
+        /// The key of unknown type.
         key: Key,
     },
     /// The root directory is missing or is not a directory.
     Root,
-    /// An inode has a core record but no tail record.
+    /// An inode has a core record (type, owner, layout) but no tail record (size, times, change attribute).
     NoTail {
         /// Number of the inode that has no tail record.
         id: FileId,
     },
-    /// An inode has a tail record but no core record.
+    /// An inode has a tail record (size, times, change attribute) but no core record (type, owner, layout).
     NoCore {
         /// Number of the inode that has no core record.
         id: FileId,
@@ -36,7 +36,7 @@ pub enum Fault {
         /// The directory entry that refers to a missing inode.
         at: At,
     },
-    /// The file kind in a directory entry differs from the kind in the file's inode.
+    /// The file kind in a directory entry differs from the kind in the inode to which the entry refers.
     Kind {
         /// The directory entry with the wrong file kind.
         at: At,
@@ -60,15 +60,15 @@ pub enum Fault {
         /// Number of entries that exist for the directory.
         names: u64,
     },
-    /// The parent recorded in a directory's inode is not the directory that has the entry for it.
+    /// The parent that a directory's inode records is not the directory that has the entry for this directory.
     Parent {
         /// The directory entry that refers to the directory.
         at: At,
         /// The parent recorded in the directory's inode.
         parent: FileId,
     },
-    /// More than one directory entry refers to a directory. The surplus entry is outside the recorded parent, or is not
-    /// the first one in the recorded parent.
+    /// More than one directory entry refers to the same directory. The surplus entry is outside the recorded parent, or
+    /// is not the first such entry in the recorded parent.
     Second {
         /// The surplus entry that refers to the directory.
         at: At,
@@ -82,8 +82,8 @@ pub enum Fault {
     Nameless {
         /// Number of the inode that has no directory entry.
         id: FileId,
-        /// The core record of the inode when the check counted its directory entries. The repair applies only if this
-        /// record is unchanged.
+        /// The core record (type, owner, layout) of the inode when the check counted the inode's directory entries. The
+        /// repair is applied only if this record is still unchanged.
         core: Value,
     },
     /// The link count in a file's inode differs from the number of its directory entries.
@@ -94,8 +94,8 @@ pub enum Fault {
         told: u32,
         /// The number of directory entries that refer to the inode.
         found: u32,
-        /// The core record of the inode when the check counted its directory entries. The repair applies only if this
-        /// record is unchanged.
+        /// The core record (type, owner, layout) of the inode when the check counted the inode's directory entries. The
+        /// repair is applied only if this record is still unchanged.
         core: Value,
     },
     /// The entry count in a directory's inode differs from the number of its entries.
@@ -116,13 +116,14 @@ pub enum Fault {
         /// The number of subdirectories that the check found in the directory.
         found: u64,
     },
-    /// The totals of extended attributes in a file's inode are wrong.
+    /// The totals (count and length) of the extended attributes in a file's inode are wrong.
     Xattrs {
         /// Number of the file's inode.
         id: FileId,
         /// The totals of extended attributes recorded in the inode.
         told: XattrTally,
-        /// The totals that the check computed; their number of changes is copied from the inode.
+        /// The totals that the check computed. The field `changes`, the number of changes of the attributes, is copied
+        /// from the inode.
         found: XattrTally,
     },
     /// Extended attributes exist for an inode that does not exist.
@@ -130,21 +131,22 @@ pub enum Fault {
         /// Number of the missing inode, from the keys of the attributes.
         id: FileId,
     },
-    /// Inline bytes exist for a file that is missing, is not a regular file, or has objects.
+    /// Inline bytes are stored for a file that is missing, is not a regular file, or has objects.
     StrayBytes {
         /// Inode number of the file, from the key of the inline bytes.
         id: FileId,
     },
-    /// The inode count of the store differs from the number of inodes.
+    /// The inode count that the store has recorded differs from the number of inodes.
     Files {
         /// The inode count that the store has recorded.
         told: u64,
         /// The number of inodes that the check found.
         found: u64,
     },
-    /// The next inode number of the store is too low: the store can allocate a number that is already in use.
+    /// The next inode number that the store will allocate is too low, so the store can allocate a number that is
+    /// already in use.
     NextId {
-        /// The next inode number to allocate that the store has recorded.
+        /// The next inode number to allocate, as recorded in the store.
         next: u64,
         /// The highest inode number in use.
         used: FileId,
@@ -200,7 +202,7 @@ pub enum Mended {
 }
 
 impl Fault {
-    /// Returns the code of the fault: a word for scripts, the same in every version.
+    /// Returns the code of the fault: a word that scripts can use, because it is the same in every version of Weir.
     pub fn code(&self) -> &'static str {
         match self {
             Fault::Record { .. } => "record-damaged",
@@ -232,7 +234,8 @@ impl Fault {
         }
     }
 
-    /// Returns the inode number of the file or directory that the fault concerns, if it concerns one.
+    /// Returns the inode number of the file or directory that the fault concerns; `None` if the fault concerns no
+    /// inode.
     pub fn file(&self) -> Option<FileId> {
         match self {
             Fault::Record { key } | Fault::Key { key } => match key.first() {
@@ -266,7 +269,7 @@ impl Fault {
         }
     }
 
-    /// Returns the directory and the name that the fault concerns, if it concerns a directory entry.
+    /// Returns the directory and the name that the fault concerns; `None` if the fault concerns no directory entry.
     pub fn name(&self) -> Option<(FileId, &Bytes)> {
         match self {
             Fault::Dangling { at }
@@ -314,7 +317,7 @@ impl Fault {
     }
 }
 
-/// Displays a key: its tag byte as a character, and the rest as hexadecimal digits.
+/// Displays a key: the first byte (tag byte) as a character, and all other bytes as hexadecimal digits.
 struct Shown<'a>(&'a [u8]);
 
 impl fmt::Display for Shown<'_> {

@@ -1,5 +1,5 @@
-//! The check of inodes: core record, tail record, counts, link count, and for directories the chain of parents up to
-//! the root.
+//! The check of inodes: both records of each inode, the counts, the link count, and for directories the chain of
+//! parents up to the root.
 
 use super::{Check, Checked, Fault, Seen, inode_in};
 use crate::engine::Value;
@@ -7,8 +7,8 @@ use crate::schema::{self, Body, Core, Counts, NextId, Record, Tail, XattrTally};
 use bytes::Bytes;
 use types::{FileId, FileKind};
 
-/// The inodes of one range of inode numbers, in ascending order. Each has the number of directory entries found that
-/// refer to it.
+/// The inodes of one range of inode numbers, in ascending order, each with the number of directory entries that the
+/// check has found for the inode.
 #[derive(Default)]
 pub(super) struct Part {
     inodes: Vec<Counted>,
@@ -16,14 +16,14 @@ pub(super) struct Part {
 
 struct Counted {
     id: FileId,
-    /// The link count recorded in the inode; `None` if the core record is damaged.
+    /// The link count recorded in the inode; `None` if the core record (type, owner, layout) is damaged.
     told: Option<u32>,
     found: u32,
 }
 
 impl Part {
-    /// Counts a directory entry that refers to `id`. Returns the number of entries counted for `id`; 0 if the inode is
-    /// not in this range.
+    /// Counts a directory entry that refers to the inode `id`. Returns how many entries the check has counted for this
+    /// inode so far; 0 if the inode is not in this range.
     pub(super) fn name(&mut self, id: FileId) -> u32 {
         match self.inodes.binary_search_by_key(&id, |counted| counted.id) {
             Ok(index) => {
@@ -36,7 +36,8 @@ impl Part {
     }
 }
 
-/// Which records of the current inode the walk has read: core record, tail record, or both.
+/// Which of the two records of the current inode the check has read: the core record (type, owner, layout), the tail
+/// record (size, times, change attribute), or both.
 struct Half {
     id: FileId,
     core: bool,
@@ -50,13 +51,14 @@ impl Half {
 }
 
 impl Check<'_> {
-    /// Checks the inodes from the key `from` on, up to the limit for one range of inodes. Returns the key at which the
-    /// next range begins, or `None` after the last inode.
+    /// Checks the inodes from the key `from` on, up to the maximum number of inodes in one range. Returns the key at
+    /// which the next range begins, or `None` after the last inode.
     pub(super) fn inodes(&mut self, from: Option<Vec<u8>>, part: &mut Part) -> Checked<Option<Vec<u8>>> {
         let start = from.unwrap_or_else(|| schema::core_key(FileId(0)));
         let end = schema::past_all(&start);
         let mut half = Half::of(FileId(0));
-        // Each inode has two records, so the limit on records is even and a range normally ends between two inodes.
+        // Each inode has two records, so an even limit on the number of records normally ends a range between two
+        // inodes.
         let limit = self.memory.inodes.max(1) * 2;
         let next = self.walk(&start, &end, limit, &mut |check, key, value| {
             let (Some(which @ (0 | 1)), 10) = (key.get(9).copied(), key.len()) else {
@@ -82,8 +84,8 @@ impl Check<'_> {
                 None => check.found(Fault::Record { key: key.to_vec() }),
             }
         })?;
-        // If a damaged inode has only one record, the limit can fall between the core and tail records of a later
-        // inode. So check this tail record now, and begin the next range after it.
+        // If a damaged inode has only one of its two records, the limit on records can fall between the two records of
+        // a later inode. So check the second record of this inode now, and begin the next range after it.
         if let Some(next) = &next
             && next.len() == 10
             && next[9] == 1
@@ -120,7 +122,7 @@ impl Check<'_> {
         }
     }
 
-    /// Compares the extended attributes of a file with the totals in its inode.
+    /// Compares the number and the length of a file's extended attributes with the totals in the file's inode.
     pub(super) fn xattrs(&mut self, id: FileId, core: &Core) -> Checked {
         let (from, to) = (schema::xattr_key(id, b""), schema::xattrs_end(id));
         let mut found = XattrTally { changes: core.xattrs.changes, ..XattrTally::default() };
@@ -136,8 +138,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that the chain of parents of a directory reaches the root. The chain may also end at a directory that is
-    /// missing or is not a directory; other checks report that fault.
+    /// Checks that the chain of parents of a directory reaches the root. If the chain ends at an inode that is missing
+    /// or is not a directory, reports nothing, because other checks report this fault.
     fn way_up(&mut self, id: FileId, parent: FileId) -> Checked {
         let mut way = vec![id];
         let mut at = parent;
@@ -168,7 +170,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Compares the link count in each inode of a range with the number of directory entries found.
+    /// Compares the link count in each inode of a range with the number of directory entries that the check found for
+    /// the inode.
     pub(super) fn count(&mut self, part: &Part) -> Checked {
         for Counted { id, told, found } in &part.inodes {
             let (id, found) = (*id, *found);
@@ -179,7 +182,8 @@ impl Check<'_> {
             let Some(value) = self.read(&schema::core_key(id))? else { continue };
             let Some(core) = Core::look(&value) else { continue };
             match (core.kind(), found) {
-                // Regular files without directory entries must be orphans, which `core` has already checked.
+                // A regular file without directory entries must be in the orphan list, which the check of core records
+                // has already verified.
                 (FileKind::Regular, 0) if told == 0 => {}
                 (_, 0) => self.found(Fault::Nameless { id, core: value })?,
                 (FileKind::Directory, _) if told == 1 => self.second_names(id, &core)?,
@@ -189,7 +193,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks the counters of the whole store: the inode count and the next inode number.
+    /// Checks the counters of the store: the inode count and the next inode number.
     pub(super) fn counters(&mut self) -> Checked {
         let (mut files, mut used) = (0, FileId(0));
         let from = schema::core_key(FileId(0));
@@ -212,7 +216,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reads a record of which the store has exactly one; reports a fault if the record is missing or damaged.
+    /// Reads a record of which the store must have exactly one. Reports a fault if the record is missing or damaged.
     fn single<R: Record>(&mut self, key: &[u8]) -> Checked<Option<R>> {
         let record = self.read(key)?.and_then(|value: Value| R::look(&Bytes::clone(&value)));
         if record.is_none() {

@@ -1,5 +1,5 @@
 //! The check of all records other than inodes and directory entries: orphans, doomed files, unused objects, intents,
-//! inline bytes, stray extended attributes, and unknown keys.
+//! inline bytes, extended attributes of missing files, and unknown keys.
 
 use super::{Check, Checked, Fault, Seen};
 use crate::engine::Walk;
@@ -7,7 +7,7 @@ use crate::schema::{self, Body, Core, Intent, Record};
 use crate::{Doomed, Unused};
 use types::{FileId, FileKind};
 
-/// The tag bytes (first bytes) of all keys that this version knows, in order.
+/// The tag bytes (first bytes) of all keys that this version knows, in ascending order.
 const TAGS: &[u8] = b"bdfginorsuwx";
 
 impl Check<'_> {
@@ -45,8 +45,8 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Reports keys whose tag byte is unknown. Also reports keys that are longer than one byte although their tag byte
-    /// belongs to a single record, such as the inode count.
+    /// Reports keys whose tag byte (first byte) is unknown. Some tag bytes, such as that of the inode count, are
+    /// complete keys; reports longer keys with these tag bytes too.
     fn unknown(&mut self) -> Checked {
         let mut from = Vec::new();
         for tag in TAGS {
@@ -59,8 +59,8 @@ impl Check<'_> {
         self.no_keys(&from, &[0xff; 16])
     }
 
-    /// Verifies the checksums of records that have no fixed format, such as inline bytes. Only a wrong checksum can
-    /// reveal damage in such a record.
+    /// Verifies the checksums of records of arbitrary bytes, such as inline bytes. Only a wrong checksum can reveal
+    /// damage in such a record.
     fn opaque(&mut self) -> Checked {
         for tag in b"borx" {
             let mut damaged = Vec::new();
@@ -112,8 +112,8 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Checks the records of unused objects. Their file may be deleted already, so the check does not look for the
-    /// file.
+    /// Checks the records of unused objects. The file of such a record may be deleted already, so the check does not
+    /// look for the file.
     fn unused(&mut self) -> Checked {
         let from = schema::unused_key(FileId(0));
         let each = &mut |check: &mut Self, key: &[u8], value: &[u8]| {
@@ -143,8 +143,8 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Reports extended attributes of files that are missing, or whose inode counts no attributes. The check of inodes
-    /// covers all other files.
+    /// Reports extended attributes of files that are missing, or whose inode records a count of zero attributes. The
+    /// check of inodes covers all other files.
     fn stray_xattrs(&mut self) -> Checked {
         let from = schema::xattr_key(FileId(0), b"");
         let mut last = None;

@@ -7,20 +7,21 @@ use crate::schema::{self, Body, CookieKey, Core, Dentry, Record, Tail};
 use bytes::Bytes;
 use types::{FileId, FileKind};
 
-/// The directory whose entries the walk is reading, with the numbers of entries and subdirectories read from it.
+/// The directory whose entries the check is reading, with the numbers of entries and subdirectories that the check has
+/// read so far.
 #[derive(Default)]
 struct Inside {
     dir: Option<FileId>,
     names: u64,
     subdirs: u64,
-    /// The names in the current hash bucket (names with the same hash). A bucket has few names, and their entries are
+    /// The names in the current hash bucket: names with the same hash. A bucket has few names, and their entries are
     /// adjacent in key order.
     alike: Vec<Bytes>,
     bucket: u64,
 }
 
 impl Check<'_> {
-    /// Walks over all directory entries and counts those that refer to inodes of the range `part`. With `cookies`, also
+    /// Reads all directory entries and counts those that refer to inodes of the range `part`. With `cookies`, also
     /// checks each entry; the caller passes `cookies` only for the first range.
     pub(super) fn names(&mut self, cookies: Option<&CookieKey>, part: &mut Part) -> Checked {
         let from = schema::dentry_key(FileId(0), 0);
@@ -53,8 +54,8 @@ impl Check<'_> {
         self.empty()
     }
 
-    /// Checks that an entry has a valid name and a cookie in the hash range of the name, and that no earlier entry has
-    /// the same name.
+    /// Checks that a directory entry has a valid name and a cookie in the hash range of the name, and that the
+    /// directory has no earlier entry with the same name.
     fn place(&mut self, cookies: &CookieKey, inside: &mut Inside, at: &At) -> Checked {
         let bucket = schema::bucket(cookies, &at.name);
         if !bucket.contains(&at.cookie) || types::name::check(&at.name).is_err() {
@@ -71,8 +72,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks the inode that a directory entry refers to: it must exist and have the kind in the entry. If the inode is
-    /// a directory, its recorded parent must be the directory with this entry.
+    /// Checks the inode to which a directory entry refers: the inode must exist and have the file kind in the entry. If
+    /// the inode is a directory, the parent that it records must be the directory with this entry.
     fn target(&mut self, at: At) -> Checked {
         let core = match self.inode(at.child)? {
             Seen::Absent => return self.found(Fault::Dangling { at }),
@@ -87,19 +88,19 @@ impl Check<'_> {
             return self.found(Fault::Second { at });
         }
         if parent != at.dir {
-            // If the recorded parent has an entry for the directory, the entry `at` is surplus. Otherwise the recorded
-            // parent is wrong.
+            // If the recorded parent has an entry for the directory, the entry `at` in another directory is surplus.
+            // Otherwise the recorded parent is wrong.
             return match self.named_in(parent, at.child)?.is_empty() {
                 false => self.found(Fault::Second { at }),
                 true => self.found(Fault::Parent { at, parent }),
             };
         }
-        // A second entry in the same directory makes the link count differ from the number of entries, so the check of
-        // link counts finds it.
+        // If the recorded parent has two entries for the directory, the number of entries differs from the link count,
+        // so the check of link counts finds the second entry.
         Ok(())
     }
 
-    /// Returns the entries in `dir` that refer to `child`. The cost is linear in the number of entries of `dir`.
+    /// Returns the entries in `dir` that refer to `child`. The cost is linear in the number of entries in `dir`.
     fn named_in(&mut self, dir: FileId, child: FileId) -> Checked<Vec<At>> {
         let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
         let mut found = Vec::new();
@@ -114,8 +115,8 @@ impl Check<'_> {
         Ok(found)
     }
 
-    /// Reports all entries for a directory in its recorded parent except the first one. The walk over all entries has
-    /// already reported entries for the directory in other directories.
+    /// Reports all entries that refer to a directory in its recorded parent, except the first one. The check
+    /// has already reported entries in other directories that refer to this directory.
     pub(super) fn second_names(&mut self, id: FileId, core: &Core) -> Checked {
         let Body::Directory { parent } = core.body else { return Ok(()) };
         for at in self.named_in(parent, id)?.into_iter().skip(1) {
@@ -124,7 +125,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Compares the recorded entry and subdirectory counts of a directory with the numbers that the walk found in it.
+    /// Compares the entry count and the subdirectory count that a directory's inode records with the numbers that the
+    /// check found.
     fn leave(&mut self, inside: &Inside) -> Checked {
         let Some(dir) = inside.dir else { return Ok(()) };
         match self.inode(dir)? {
@@ -144,8 +146,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Reports directories that have no entries although a recorded count of entries or subdirectories is not zero. The
-    /// walk over directory entries does not reach such directories.
+    /// Reports directories whose recorded count of entries or subdirectories is not zero although they have no entries.
+    /// The check of all directory entries does not find such directories.
     fn empty(&mut self) -> Checked {
         let from = schema::core_key(FileId(0));
         self.walk(&from, &schema::past_all(&from), usize::MAX, &mut |check, key, value| {

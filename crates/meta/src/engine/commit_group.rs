@@ -9,14 +9,14 @@ use std::ops::Bound;
 pub(crate) enum Verdict {
     /// The preconditions held, and the commit group contains the changes of the batch.
     Applied(Vec<Merged>),
-    /// A precondition did not hold, or a delta could not be applied. The field is the index of the failed precondition
-    /// or change; preconditions count first, then changes.
+    /// A precondition did not hold, or a delta could not be applied. The variant contains the index of the failed
+    /// precondition or change; preconditions count first, then changes.
     Conflict(usize),
-    /// The batch depends on the record of this key, which is damaged.
+    /// The batch depends on the record with this key, which is damaged.
     Corrupt(Key),
 }
 
-/// The changes of the batches in a commit group, on top of a view of the store before the commit group.
+/// The changes of the batches in a commit group, applied to a view of the store as it was before the commit group.
 pub(crate) struct CommitGroup<'a> {
     base: &'a dyn View,
     merge: MergeFn,
@@ -24,7 +24,7 @@ pub(crate) struct CommitGroup<'a> {
 }
 
 impl<'a> CommitGroup<'a> {
-    /// Returns a commit group without batches over the view `base`.
+    /// Returns a commit group without batches, whose batches will be applied to the view `base`.
     pub(crate) fn new(base: &'a dyn View, merge: MergeFn) -> Self {
         CommitGroup { base, merge, changes: BTreeMap::new() }
     }
@@ -51,7 +51,7 @@ impl<'a> CommitGroup<'a> {
         }
         let mut clear = true;
         self.base.survey(from..to, usize::MAX, &mut |key, _| {
-            // The commit group sets no value in this range, so it deletes every key of the range that it changes.
+            // No change in the commit group sets a value in this range, so every changed key of the range is deleted.
             clear = self.changes.contains_key(key);
             if clear { Walk::On } else { Walk::Stop }
         })?;

@@ -1,4 +1,4 @@
-//! The pending outcome of a submitted batch: a future, which threads without an executor can also wait for.
+//! The pending outcome of a submitted batch: a future on which threads without an executor can also block.
 
 use super::{Broken, Job, Outcome, Queue};
 use futures_channel::oneshot;
@@ -29,7 +29,7 @@ impl Pending {
     }
 
     /// Puts `job` into `queue`, at once or as soon as the queue has space. If `job` is in the queue when this function
-    /// returns, the caller must wake the writer.
+    /// returns, the caller must wake the thread that commits batches.
     pub(crate) fn queued(job: Job, answer: oneshot::Receiver<Outcome>, queue: &Arc<Queue>) -> Self {
         match queue.push(job, None) {
             Ok(()) => Pending(State::Sent(answer)),
@@ -37,7 +37,7 @@ impl Pending {
         }
     }
 
-    /// Blocks the thread until the outcome of the batch arrives.
+    /// Blocks the calling thread until the outcome of the batch arrives.
     pub fn wait(mut self) -> Outcome {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);

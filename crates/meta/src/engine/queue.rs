@@ -1,5 +1,5 @@
-//! The bounded queue of batches for a store's writer. The writer removes batches from the queue in commit groups:
-//! batches that it commits together.
+//! The bounded queue of batches that wait for a store's writer. The writer removes batches from the queue in commit
+//! groups: batches that the writer commits together.
 
 use super::{Batch, Outcome};
 use futures_channel::oneshot;
@@ -29,15 +29,15 @@ struct Inner {
     jobs: VecDeque<(usize, Job)>,
     bytes: usize,
     waiting: Vec<Waker>,
-    /// Waker of the task that waits in `ready`; the queue calls it when a job arrives.
+    /// Waker of the task that waits in [`Queue::ready`]; the queue wakes the task when a job arrives.
     watching: Option<Waker>,
-    /// Whether the writer's thread has been woken and has not run since.
+    /// Whether a thread has woken the writer's thread, which has not run since then.
     called: bool,
     closed: bool,
 }
 
 impl Inner {
-    /// Removes the jobs of the next commit group. Also returns the wakers of senders that wait for space in the queue,
+    /// Removes the jobs of the next commit group. Also returns the wakers of tasks that wait for space in the queue,
     /// which the caller must wake.
     fn take(&mut self) -> (Vec<Job>, Vec<Waker>) {
         let mut group = Vec::new();
@@ -54,15 +54,15 @@ impl Inner {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A poisoned lock is harmless: no code panics while it holds the lock, and the queue is consistent after each
-        // statement.
+        // A poisoned lock is harmless: no code panics while it holds the lock, and after each statement the queue is
+        // consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a job. If the queue is full, returns the job; the queue wakes `waker` when it has space.
+    /// Adds a job. If the queue is full, returns the job, and wakes `waker` as soon as the queue has space.
     ///
-    /// A closed queue drops the job, so its sender learns that no outcome will come. The writer's thread does not see
-    /// the job until [`Self::call`] wakes the thread.
+    /// A closed queue drops the job, so the sender of the job learns that no outcome will come. The writer's thread
+    /// does not see the job until [`Self::call`] wakes the thread.
     pub(crate) fn push(&self, job: Job, waker: Option<&Waker>) -> Result<(), Box<Job>> {
         let mut inner = self.lock();
         if inner.closed {
@@ -93,7 +93,7 @@ impl Queue {
         }
     }
 
-    /// Blocks the writer's thread until `call` wakes it, the queue is closed, or the time `longest` has passed.
+    /// Blocks the writer's thread until [`Self::call`] wakes it, the queue is closed, or the time `longest` has passed.
     pub(crate) fn called(&self, longest: Option<Duration>) {
         let mut inner = self.lock();
         while !inner.called && !inner.closed {
@@ -112,7 +112,8 @@ impl Queue {
         self.lock().jobs.is_empty()
     }
 
-    /// Removes the jobs of the next commit group, possibly none. Returns `None` when the queue is closed and empty.
+    /// Removes the jobs of the next commit group from the queue; the result may be empty. Returns `None` when the queue
+    /// is closed and empty.
     pub(crate) fn take(&self) -> Option<Vec<Job>> {
         let mut inner = self.lock();
         if inner.jobs.is_empty() && inner.closed {
@@ -124,7 +125,7 @@ impl Queue {
         Some(group)
     }
 
-    /// Completes when the queue has jobs or is closed. Only one task at a time may wait.
+    /// Completes when the queue has jobs or is closed. Only one task at a time may wait for this.
     pub(crate) async fn ready(&self) {
         let poll = |context: &mut std::task::Context<'_>| {
             let mut inner = self.lock();
@@ -137,7 +138,7 @@ impl Queue {
         poll_fn(poll).await;
     }
 
-    /// Closes the queue for new jobs. The writer can still take the jobs in the queue.
+    /// Closes the queue for new jobs. The writer can still take the jobs that are in the queue.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -179,8 +180,8 @@ mod tests {
         let mut next = 0;
         let mut last = None;
         while last != Some(1_000_000) {
-            // `call` may have run more than once, but the thread wakes only once: after it has emptied the queue, it
-            // blocks until the next `call`.
+            // Although `call` may have run several times, the writer's thread wakes only once: after the thread has
+            // emptied the queue, it blocks until the next `call`.
             if queue.is_empty() {
                 queue.called(None);
             }

@@ -1,5 +1,5 @@
-//! The embedded store: a redb database with a batch log in front. One writer commits all queued batches with a single
-//! flush (group commit).
+//! The embedded store: a redb database with a write-ahead log (batch log). One writer commits all queued batches with a
+//! single flush (group commit).
 
 mod error;
 mod file;
@@ -38,7 +38,7 @@ type Table = TableDefinition<'static, &'static [u8], &'static [u8]>;
 /// The redb table of the records. Each record has a checksum.
 const TABLE: Table = TableDefinition::new("weir");
 /// The redb table with the log's anchor, under the key [`ANCHOR`]. The anchor identifies the last log record whose
-/// changes are in the table of records.
+/// changes are in the table of records, so a replay begins after this record.
 const LOG: Table = TableDefinition::new("log");
 const ANCHOR: &[u8] = b"anchor";
 
@@ -49,15 +49,16 @@ const ANCHOR: &[u8] = b"anchor";
 #[derive(Debug)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    /// The writer with its queue; `None` if a [`Stepper`] owns the writer.
+    /// The writer with its queue of batches; `None` if a [`Stepper`] owns the writer.
     group_commit: Option<Arc<GroupCommit>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether threads that submit batches may run the writer themselves.
+    /// Whether threads that submit batches may commit them, instead of the writer's thread.
     led: bool,
 }
 
 struct Shared {
-    /// The memtable holds snapshots of the database. It is declared before the database, so it is dropped first.
+    /// The memtable holds snapshots of the database. It is declared before the database, so it is dropped before the
+    /// database is closed.
     recent: Memtable,
     database: Guarded,
     queue: Arc<Queue>,
@@ -67,20 +68,22 @@ struct Shared {
     corrupt: AtomicU64,
     free: Box<Free>,
     path: PathBuf,
-    /// Random id of the store; the log has the same id.
+    /// Random id of the store; the store's batch log has the same id.
     id: [u8; 16],
 }
 
-/// Free space of the file system that has the store.
+/// Free space on the disk of a store, and the space that the store reserves there.
 #[derive(Clone, Copy, Debug)]
 struct Space {
-    /// Free space of the file system in bytes.
+    /// Free space on the disk in bytes.
     free: u64,
-    /// Free space in bytes below which the store accepts only removals and recovery ([`limits::meta_reserve`]).
+    /// Free space in bytes below which the store accepts only batches of removals and of recovery
+    /// ([`limits::meta_reserve`]).
     reserve: u64,
 }
 
-/// A function that returns the free space for a store; `None` if the operating system does not report it.
+/// A function that returns the free space on the disk of a store; `None` if the operating system does not report the
+/// free space.
 type Free = dyn Fn() -> Option<Space> + Send + Sync;
 
 impl std::fmt::Debug for Shared {
@@ -129,12 +132,12 @@ fn log_path(path: &Path) -> PathBuf {
 
 impl Embedded {
     /// Creates an empty store at `path`, which must not exist. The batch log is created next to it, with the file
-    /// extension `log`. The files are accessible only to their owner, whatever the umask is.
+    /// extension `log`. The permission bits of both files let only the owner use them, whatever the umask is.
     ///
     /// `id` is the random id of the store.
     pub fn create(path: &Path, id: [u8; 16], merge: MergeFn) -> Result<Self, StoreError> {
         let io = |cause| match cause {
-            // The open call creates the file, so the error "not found" means that the directory is missing.
+            // The open call may create the file, so the error "not found" means that the directory is missing.
             cause if std::io::Error::kind(&cause) == std::io::ErrorKind::NotFound => {
                 StoreError::Unusable { path: path.to_owned(), cause: cause.to_string() }
             }
@@ -156,7 +159,7 @@ impl Embedded {
         match make() {
             Ok(writer) => Self::start(writer),
             Err(error) => {
-                // Remove the incomplete files. If they stayed, the next attempt to create the store would fail.
+                // Remove the incomplete files. Otherwise the next attempt to create the store would fail.
                 let _ = (std::fs::remove_file(path), std::fs::remove_file(log_path(path)));
                 Err(error)
             }
@@ -177,8 +180,8 @@ impl Embedded {
         Self::start(attach(base, None, log)?)
     }
 
-    /// Opens a store on a storage and a log disk that the caller provides. If the storage is empty, creates a store
-    /// with the random id `id`. `free` returns the free space of the storage.
+    /// Opens a store on a storage for the database and a disk for the log, which the caller provides. If the storage is
+    /// empty, creates a store with the random id `id`. `free` returns the free space of the storage.
     pub fn on(
         storage: impl StorageBackend,
         log: impl LogDisk,
@@ -189,8 +192,8 @@ impl Embedded {
         Self::start(Self::attach_on(storage, log, id, merge, free)?)
     }
 
-    /// Opens a store as [`Self::on`] does, but without a writer thread. The store commits batches and makes checkpoints
-    /// only when the caller calls [`Stepper::step`] with the current time.
+    /// Opens a store as [`Self::on`] does, but without a thread for the writer. The store commits batches and makes
+    /// checkpoints only when the caller calls [`Stepper::step`] with the current time.
     pub fn stepped(
         storage: impl StorageBackend,
         log: impl LogDisk,
@@ -255,7 +258,8 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.queue.close();
         if let Some(thread) = self.thread.take() {
-            // Ignore a panic of the writer's thread: the senders of its batches have already received `Unknown`.
+            // Ignore a panic of the writer's thread: the threads that submitted its batches have already received
+            // `Unknown`.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The in-memory store for tests and simulations. It applies each batch at once and persists nothing.
+//! The in-memory engine for tests and simulations. It applies each batch at once and stores nothing on disk.
 
 use crate::engine::{
     Batch, Broken, CommitGroup, Counters, Engine, Key, MergeFn, Outcome, Pending, Point, StoreStatus, Survey,
@@ -12,7 +12,7 @@ type Map = BTreeMap<Key, Value>;
 
 /// An ordered map behind a read-write lock.
 ///
-/// A view holds the read lock, so a thread that submits a batch while it has a view deadlocks.
+/// A view holds the lock for reading, so a thread that submits a batch while it has a view deadlocks.
 #[derive(Debug)]
 pub struct Memory {
     map: RwLock<Map>,

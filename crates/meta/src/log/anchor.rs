@@ -3,26 +3,29 @@
 
 use xdr::{Malformed, Reader, Writer};
 
-/// The position in the log up to which the database table has all changes. The store writes the anchor in the same
-/// transaction as these changes.
+/// The position in the batch log up to which the database table has all changes. The store writes the anchor in the
+/// same transaction as these changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
-    /// Random id of the store, which is also in the head of the log and in every record.
+    /// Random id of the store, which is also in the header of the log and in every record of the log.
     pub store: [u8; 16],
-    /// The run: the number of times that the store was opened. Records of other runs do not continue the history of
-    /// this run.
+    /// The run number: how many times the store had been opened when the anchor was written. Log records of other runs
+    /// do not continue the history of this run.
     pub run: u64,
-    /// Number of the last log record whose changes are in the database table. Record numbers only increase.
+    /// Sequence number of the last log record whose changes are in the database table. Sequence numbers of records only
+    /// increase.
     pub index: u64,
-    /// Checksum of the log record with the number `index`.
+    /// Checksum of the log record with the sequence number `index`.
     pub chain: u32,
-    /// Offset in the ring of log records, in bytes, at which the next record begins.
+    /// Offset in bytes at which the next record begins in the ring (the blocks that log records overwrite again and
+    /// again).
     pub position: u64,
-    /// Size of the ring in bytes; a multiple of [`BLOCK`](super::BLOCK).
+    /// Size in bytes of the ring (the blocks that log records overwrite again and again); a multiple of
+    /// [`BLOCK`](super::BLOCK).
     pub size: u64,
 }
 
-/// Version of the formats of the anchor, the log and the record checksums.
+/// Version number of the formats of the anchor, of the log, and of the record checksums.
 const VERSION: u32 = 1;
 
 impl Anchor {
@@ -31,7 +34,7 @@ impl Anchor {
         Anchor { store, run: 1, index: 0, chain: 0, position: 0, size }
     }
 
-    /// Returns the encoding of the anchor in the store.
+    /// Encodes the anchor for storage in the database.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.u32(VERSION);
@@ -44,7 +47,7 @@ impl Anchor {
         out.finish().to_bytes().to_vec()
     }
 
-    /// Decodes the anchor in `bytes`, as the store has it.
+    /// Decodes an anchor that was read from the database.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes::Bytes::copy_from_slice(bytes));
         match input.u32()? {
@@ -65,7 +68,7 @@ impl Anchor {
         if !aligned || !inside {
             return Err(Malformed::Invalid("a place outside of the batch log"));
         }
-        // No real store reaches such numbers, so larger values are damage.
+        // No store reaches such large numbers, so the anchor is damaged.
         if [anchor.run, anchor.index, anchor.size].into_iter().any(|count| count > u64::MAX / 4) {
             return Err(Malformed::Invalid("a number out of range"));
         }

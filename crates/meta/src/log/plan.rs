@@ -4,8 +4,8 @@
 use std::time::Duration;
 use types::limits;
 
-/// The changes that are in the log and not yet durable in the database table: the time of the oldest one, and their
-/// number.
+/// A summary of the changes that are in the log and not yet durable in the database table: the time of the oldest
+/// change, and the number of changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
     oldest: Option<Duration>,
@@ -13,7 +13,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Records that a commit group with `changes` changed records was committed without a flush of the database.
+    /// Records that a commit group with `changes` changed records was committed to the log, without a flush of the
+    /// database.
     pub(crate) fn applied(&mut self, now: Duration, changes: usize) {
         self.oldest.get_or_insert(now);
         self.changes += changes as u64;
@@ -34,7 +35,8 @@ impl Plan {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// Returns the disk space in bytes that the next checkpoint may need if `more` further records change before it.
+    /// Returns the disk space in bytes that the next checkpoint may need if `more` records change in addition before
+    /// the checkpoint.
     ///
     /// The free space of the disk still includes this space, because redb writes its pages only at the checkpoint.
     pub(crate) fn needs(&self, more: usize) -> u64 {

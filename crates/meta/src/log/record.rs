@@ -14,42 +14,43 @@ const MAGIC: [u8; 8] = *b"WEIRLOGR";
 /// Value of a length field that means that the key is deleted.
 const ABSENT: u32 = u32::MAX;
 
-/// The identity of a record: its store, its run, and its position in the log.
+/// The identity of a log record: its store, the run in which it was written, and its position in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// Random id of the store.
     pub store: [u8; 16],
-    /// The run (number of the store's open) in which the record was written.
+    /// The run number: how many times the store had been opened when the record was written.
     pub run: u64,
-    /// Number of the record; consecutive records have consecutive numbers.
+    /// Sequence number of the record.
     pub index: u64,
-    /// Number of the last log record that had been flushed when this record was written.
+    /// Sequence number of the last log record that had been flushed when this record was written.
     pub flushed: u64,
-    /// Checksum of the previous log record. Because of it, a replay accepts only records that follow one another.
+    /// Checksum of the previous log record. A replay compares it with that record, and so accepts only records that
+    /// follow one another.
     pub chain: u32,
 }
 
-/// The head of a log record.
+/// The header of a log record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Checksum of the record's bytes that follow this field, without padding.
     pub crc: u32,
-    /// Length of the record in bytes, including the head and excluding the padding.
+    /// Length of the record in bytes, including the header and excluding the padding.
     pub len: u32,
-    /// The identity of the record: its store, its run, and its position in the log.
+    /// The identity of the record: its store, the run in which it was written, and its position in the log.
     pub stamp: Stamp,
     /// Number of changes in the record.
     pub count: u32,
 }
 
 impl Head {
-    /// Length of the head of a log record in bytes.
+    /// Length of the header of a log record in bytes.
     pub const LEN: usize = 64;
-    /// Offset at which the bytes covered by the checksum begin.
+    /// Offset in a log record from which on the checksum covers the bytes.
     const CHECKED: usize = 12;
 
-    /// Decodes a head from the first [`Self::LEN`] bytes of `bytes`. Returns `None` if the magic number is wrong or the
-    /// length is too small. Does not verify the checksum.
+    /// Decodes a record header from the first [`Self::LEN`] bytes of `bytes`. Returns `None` if the magic number is
+    /// wrong or the length is too small. Does not verify the checksum.
     pub fn read(bytes: &[u8]) -> Option<Head> {
         let mut bytes = bytes.get(..Self::LEN)?;
         if take::<8>(&mut bytes)? != MAGIC {
@@ -68,12 +69,12 @@ impl Head {
         (len as usize >= Self::LEN).then_some(Head { crc, len, stamp, count })
     }
 
-    /// Returns whether the checksum of `record` matches this head, so that the record is complete.
+    /// Returns whether the checksum of `record` matches this header, so that the record is complete.
     pub fn matches(&self, record: &[u8]) -> bool {
         record.get(Self::CHECKED..self.len as usize).is_some_and(|checked| crc32c(checked) == self.crc)
     }
 
-    /// Decodes the changes in `record`, whose checksum the caller has verified with this head.
+    /// Decodes the changes in `record`. The caller has verified the checksum of `record`.
     pub fn changes(&self, record: &Bytes) -> Result<Changes, Malformed> {
         let cut = || Malformed::Invalid("a record of the batch log that is cut off");
         let end = (self.len as usize).min(record.len());
@@ -100,18 +101,18 @@ impl Head {
     }
 }
 
-/// Removes the first `N` bytes of `bytes` and returns them; `None` if there are fewer.
+/// Removes the first `N` bytes of `bytes` and returns them; `None` if `bytes` is shorter.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*taken)
 }
 
-/// Encodes a record with these changes into `out`, padded with zeros to a multiple of the block size. Returns its
-/// checksum.
+/// Encodes a record with these changes into `out`, padded with zeros to a multiple of the block size. Returns the
+/// checksum of the record.
 ///
-/// Returns `None` if the record is too long for its 32-bit length field. Keys have at most [`types::limits::KEY_MAX`]
-/// bytes.
+/// Returns `None` if the record is too long for the 32-bit length field of its header. Keys have at most
+/// [`types::limits::KEY_MAX`] bytes.
 pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Option<u32> {
     let len = |(key, value): (&Key, &Option<Value>)| 6 + key.len() + value.as_ref().map_or(0, Value::len);
     let len = Head::LEN + changes.iter().map(len).sum::<usize>();
@@ -129,7 +130,7 @@ pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Opt
     out.extend_from_slice(&count.to_be_bytes());
     for (key, value) in changes {
         out.extend_from_slice(&u16::try_from(key.len()).ok()?.to_be_bytes());
-        // The record length fits in 32 bits (checked before), so the length of each value does too.
+        // The record length fits in 32 bits (checked before), so the length of each value also does.
         let value_len = value.as_ref().map_or(ABSENT, |value| value.len() as u32);
         out.extend_from_slice(&value_len.to_be_bytes());
         out.extend_from_slice(key);

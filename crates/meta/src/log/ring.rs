@@ -1,5 +1,5 @@
-//! The ring of log records on disk: where the store writes records, and which records a replay accepts as the store's
-//! history.
+//! The ring of log records on disk: where the store writes records, and which records a replay accepts as the history
+//! of the store.
 
 use super::record::encode;
 use super::{Anchor, BLOCK, Changes, Head, LogDisk, Stamp, blocks, crc32c};
@@ -9,10 +9,10 @@ use types::limits;
 
 const MAGIC: [u8; 8] = *b"WEIRLOG\0";
 const VERSION: u32 = 1;
-/// Number of used bytes in the first block of the log; the rest of the block is padding.
+/// Number of used bytes in the first block of the log file; the other bytes of the block are padding.
 const HEAD: usize = 32;
-/// Maximum number of bytes in one write call that zeroes the ring, and in the record buffer that the log keeps for
-/// reuse.
+/// Maximum number of bytes in one write call that fills the ring with zeros. Also the maximum size of the record buffer
+/// that the log keeps for the next record.
 const CHUNK: u64 = 1 << 20;
 
 /// The reason why a store cannot use a log.
@@ -36,14 +36,16 @@ pub enum LogError {
     Io(#[from] io::Error),
 }
 
-/// A batch log: its storage, and the position at which it writes the next record.
+/// A batch log: the storage of the log, and the position at which the log writes the next record.
 pub struct Log {
     disk: Box<dyn LogDisk>,
-    /// The anchor that the store must save once the changes of the last written record are in its table.
+    /// The anchor (replay position) that the store must save when it writes the changes of the last record to the
+    /// database table.
     now: Anchor,
-    /// Bytes in the ring that hold records after the store's last durable anchor. They must not be overwritten.
+    /// Number of bytes in the ring that hold records after the last anchor (replay position) that the store made
+    /// durable. The log must not overwrite these bytes.
     held: u64,
-    /// Number of the last log record that is durable on the disk.
+    /// Sequence number of the last log record that is durable on the disk.
     flushed: u64,
     record: Vec<u8>,
     crc: u32,
@@ -57,7 +59,8 @@ impl std::fmt::Debug for Log {
 }
 
 impl Log {
-    /// Creates an empty log, which overwrites the disk. The store must save [`Self::anchor`] before it writes records.
+    /// Creates an empty log, which overwrites the storage. The store must save the [`Self::anchor`] (replay position)
+    /// before it writes records.
     pub fn format(disk: Box<dyn LogDisk>, store: [u8; 16]) -> io::Result<Self> {
         let size = disk.room().min(limits::META_LOG_BYTES) / BLOCK * BLOCK;
         let mut head = Vec::with_capacity(BLOCK as usize);
@@ -75,8 +78,9 @@ impl Log {
         Ok(log)
     }
 
-    /// Opens the log that belongs to `anchor`. The caller then replays all records after the anchor ([`Self::read_on`])
-    /// and calls [`Self::begin`]. Finally the store must save the new [`Self::anchor`].
+    /// Opens the log that belongs to `anchor` (the position after which a replay begins). The caller then replays all
+    /// later records ([`Self::read_on`]) and calls [`Self::begin`]. Finally the store must save the new
+    /// [`Self::anchor`].
     pub fn open(disk: Box<dyn LogDisk>, anchor: Anchor) -> Result<Self, LogError> {
         let mut head = [0; HEAD];
         let (found, wanted) = (disk.len()?, BLOCK + anchor.size);
@@ -105,8 +109,8 @@ impl Log {
         Log { disk, now, held: 0, flushed: now.index, record: Vec::new(), crc: 0 }
     }
 
-    /// Returns the anchor after the last record. The store must save it in the same transaction as the changes of this
-    /// record.
+    /// Returns the anchor (replay position) after the last record. The store must save this anchor in the same
+    /// transaction as the changes of this record.
     pub fn anchor(&self) -> Anchor {
         self.now
     }
@@ -116,7 +120,7 @@ impl Log {
         self.flushed == self.now.index
     }
 
-    /// Returns the changes of the next record during a replay; `None` after the last complete record.
+    /// Returns the changes of the next record in a replay; `None` after the last complete record.
     pub fn read_on(&mut self) -> Result<Option<Changes>, LogError> {
         let Some((head, record)) = self.read(self.now.position, self.now.size - self.held)? else {
             return self.end().map(|()| None);
@@ -131,8 +135,8 @@ impl Log {
         Ok(Some(changes))
     }
 
-    /// Verifies that the replay has reached the end of the history, where the next record is missing. If a later record
-    /// shows that the missing record had been flushed, the log is damaged.
+    /// Verifies that the replay has reached the end of the history: no later record may show that the missing next
+    /// record had been flushed. If a later record shows this, the log is damaged.
     fn end(&self) -> Result<(), LogError> {
         let missing = self.now.index.saturating_add(1);
         let rest = self.now.size - self.held;
@@ -140,8 +144,8 @@ impl Log {
         for offset in (BLOCK..rest).step_by(BLOCK as usize) {
             let position = (self.now.position + offset) % self.now.size;
             self.disk.read_at(BLOCK + position, &mut block)?;
-            // A record with a higher number is not left over from an earlier lap of the ring. It was written after the
-            // missing record had been flushed.
+            // A record with a sequence number above the missing one is not left from an earlier pass over the ring. It
+            // was written after the missing record had been flushed.
             let later = |head: &Head| {
                 let Stamp { store, run, index, flushed, .. } = head.stamp;
                 (store, run) == (self.now.store, self.now.run) && index > missing && flushed >= missing
@@ -153,7 +157,8 @@ impl Log {
         Ok(())
     }
 
-    /// Reads the record at `position`, which may have at most `most` bytes; `None` if there is no complete record.
+    /// Reads the record at `position` in the ring, which may have at most `most` bytes; `None` if there is no complete
+    /// record.
     fn read(&self, position: u64, most: u64) -> io::Result<Option<(Head, Bytes)>> {
         if most < BLOCK {
             return Ok(None);
@@ -179,13 +184,14 @@ impl Log {
         self.held += blocks(len);
     }
 
-    /// Begins a new run of the log after a replay. From now on, records of earlier runs do not continue the history.
+    /// Begins a new run of the log after a replay. From now on, a replay no longer accepts records of earlier runs that
+    /// follow this position.
     pub fn begin(&mut self) {
         self.now.run += 1;
         self.flushed = self.now.index;
     }
 
-    /// Returns whether at most an eighth of the ring is free, or the log has no ring.
+    /// Returns whether at most an eighth of the ring is free. Also returns true if the log has no ring.
     pub fn is_nearly_full(&self) -> bool {
         self.now.size.saturating_sub(self.held) <= self.now.size / 8
     }
@@ -203,7 +209,7 @@ impl Log {
         crc.is_some() && self.held + self.record.len() as u64 <= size
     }
 
-    /// Writes the record that [`Self::prepare`] encoded, without a flush.
+    /// Writes the record that [`Self::prepare`] encoded to the ring, without a flush.
     pub fn append(&mut self) -> io::Result<()> {
         let position = self.now.position;
         let split = (self.now.size - position).min(self.record.len() as u64) as usize;
@@ -223,8 +229,8 @@ impl Log {
         Ok(())
     }
 
-    /// Doubles the ring, if the log has a ring and the disk allows it. Returns whether the ring was doubled. The store
-    /// must durably save the new [`Self::anchor`] before it writes further records.
+    /// Doubles the ring, if the log has a ring and the storage allows it. Returns whether the ring was doubled. The
+    /// store must durably save the new [`Self::anchor`] (replay position) before it writes more records.
     pub fn grow(&mut self) -> io::Result<bool> {
         let size = self.now.size;
         if size == 0 || size * 2 > self.disk.room() {
@@ -241,7 +247,8 @@ impl Log {
         Ok(true)
     }
 
-    /// Frees the ring, after the store has made all changes up to [`Self::anchor`] durable in the database table.
+    /// Frees all space in the ring. The caller has made all changes up to the [`Self::anchor`] (replay position)
+    /// durable in the database table.
     pub fn applied(&mut self) {
         self.held = 0;
         self.flushed = self.now.index;

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// Runs an operation that creates an inode, with a new inode number. `made` returns the inode number in the
-    /// operation's result. If the operation has not used the number, the number returns to the cache.
+    /// Runs an operation that creates an inode, with a new inode number. `made` extracts the inode number from the
+    /// operation's result. If the operation has not used the new number, returns the number to the cache.
     pub(super) async fn make<T>(
         &self,
         cred: &Cred,
@@ -22,9 +22,10 @@ impl<E: Engine> Namespace<E> {
         let id = self.new_id().await?;
         let result = self.change(cred, now, |tx| op(tx, id)).await;
         let free = match &result {
-            // If the result has another inode number, the file existed already and the new number is unused.
+            // If the result has a different inode number, the file existed already and the new number is unused.
             Ok(answer) => made(answer) != id,
-            // Despite these errors, the store may have created the file, so do not reuse the number.
+            // After one of these errors, the store may nevertheless have created the file, so do not use the number for
+            // another file.
             Err(Status::Io | Status::ServerFault | Status::Corrupt) => false,
             Err(_) => true,
         };
@@ -67,13 +68,13 @@ impl<E: Engine> Namespace<E> {
     /// `Delay`.
     ///
     /// A mgr that runs on a copy of a store, such as a restored dump, must not allocate inode numbers at first. The
-    /// original store may have allocated the same numbers after the copy was made.
+    /// original store may have allocated the same numbers to other files after the copy was made.
     pub fn hold_numbers(&self, held: bool) {
         self.shared.held.store(held, Ordering::Relaxed);
     }
 
-    /// Durably raises the next inode number to at least `first`, so that lower numbers are never allocated. Drops the
-    /// cached numbers.
+    /// Durably raises the next inode number to at least `first`, so that lower numbers are never allocated. Discards
+    /// the numbers in the cache.
     pub async fn skip_numbers(&self, now: Timestamp, first: FileId) -> Result<(), Status> {
         self.shared.ids.clear();
         self.change(&Cred::root(), now, |tx| {

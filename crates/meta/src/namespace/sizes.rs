@@ -1,4 +1,4 @@
-//! Sizes of regular files, and how much of each file is durable on the iods.
+//! Sizes of regular files, and how many bytes of each file are durable on the iods.
 
 use super::Namespace;
 use crate::Changed;
@@ -9,8 +9,8 @@ use crate::tx::Tx;
 use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// Records a write that ended at `to` and whose bytes are durable on iods. The file size grows to `to` if it is
-    /// smaller. The modification time becomes `mtime`, or `now` if `mtime` is `None`.
+    /// Records a write that ended at the file offset `to` and whose bytes are durable on iods. The file size grows to
+    /// `to` if it is smaller. The modification time becomes `mtime`, or `now` if `mtime` is `None`.
     ///
     /// The change is durable on completion (for LAYOUTCOMMIT and stable writes). Calls for the same file never conflict
     /// with one another.
@@ -40,7 +40,7 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Records an unstable write as [`Self::grow`] does. The change is visible on completion, but becomes durable only
-    /// with a later [`Self::settle`] or durable change.
+    /// with a later [`Self::settle`] or a later durable change.
     ///
     /// Concurrent calls share one commit, and use the flush of concurrent durable changes.
     pub async fn record_write(
@@ -60,13 +60,13 @@ impl<E: Engine> Namespace<E> {
 
     /// Records that iods have bytes up to the file offset `end`, which the mgr learned without a LAYOUTCOMMIT of the
     /// writer. If the file size is already at least `end`, nothing changes, not even the times. Otherwise the file
-    /// grows to `end`, and the change becomes durable as one of [`Self::record_write`] does.
+    /// grows to `end`, and the change becomes durable as a change by [`Self::record_write`] does.
     pub async fn learn_size(&self, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
-    /// Records, as `known` states, for which file length all objects of a file are durably long enough. No attribute
-    /// that clients see changes. A crash may lose the recorded length, but no data.
+    /// Records the file length for which every object of a file is durably long enough, from the statement `known`. No
+    /// attribute that clients see changes. A crash may lose the recorded length, but no data.
     pub async fn record_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::whole(tx, id, known)).await
     }

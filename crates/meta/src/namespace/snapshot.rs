@@ -1,4 +1,4 @@
-//! The id of the store, and dumps of a consistent snapshot of all its records.
+//! The random id of the metadata store, and dumps of a consistent snapshot of all records in the store.
 
 use super::Namespace;
 use crate::dump::{DumpHead, Encoder};
@@ -26,10 +26,10 @@ impl From<Unreadable> for DumpError {
     }
 }
 
-/// The start of a dump or the next bytes of a dump, passed to the caller's sink.
+/// What a dump passes to the caller's sink: the start of the dump, or the next bytes of the dump.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DumpPart {
-    /// The snapshot was taken; the dump contains no change that is committed later.
+    /// The snapshot was taken; the dump contains no change that is committed after this event.
     Begun,
     /// The next bytes of the dump, with the number of records in them.
     Bytes {
@@ -48,7 +48,8 @@ impl<E: Engine> Namespace<E> {
 
     /// Dumps every record of one consistent snapshot and passes the bytes of the dump to `sink`, in order.
     ///
-    /// `store` is the store id for the dump's head. `created` is the time of the dump in seconds since the Unix epoch.
+    /// `store` is the store id for the dump's header. `created` is the time of the dump in seconds since the Unix
+    /// epoch.
     pub fn dump_into(
         &self,
         store: StoreId,

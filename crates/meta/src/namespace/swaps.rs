@@ -1,4 +1,5 @@
-//! Swaps of a file's layout, which move its bytes to other objects, and the objects that a swap leaves unused.
+//! Swaps of a file's layout, which move the bytes of the file to other objects, and the list of objects that a swap
+//! leaves unused.
 
 use super::Namespace;
 use crate::engine::Engine;
@@ -35,8 +36,8 @@ impl<E: Engine> Namespace<E> {
     /// Completes a swap: the file gets the layout whose objects the caller has made durable, and its old objects become
     /// unused. Fences the file as [`Self::fence`] does and returns the new generation.
     ///
-    /// Returns `None` and changes nothing if the file is not as expected. `from` is the expected layout with its
-    /// generation. `begun` is the generation that [`Self::begin_swap`] returned.
+    /// Returns `None` and changes nothing unless the file still has the layout and the generation `from`, and the swap
+    /// is the one that began with the generation `begun` (from [`Self::begin_swap`]).
     pub async fn swap_layout(
         &self,
         now: Timestamp,
@@ -47,8 +48,9 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::swap_layout::plan(tx, id, from, begun)).await
     }
 
-    /// Removes the record of unused objects after the objects were removed from every iod, unless the record has
-    /// changed. The removal becomes durable only with a later durable change, so the record may reappear after a crash.
+    /// Removes the record of a file's unused objects after the objects were removed from every iod. Does nothing if the
+    /// record has changed since. The removal becomes durable only with a later durable change, so the record may
+    /// reappear after a crash.
     pub async fn forget_unused(&self, now: Timestamp, done: &Unused) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::unused::forget(tx, done)).await
     }

@@ -4,7 +4,7 @@ use crate::permission::{Rights, rights};
 use crate::tx::Tx;
 use types::{FileId, Status};
 
-/// Returns the rights of the caller on a file.
+/// Returns the rights that the permission bits of a file give the caller.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<Rights, Status> {
     Ok(rights(tx.cred, &tx.core(id)?))
 }

@@ -7,15 +7,15 @@ use crate::tx::Tx;
 use crate::{FileState, Layout};
 use types::{FileId, Generation, Status};
 
-/// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the number after
-/// which the next call continues; `None` at the end. Skips damaged inodes.
+/// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the inode number
+/// after which the next call continues; `None` at the end. Skips damaged inodes.
 pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
     let mut files = Vec::new();
     let Some(next) = after.0.checked_add(1) else { return Ok((files, None)) };
     let from = schema::core_key(FileId(next));
     let mut core: Option<(FileId, Core)> = None;
     let mut last = after;
-    // Each inode has two records, a core record and a tail record, so read twice as many records.
+    // Each inode has two records (core record and tail record), so read twice as many records as inodes.
     let ended = tx.survey(&from, &schema::past_all(&from), max.max(1) * 2, &mut |key, value| {
         let Ok(id) = schema::id_of(key.get(..9).unwrap_or_default()) else { return Walk::On };
         let value = value.unwrap_or_default();
@@ -32,8 +32,8 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
         }
         Walk::On
     })?;
-    // If all records that this call has read are damaged, they contain no complete inode. The next call then begins one
-    // inode number further.
+    // If all records that this call has read are damaged, they contain no complete inode. The next call then begins at
+    // the following inode number.
     let last = if last == after { FileId(next) } else { last };
     Ok((files, (!ended).then_some(last)))
 }

@@ -1,4 +1,4 @@
-//! GETATTR and more: attributes, layout and fencing state of a file (RFC 8881 §18.7).
+//! GETATTR and more: attributes, layout and fencing generation of a file (RFC 8881 §18.7).
 
 use crate::FileInfo;
 use crate::schema::Body;

@@ -48,8 +48,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, intent: FileIntent) -> Plan<()> {
     super::known(())
 }
 
-/// Removes intents, unless their values have changed. Set `durable` if executing a removed intent again after a crash
-/// does harm.
+/// Removes intents from the store, except those whose values have changed. Set `durable` if executing a removed intent
+/// again after a crash does harm.
 pub(crate) fn remove(tx: &mut Tx<'_>, done: &[FileIntent], durable: bool) -> Plan<()> {
     tx.frees();
     if !durable {

@@ -6,8 +6,8 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Returns the names of all extended attributes in order, without the `user.` prefix. As on Linux, the caller needs no
-/// permission on the file.
+/// Returns the names of all extended attributes of a file in key order, without the `user.` prefix. As on Linux, the
+/// caller needs no permission on the file.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<Vec<Bytes>, Status> {
     let core = tx.core(id)?;
     let mut names = Vec::new();

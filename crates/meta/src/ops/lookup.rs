@@ -1,4 +1,4 @@
-//! LOOKUP: finds the file with a name in a directory (RFC 8881 §18.13).
+//! LOOKUP: finds the file that has a given name in a directory (RFC 8881 §18.13).
 
 use crate::permission::may_search;
 use crate::tx::Tx;

@@ -10,7 +10,8 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status, limits};
 
-/// Prefix of the extended attributes that hold policy. A new directory copies these attributes from its parent.
+/// Prefix of the names of the extended attributes that hold policy settings. A new directory copies these attributes
+/// from its parent.
 pub(crate) const POLICY: &[u8] = b"weir.";
 
 /// Creates the directory `id` under `name` in `dir`.

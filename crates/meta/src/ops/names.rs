@@ -1,5 +1,5 @@
-//! A search for the names of given inode numbers, which scans directory entries. It serves messages, repairs and other
-//! work that may be slow.
+//! A search for the names of files with given inode numbers, which scans all directory entries. Repairs, messages and
+//! other tasks that may be slow use this search.
 
 use crate::engine::Walk;
 use crate::schema::{self, Dentry, Record};
@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use types::{FileId, Status};
 
 /// Searches up to `max` directory entries after the position `after` (directory and cookie). Returns the entries that
-/// refer to a file in `ids`; with `within`, only entries of that directory.
+/// refer to a file in `ids`; with `within`, only entries of the directory `within`.
 ///
 /// Skips damaged entries, because a partial result is still useful to the callers.
 pub(crate) fn read(
@@ -37,7 +37,7 @@ pub(crate) fn read(
         }
         Walk::On
     })?;
-    // If this call has read no valid key, it knows no position at which to continue, so the search ends.
+    // If this call has read no valid key, the position at which to continue is unknown, so the search ends.
     names.next = (!ended && last != start).then_some(last);
     Ok(names)
 }

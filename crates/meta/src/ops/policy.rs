@@ -1,5 +1,5 @@
-//! The effective policy of a directory: its extended attributes with the policy prefix. A directory copies them from
-//! its parent at creation.
+//! The policy of a directory: its extended attributes with the policy prefix. A new directory copies these attributes
+//! from its parent.
 
 use crate::engine::Walk;
 use crate::schema;

@@ -5,7 +5,8 @@ use crate::schema::Body;
 use crate::tx::Tx;
 use types::{FileId, Generation, Status};
 
-/// Raises the generation of a regular file to `least`, if it is lower. Returns whether it was lower.
+/// Raises the generation of a regular file to `least`, if the recorded generation is lower. Returns whether the
+/// generation was raised.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, least: Generation) -> Plan<bool> {
     let mut core = tx.rely_on(id)?;
     let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use types::{FileId, Status};
 
 /// Returns the inline bytes and the size of a file. Bytes of the file beyond the inline bytes are zeros. `None` if the
-/// file's objects have its bytes.
+/// bytes of the file are in objects.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<Option<(Bytes, u64)>, Status> {
     let core = tx.core(id)?;
     let Body::Regular { layout, .. } = &core.body else { return Err(Status::WrongType) };

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use types::{DirEntry, FileId, FileKind, Status, limits};
 
 /// Returns up to `max` entries of a directory (at most [`limits::READDIR_MAX`]) that follow the cookie `after`; 0 means
-/// the start.
+/// the start of the directory.
 pub(crate) fn read(tx: &Tx<'_>, dir: FileId, after: u64, max: usize) -> Result<ReadDir, Status> {
     let core = tx.core(dir)?;
     if core.kind() != FileKind::Directory {

@@ -1,4 +1,4 @@
-//! Deletion of an orphan: deletes the inode and adds its objects to the list of doomed files.
+//! Deletion of an orphan: removes the inode, and adds the file's objects to the list of doomed files.
 
 use super::Plan;
 use crate::Doomed;
@@ -8,7 +8,7 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status};
 
-/// Limit for the scan of a file's intents; larger than the number of intent kinds.
+/// Maximum number of intents that the scan of a file's intents returns; larger than the number of intent kinds.
 const INTENTS: usize = 16;
 
 /// Deletes an orphan that no client has open. Returns `None` if the file is not an orphan or has no objects.
@@ -18,10 +18,10 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
         return super::known(None);
     }
     tx.frees();
-    // If a crash undoes this batch, the file is an orphan again after the restart, and the mgr deletes it again.
+    // If a crash undoes this batch, the file is an orphan again after the restart, and the mgr deletes the file again.
     tx.not_durable();
-    // Every batch that changes the orphan record also changes the core record, and an orphan never gets a new name. So
-    // a precondition on the core record suffices.
+    // Every batch that changes the orphan record of a file also changes the core record of the file, and an orphan
+    // never gets a new name. So a precondition on the core record suffices.
     let core = tx.rely_on(id).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
     let doomed = end(tx, id, &core)?;
     tx.delete(orphan);

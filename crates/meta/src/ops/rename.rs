@@ -9,7 +9,7 @@ use crate::schema::{Body, Core, Dentry};
 use crate::tx::{Found, Place, Touch, Tx};
 use types::{FileId, FileKind, Renaming, Status};
 
-/// The source or the target of a rename: a directory and a name in it.
+/// The source or the target of a rename: a directory, and a name in this directory.
 #[derive(Clone, Copy)]
 pub(crate) struct End<'a> {
     pub(crate) dir: FileId,
@@ -49,7 +49,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -
     }
 }
 
-/// An existing directory entry, with the core records of its directory and of its file.
+/// An existing directory entry, with the core record of its directory and the core record of the file to which it
+/// refers.
 struct Side {
     dir: FileId,
     dir_core: Core,
@@ -72,8 +73,8 @@ fn corrupt(status: Status) -> Status {
     if status == Status::Stale { Status::Corrupt } else { status }
 }
 
-/// Renames the entry `old` to `to`. `place` is the hash bucket of the new name. If the bucket has an entry with this
-/// name already, the file of that entry loses the name.
+/// Renames the entry `old` to `to`. `place` is the hash bucket of the new name. If an entry with the new name exists,
+/// the file of that entry loses the name.
 fn replace(tx: &mut Tx<'_>, old: Side, to: End<'_>, to_core: &Core, place: &Place) -> Plan<Renamed> {
     let is_dir = old.is_dir();
     if let Some(found) = place.found.as_ref().filter(|found| found.entry.kind == FileKind::Directory) {
@@ -156,7 +157,7 @@ fn exchange(tx: &mut Tx<'_>, old: Side, new: Side) -> Plan<Renamed> {
 }
 
 /// Returns `Inval` if the directory `to` is `moved` or lies below it. The batch has preconditions on the core records
-/// of all directories from `to` up to the root. So two concurrent renames cannot create a loop.
+/// of all directories from `to` up to the root. So two concurrent renames cannot create a loop of directories.
 fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core) -> Result<(), Status> {
     let mut at = to;
     let mut parent = Tx::parent_in(to_core)?;
@@ -172,8 +173,9 @@ fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core
     }
 }
 
-/// Returns `NotEmpty` if `target`, the directory to be replaced, is `from` or an ancestor of it. No precondition is
-/// needed: if `target` gets an entry concurrently, the check for an empty directory fails.
+/// Returns `NotEmpty` if `target`, the directory to be replaced, is the directory `from` or an ancestor of `from`. No
+/// precondition is needed: if another client creates an entry in `target` concurrently, the check for an empty
+/// directory fails.
 fn keep_what_holds_it(tx: &Tx<'_>, target: FileId, from: FileId, from_core: &Core) -> Result<(), Status> {
     let mut at = from;
     let mut parent = Tx::parent_in(from_core)?;
@@ -192,7 +194,7 @@ fn unchanged(tx: &Tx<'_>, from: FileId, to: FileId) -> Plan<Renamed> {
     Ok(Box::new(move |settled| Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced: None })))
 }
 
-/// Sets the change time of the moved file. If the file is a directory, also records `dir` as its parent.
+/// Sets the change time of the file that a rename moves. If the file is a directory, also records `dir` as its parent.
 fn enter(tx: &mut Tx<'_>, mut moved: Side, dir: FileId) {
     let id = moved.id();
     if let Body::Directory { parent } = &mut moved.core.body

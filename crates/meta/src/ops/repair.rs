@@ -2,7 +2,7 @@
 //! unchanged.
 //!
 //! The view of the check is out of date when the repair runs. So each repair reads the records again, and its batch
-//! conflicts if they change before the commit.
+//! conflicts if these records change before the commit.
 
 mod counts;
 mod names;
@@ -16,8 +16,8 @@ use types::FileId;
 /// Name of the directory `/lost+found`, in which repairs create a name for each file that has no name.
 pub(crate) const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Repairs a fault. `lost` is the directory for files without a name. Without it, faults that need this directory are
-/// not repaired.
+/// Repairs a fault. `lost` is the directory `/lost+found`, for files without a name. If `lost` is `None`, faults that
+/// need this directory are not repaired.
 pub(crate) fn plan(tx: &mut Tx<'_>, fault: &Fault, lost: Option<FileId>) -> Plan<Mended> {
     let mended = match fault {
         Fault::Record { key } => records::damaged(tx, key),

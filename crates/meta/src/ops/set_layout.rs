@@ -1,4 +1,4 @@
-//! The layout of a file: setting it, and removing the inline bytes once they are in objects.
+//! The layout of a file: sets the layout, and removes the inline bytes once they are stored in objects.
 
 use super::Plan;
 use crate::engine::Expect;
@@ -13,7 +13,7 @@ use types::{FileId, Status, limits};
 ///
 /// If the file is inline, the result contains the inline bytes, and the caller writes them to the objects. Until
 /// [`arrived`], the inline bytes remain the valid copy. The operation changes no attribute, because programs do not see
-/// layouts. The result has the attributes before the operation.
+/// layouts. The result contains the attributes of the file before the operation.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileInfo, Option<Bytes>)> {
     if layout.body.len() > limits::LAYOUT_RECORD_MAX {
         return Err(Status::TooBig);
@@ -45,7 +45,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileIn
     super::known((info(&next), bytes))
 }
 
-/// Removes the inline bytes of a file, which the caller has made durable in the objects.
+/// Removes the inline bytes of a file. The caller has made these bytes durable in the file's objects.
 pub(crate) fn arrived(tx: &mut Tx<'_>, id: FileId) -> Plan<FileInfo> {
     let mut core = tx.rely_on(id)?;
     let tail = tx.tail(id)?;

@@ -9,7 +9,8 @@ use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
 /// Grows the file to `end`, because iods have bytes up to this offset, which the mgr learned without a LAYOUTCOMMIT of
-/// the writer. The change is not durable on completion. Changes nothing if the file size is already at least `end`.
+/// the writer. On completion, the change is visible but not durable. Changes nothing if the file size is already at
+/// least `end`.
 ///
 /// The batch has preconditions on size and times. So it never overwrites the size or the times that a concurrent
 /// LAYOUTCOMMIT or SETATTR sets.
@@ -24,7 +25,7 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     plan(tx, id, end.into(), None, false)
 }
 
-/// Records, as `known` states, for which file length all objects of a file are durably long enough.
+/// Records the file length for which every object of a file is durably long enough, from the statement `known`.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
     // A nearly full store accepts this batch, because otherwise an fsync could fail for lack of space for this record.
@@ -38,14 +39,14 @@ pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
 }
 
 /// Records that a client wrote the file up to `to`, at the time `mtime` if the client reports one. `stable` means that
-/// the bytes are durable on iods. The size never shrinks.
+/// the written bytes are durable on iods. The file size never shrinks.
 ///
 /// Permissions are not checked, because the writer has the file open or has a layout. The write clears the set-user-id
 /// and set-group-id bits unless the writer is the superuser.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: WriteEnd, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
     let WriteEnd { end, holes, whole } = to;
-    // A nearly full store accepts this batch: it replaces a record and adds none. A removal of the file, or a GETATTR
-    // of a client, may depend on this batch.
+    // A nearly full store accepts this batch: the batch replaces a record and adds none. A removal of the file, or a
+    // GETATTR request of a client, may have to wait for this batch.
     tx.frees();
     let before = tx.rely_on(id)?;
     match before.kind() {

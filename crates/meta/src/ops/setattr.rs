@@ -12,15 +12,15 @@ use types::{FileId, FileKind, SetAttrs, SetTime, Status, limits};
 /// Changes the attributes in `set`: owner and group first, then size, then mode, then times.
 ///
 /// `writable` means that the caller has the file open for writing, so a new size needs no further permission.
-/// `truncates` means that objects may be longer than a new size allows. An intent then remains until the caller has
-/// truncated the objects.
+/// `truncates` means that objects of the file may be longer than a new size allows. An intent then remains until the
+/// caller has truncated the objects.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, truncates: bool) -> Plan<Changed> {
     let before = tx.rely_on(id)?;
     if set.is_empty() {
         let attrs = before.attrs(id, &tx.tail(id)?);
         return super::known(Changed { before: attrs, after: attrs });
     }
-    // A nearly full store accepts this batch: it replaces records, and a truncate frees space.
+    // A nearly full store accepts this batch: the batch replaces records, and a truncate frees space.
     tx.frees();
     let mut after = before.clone();
     let mut delta = TailDelta { ctime: Some(tx.now), ..TailDelta::default() };
@@ -91,14 +91,14 @@ fn change_size(tx: &Tx<'_>, before: &Core, file: &mut Core, size: u64, writable:
     Ok(())
 }
 
-/// Removes the inline bytes beyond the new size. Otherwise they would reappear if the file grew again.
+/// Removes the inline bytes beyond the new file size. Otherwise these bytes would reappear if the file grew again.
 fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Status> {
     let Body::Regular { layout: Some(layout), .. } = &before.body else { return Ok(()) };
     if layout.is_final() {
         return Ok(());
     }
     if layout.is_moving() {
-        // The mgr is moving the inline bytes to objects, and a truncate of the inline bytes does not truncate the
+        // The mgr is moving the inline bytes to objects, and truncating the inline bytes would not truncate the
         // objects. So the client must retry the truncate after the move.
         return Err(Status::Delay);
     }

@@ -11,8 +11,8 @@ use crate::tx::Tx;
 use crate::{Layout, Unused};
 use types::{FileId, Generation, Status, limits};
 
-/// Records that the caller is about to create the objects of the layout `to`, and fences the current objects. Returns
-/// the new generation; `None` if the layout of the file is not `from`.
+/// Begins a swap: records that the caller is about to create the objects of the layout `to`, and fences the current
+/// objects. Returns the new generation; `None` if the layout of the file is not `from`.
 ///
 /// # Errors
 /// `Delay` while the file has unused objects of an earlier swap; `TooBig` if the encoded layout is too long.
@@ -36,9 +36,9 @@ pub(crate) fn begin(tx: &mut Tx<'_>, id: FileId, from: &Layout, to: &Layout) -> 
     super::known(Some(generation))
 }
 
-/// Replaces the layout `from` of a file by the layout in its record of unused objects. The caller has made the bytes of
-/// the file durable in the new objects since [`begin`] returned the generation `begun`. The objects of `from` become
-/// unused. Returns the raised generation.
+/// Completes a swap: replaces the layout `from` of a file with the layout in the file's record of unused objects. The
+/// caller has made the bytes of the file durable in the new objects since [`begin`] returned the generation `begun`.
+/// The objects of `from` become unused. Returns the raised generation.
 ///
 /// Returns `None` and changes nothing unless the file has the layout `from` and the generation `generation`, and the
 /// record of unused objects has the generation `begun`.
@@ -58,8 +58,7 @@ pub(crate) fn plan(
     }
     *layout = Some(new.layout);
     tx.expect(Expect::Reads(key.clone(), value));
-    // A nearly full store accepts this batch, because only after the batch can the mgr remove the old objects, which
-    // frees space.
+    // A nearly full store accepts this batch, because the batch lets the mgr remove the old objects, which frees space.
     tx.frees();
     let raised = tx.raise_generation(id, &mut core)?;
     tx.put_core(id, &core);

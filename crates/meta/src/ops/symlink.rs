@@ -9,7 +9,8 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status, limits};
 
-/// Creates the symbolic link `id` under `name` in `dir`. As on Linux, its mode is 0777, whatever `set` contains.
+/// Creates the symbolic link `id` under `name` in `dir`. As on Linux, the mode of the link is 0777, whatever `set`
+/// contains.
 pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], target: &[u8], set: &SetAttrs, id: FileId) -> Plan<Made> {
     types::name::check(name)?;
     match target {

@@ -1,4 +1,5 @@
-//! The list of unused objects: the new objects of unfinished layout swaps, and the old objects of finished ones.
+//! The list of unused objects: the new objects of unfinished layout swaps, and the old objects of finished layout
+//! swaps.
 
 use super::Plan;
 use crate::Unused;
@@ -29,8 +30,9 @@ pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Option<Unused>, Status> {
 }
 
 /// Removes a record of unused objects after they were removed from every iod, unless the record has changed. The
-/// operation completes before the removal is durable. After a crash, the mgr removes the objects again, which does no
-/// harm: a later swap of the file is durable only together with this removal.
+/// operation completes before the removal of the record is durable. If a crash restores the record, the mgr removes the
+/// objects again, which does no harm: a later swap of the file cannot be durable unless the removal of the record is
+/// durable too.
 pub(crate) fn forget(tx: &mut Tx<'_>, done: &Unused) -> Plan<()> {
     tx.frees();
     tx.not_durable();

@@ -12,7 +12,7 @@ use types::{FileId, Status};
 /// `most` bytes.
 ///
 /// Permissions are not checked, because the writer has the file open. The write clears the set-user-id and set-group-id
-/// bits, as in [`super::set_size`].
+/// bits unless the writer is the superuser.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, offset: u64, data: &[u8], most: u64) -> Plan<Option<Changed>> {
     let before = tx.rely_on(id)?;
     let Body::Regular { layout: Some(layout), .. } = &before.body else { return super::known(None) };

@@ -7,7 +7,7 @@ use std::ops::Range;
 use types::{FileId, FileKind, limits};
 use xdr::{Malformed, Reader, Writer};
 
-/// Number of low bits of a cookie that distinguish names with the same hash.
+/// Number of low bits of a cookie that distinguish names with the same hash in a directory.
 const INDEX_BITS: u32 = 8;
 /// Number of bits in a cookie. The top bit of the 64-bit integer is 0, because programs use cookies as signed offsets
 /// (`telldir(3)`).
@@ -24,7 +24,8 @@ impl std::fmt::Debug for CookieKey {
     }
 }
 
-/// Returns the range of cookies that `name` may have: the hash of the name, followed by each index.
+/// Returns the range of cookies that `name` may have. The high bits of each cookie are the hash of the name; the low
+/// bits are an index, which distinguishes names with the same hash.
 ///
 /// The range depends only on the name and the key, so the cookie of an entry stays the same when other entries change.
 /// No cookie is below 256, because NFS reserves the cookies 0, 1 and 2 (RFC 8881 §18.23).

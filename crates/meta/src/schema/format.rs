@@ -7,7 +7,7 @@ use xdr::{Malformed, Reader, Writer};
 
 const MAGIC: [u8; 8] = *b"weirmeta";
 
-/// The format record. The store writes it once, when it is formatted.
+/// The format record. The store writes this record once, when the store is formatted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FormatRecord {
     /// Id of the file system.
@@ -19,7 +19,8 @@ pub struct FormatRecord {
 }
 
 impl FormatRecord {
-    /// Returns the version in a format record, whatever version it has; `None` if the value is not a format record.
+    /// Returns the version number in a format record, even if this program cannot read this version; `None` if the
+    /// value is not a format record.
     pub fn version_of(value: &[u8]) -> Option<u32> {
         let (version, rest) = value.split_first_chunk::<4>()?;
         rest.starts_with(&MAGIC).then_some(u32::from_be_bytes(*version))

@@ -9,8 +9,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The core record of an inode, with the attributes that seldom change.
 ///
-/// An operation that depends on the core record adds a precondition on its value to the batch. So every change that
-/// other operations must notice has to change the value.
+/// An operation that depends on the core record adds a precondition on the record's value to its batch. So a change
+/// that other operations must notice has to change the value of the core record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Core {
     /// Permission bits, including set-user-id, set-group-id and sticky bit.
@@ -73,8 +73,8 @@ pub enum Body {
     Fifo,
 }
 
-/// The tail record of an inode, with the attributes that each write or new directory entry changes. Batches change it
-/// by merge operations, so these changes do not conflict.
+/// The tail record of an inode, with the attributes that each write or new directory entry changes. Batches change the
+/// tail record by merge operations, so concurrent batches do not conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tail {
     /// Change attribute of the file, which grows with every change.
@@ -82,14 +82,14 @@ pub struct Tail {
     /// File size in bytes; for a directory, the number of entries.
     pub size: u64,
     /// For regular files: offset after the last byte that is known to be durable on an iod; 0 if none is known. The
-    /// object that has this byte must exist.
+    /// object that should have the byte before this offset must exist.
     pub written: u64,
-    /// For regular files: the largest known file length for which all objects are durably long enough; 0 if none is
-    /// known. An object that is shorter than a file of this length requires has lost bytes.
+    /// For regular files: file length for which the mgr knows that every object is durably as long as a file of this
+    /// length requires; 0 if no such length is known. An object that is shorter has lost bytes.
     pub whole: u64,
     /// Number of subdirectories of a directory.
     pub subdirs: u32,
-    /// For regular files: whether the file may have holes. The mgr must then query the iods for the allocated space.
+    /// For regular files: whether the file may have holes. If so, the mgr must query the iods for the allocated space.
     pub holes: bool,
     /// Time of the last access to the file's content.
     pub atime: Timestamp,
@@ -140,7 +140,7 @@ impl Core {
 }
 
 impl Tail {
-    /// Flag in the stored number of subdirectories that encodes [`Tail::holes`].
+    /// Flag in the stored number of subdirectories; it encodes [`Tail::holes`].
     const HOLES: u32 = 1 << 31;
 
     /// Returns the tail record of an inode of `size` bytes that is created at `now`.
@@ -163,8 +163,8 @@ impl Tail {
     /// Returns the tail record with the change attribute that clients see, which is larger than all that earlier starts
     /// of the mgr returned.
     ///
-    /// A power failure loses changes that were not durable. Later changes then reach the same stored values again. The
-    /// addition makes these values differ from the values that clients have cached.
+    /// A power failure loses changes that were not durable, and later changes then give the stored change attribute the
+    /// same values again. After the addition of `since`, these values differ from the values that clients have cached.
     pub(crate) fn told(self, since: u64) -> Self {
         Tail { change: self.change.wrapping_add(since), ..self }
     }
@@ -229,7 +229,7 @@ impl Record for Tail {
         out.u64(self.change);
         out.u64(self.size);
         out.u64(self.written);
-        // A larger count would overlap the flag, so store the largest count that does not.
+        // A larger count would overlap the flag, so store at most the largest count that does not overlap the flag.
         out.u32(self.subdirs.min(Self::HOLES - 1) | if self.holes { Self::HOLES } else { 0 });
         put_time(out, self.atime);
         put_time(out, self.mtime);

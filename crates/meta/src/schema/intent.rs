@@ -7,11 +7,11 @@ use xdr::{Malformed, Reader, Writer};
 /// An unfinished step of an operation on a regular file. A file has at most one intent of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Intent {
-    /// A client may be writing or may have been writing before a crash, so the objects may extend beyond the recorded
-    /// file size. Once no client writes any more, the mgr must query the iods for the size.
+    /// A client may be writing to the file, or may have been writing before a crash, so the objects may extend beyond
+    /// the recorded file size. Once no client writes to the file, the mgr must query the iods for the size.
     Written,
     /// The file was truncated to this size, but its objects may still be longer. The mgr must truncate the objects
-    /// before the file grows.
+    /// before the size of the file grows.
     Truncate(u64),
     /// The file was fenced with this generation, but iods may still accept capabilities of older generations. The mgr
     /// must send the generation to all iods.

@@ -1,4 +1,4 @@
-//! Deltas that commute, and the merge function that applies a delta to a record.
+//! Deltas that commute (they may be applied in any order), and the merge function that applies a delta to a record.
 
 use super::{Record, Tail, get_option, get_time, put_option, put_time};
 use crate::engine::Value;
@@ -9,23 +9,24 @@ use xdr::{Malformed, Reader, Writer};
 /// A delta: a change that the store merges into an existing record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delta {
-    /// A change of a tail record ([`Tail`]).
+    /// A change of a tail record ([`Tail`]: the size, times and change attribute of an inode).
     Tail(TailDelta),
-    /// Number of created inodes to add to [`Counts`]; negative for deleted inodes.
+    /// Number of created inodes to add to the inode count ([`Counts`]); negative for deleted inodes.
     Files(i64),
     /// Number of inode numbers to allocate from [`NextId`].
     Ids(u64),
 }
 
-/// A change of a tail record ([`Tail`]). It increments the change attribute, unless [`Self::whole`] is the only change.
+/// A change of a tail record ([`Tail`]). The change increments the change attribute of the inode, unless only
+/// [`Self::whole`] is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TailDelta {
-    /// Change of the file size, or of the number of directory entries.
+    /// Change of the file size, or for a directory of the number of entries.
     pub size: SizeDelta,
-    /// Effect on [`Tail::holes`], in addition to holes that a new size creates.
+    /// Effect of the change on [`Tail::holes`], in addition to holes that a larger file size creates.
     pub holes: Holes,
-    /// Effect on [`Tail::whole`]. Clients do not see that field, so changing only it does not increment the change
-    /// attribute.
+    /// Effect of the change on [`Tail::whole`]. Clients do not see this field, so a change of this field alone does not
+    /// increment the change attribute.
     pub whole: Option<Whole>,
     /// Number of subdirectories to add; negative for removed ones.
     pub subdirs: i32,
@@ -37,17 +38,18 @@ pub struct TailDelta {
     pub ctime: Option<Timestamp>,
 }
 
-/// A change of [`Tail::size`], which is the file size, or the number of directory entries.
+/// A change of [`Tail::size`], which is the file size or, for a directory, the number of entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SizeDelta {
     /// The change does not affect the size.
     #[default]
     Keep,
-    /// Sets the size to the value. If this changes the size, the modification time becomes the given time.
+    /// Sets the size to the given size. If this changes the size, the modification time becomes the given time.
     Set(u64, Timestamp),
-    /// Raises the size to the value, if it is smaller.
+    /// Raises the size to the given size, if the current size is smaller.
     Grow(u64),
-    /// Raises the size like [`Self::Grow`], and records that the last byte before the value is durable on an iod.
+    /// Raises the size as [`Self::Grow`] does, and records that the last byte before the given offset is durable on an
+    /// iod.
     Wrote(u64),
     /// Number of directory entries to add; negative for removed ones.
     Entries(i32),
@@ -65,8 +67,8 @@ pub enum Holes {
     Made,
 }
 
-/// A statement about the durable lengths of a file's objects. If the objects were long enough for a file of length
-/// `from`, they are now long enough for a file of length `end`.
+/// A statement about the durable lengths of a file's objects: if every object was long enough for a file of length
+/// `from`, every object is now long enough for a file of length `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Whole {
     /// File offset of the first written byte.
@@ -75,15 +77,15 @@ pub struct Whole {
     pub end: u64,
 }
 
-/// The end of a write, and what it implies for holes and object lengths. A `WriteEnd` that was converted from a plain
-/// number implies nothing about holes or object lengths.
+/// The end of a write, and what the write implies for holes and object lengths. A `WriteEnd` that was converted from a
+/// plain number implies nothing about holes or object lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteEnd {
     /// File offset after the last written byte.
     pub end: u64,
     /// Effect of the write on [`Tail::holes`].
     pub holes: Holes,
-    /// What the write implies for the lengths of objects, once its bytes are durable.
+    /// What the write implies for the durable lengths of the file's objects, once the written bytes are durable.
     pub whole: Option<Whole>,
 }
 
@@ -131,7 +133,7 @@ impl Record for NextId {
 }
 
 impl TailDelta {
-    /// Returns `tail` after this change; `None` if the change moves a field out of its valid range.
+    /// Returns `tail` after this change; `None` if the change moves a field out of the field's valid range.
     pub fn apply(&self, mut tail: Tail) -> Option<Tail> {
         if *self != (TailDelta { whole: self.whole, ..TailDelta::default() }) || self.whole.is_none() {
             tail.change = tail.change.checked_add(1)?;

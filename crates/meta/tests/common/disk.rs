@@ -10,13 +10,13 @@ use std::sync::{Arc, Condvar, Mutex};
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<(Mutex<Inner>, Condvar)>);
 
-/// The log file of a simulated disk. The second field is the maximum size of the log's ring in bytes.
+/// The log file of a simulated disk. The second field is the maximum size in bytes of the ring of blocks in the log.
 #[derive(Clone, Debug)]
 pub struct LogFile(Disk, u64);
 
-/// Sector size in bytes: the unit in which a power cut keeps or loses unsynced data.
+/// Sector size in bytes: a power cut keeps or loses unsynced data in units of one sector.
 const SECTOR: usize = 512;
-/// Block size in bytes: the unit in which files allocate space.
+/// Block size in bytes: a file allocates space in units of one block.
 const BLOCK: usize = 4096;
 const STORE: usize = 0;
 const LOG: usize = 1;
@@ -26,7 +26,7 @@ struct Inner {
     files: [Image; 2],
     syncs_held: bool,
     waiting: usize,
-    /// Number of further writes and syncs that succeed before the disk fails; `None` if the disk does not fail.
+    /// Number of writes and syncs that still succeed before the disk fails; `None` if the disk does not fail.
     budget: Option<usize>,
     operations: usize,
     syncs: [usize; 2],
@@ -36,7 +36,7 @@ struct Inner {
     history: Option<Vec<(usize, Operation)>>,
 }
 
-/// A file: its current content, its content as of the last sync, and the operations since that sync.
+/// A file: its current content, its content at the last sync, and the operations since the last sync.
 #[derive(Clone, Debug, Default)]
 struct Image {
     now: Vec<u8>,
@@ -89,8 +89,8 @@ impl Image {
         }
     }
 
-    /// Returns the content of the file after a power cut. Of each unsynced sector write, the first `kept(length)` bytes
-    /// survive. A change of the length survives if `kept(1)` returns 1.
+    /// Returns the content of the file after a power cut. Of each unsynced write of a sector with `length` bytes, the
+    /// first `kept(length)` bytes survive. A change of the file's length survives if `kept(1)` returns 1.
     fn after_power_cut(&self, kept: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
         let mut data = self.synced.clone();
         for operation in &self.unsynced {
@@ -171,17 +171,17 @@ impl Disk {
         Disk(Arc::new((Mutex::new(Inner { files, ..Inner::default() }), Condvar::new())))
     }
 
-    /// Returns the log file of this disk; the ring of the log may have at most `room` bytes.
+    /// Returns the log file of this disk. The ring of blocks in the log may have at most `room` bytes.
     pub fn log(&self, room: u64) -> LogFile {
         LogFile(self.clone(), room)
     }
 
-    /// Makes every later sync block until [`Self::release_syncs`] is called.
+    /// Makes every sync from now on block until [`Self::release_syncs`] is called.
     pub fn hold_syncs(&self) {
         self.inner().syncs_held = true;
     }
 
-    /// Blocks until another thread waits in a sync that [`Self::hold_syncs`] blocks.
+    /// Blocks the calling thread until another thread waits in a sync that [`Self::hold_syncs`] blocks.
     pub fn wait_for_sync(&self) {
         let mut inner = self.inner();
         while inner.waiting == 0 {
@@ -211,12 +211,12 @@ impl Disk {
         self.inner().free()
     }
 
-    /// Returns the number of writes, syncs and length changes that the disk has executed.
+    /// Returns how many writes, syncs and length changes the disk has executed.
     pub fn operations(&self) -> usize {
         self.inner().operations
     }
 
-    /// Returns the number of syncs of the database file and of the log file that the disk has executed.
+    /// Returns how many syncs of the database file and how many syncs of the log file the disk has executed.
     pub fn syncs(&self) -> (usize, usize) {
         let [store, log] = self.inner().syncs;
         (store, log)
@@ -227,12 +227,12 @@ impl Disk {
         self.inner().history = Some(Vec::new());
     }
 
-    /// Returns the operations since [`Self::record`], each with the number of its file.
+    /// Returns the operations since the call of [`Self::record`], each with the number of the file that it changed.
     pub fn history(&self) -> Vec<(usize, Operation)> {
         self.inner().history.clone().expect("recorded")
     }
 
-    /// Applies an operation that was recorded on another disk.
+    /// Applies an operation that was recorded on another disk to this disk.
     pub fn repeat(&self, (file, operation): (usize, Operation)) {
         self.inner().files[file].take(operation);
     }
@@ -242,13 +242,13 @@ impl Disk {
         self.inner().files.clone().map(|image| image.now)
     }
 
-    /// Returns a disk whose database file and log file have these contents, all synced.
+    /// Returns a disk whose database file and log file have these contents, with no unsynced data.
     pub fn of(files: [Vec<u8>; 2]) -> Disk {
         Disk::with(files)
     }
 
-    /// Returns the disk after a power cut. Synced data survive. Of each unsynced sector write, the first `kept(length)`
-    /// bytes survive.
+    /// Returns the disk after a power cut. Synced data survive. Of each unsynced write of a sector with `length` bytes,
+    /// the first `kept(length)` bytes survive.
     pub fn after_power_cut(&self, mut kept: impl FnMut(usize) -> usize) -> Disk {
         let inner = self.inner();
         Disk::with([&inner.files[STORE], &inner.files[LOG]].map(|image| image.after_power_cut(&mut kept)))

@@ -1,4 +1,5 @@
-//! The kernel's side of the comparison: a scratch directory, and system calls with the credentials of the acting user.
+//! The file tree on the running kernel, with which the test compares the namespace: a scratch directory, and system
+//! calls with the credentials of the acting user.
 
 use super::plan::{Access, Actor, Change, Op, Path, Times};
 use super::{Answer, Errno, Seen, Tree};
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 /// A scratch directory, in `/dev/shm` (tmpfs) if it exists; dropping the value removes the directory.
 pub struct Scratch(tempfile::TempDir);
 
-/// A directory in the scratch directory that holds the tree of one test case.
+/// A directory in the scratch directory with the tree of one test case.
 pub struct Local(PathBuf);
 
 impl Scratch {
@@ -26,7 +27,7 @@ impl Scratch {
         }
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary directory");
         rustix::process::umask(Mode::empty());
-        // Every acting user needs search permission on the scratch directory.
+        // Every user that runs an operation needs search permission on the scratch directory.
         chmodat(CWD, dir.path(), Mode::from_raw_mode(0o755), AtFlags::empty()).expect("chmod");
         let other = Actor { uid: 70_001, gid: 80_001, groups: vec![80_002] };
         become_actor(&other).ok()?;
@@ -50,7 +51,7 @@ fn uid(uid: u32) -> Option<Uid> {
 }
 
 /// Sets the credentials of the current thread to those of `actor`. The kernel drops the thread's capabilities when the
-/// effective user id leaves 0, and restores them when it returns to 0.
+/// effective user id changes from 0, and restores them when the effective user id becomes 0 again.
 fn become_actor(actor: &Actor) -> rustix::io::Result<()> {
     let groups: Vec<_> = actor.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
     set_thread_groups(&groups)?;
@@ -204,7 +205,7 @@ fn stamps(times: Times) -> Timestamps {
     Timestamps { last_access, last_modification }
 }
 
-/// Returns whether a sysctl may make the kernel refuse the operation, although POSIX and Weir allow it.
+/// Returns whether a sysctl may make the kernel refuse the operation, although POSIX and Weir allow the operation.
 /// `fs.protected_hardlinks` forbids hard links to files that the user cannot write. `fs.protected_regular` forbids
 /// O_CREAT on existing files of other users in sticky directories.
 pub fn policy_refuses(actor: &Actor, op: &Op, tree: &Tree) -> bool {

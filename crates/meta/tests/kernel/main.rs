@@ -19,7 +19,7 @@ use plan::{Actor, Change, Op};
 use seeded_random::SeededRandom;
 use std::collections::BTreeMap;
 
-/// Number of cases on one tree. The test then builds a new tree.
+/// Number of test cases that use the same tree. After these cases the test builds a new tree.
 const CASES_OF_TREE: u64 = 60;
 
 /// The attributes of a file that the test compares between kernel and namespace.
@@ -34,10 +34,11 @@ pub struct Seen {
     size: u64,
 }
 
-/// All files by path, relative to the scratch directory. The path of the scratch directory is empty.
+/// All files of a tree by path, relative to the scratch directory. The path of the scratch directory itself is empty.
 pub type Tree = BTreeMap<String, Seen>;
 
-/// The outcome of an operation: the names for a listing, an empty list for other operations, or an error.
+/// The outcome of an operation: the names for a directory listing, an empty list for every other successful operation,
+/// or an error.
 pub type Answer = Result<Vec<String>, Errno>;
 
 /// The errors that the comparison distinguishes, named after the POSIX error codes.
@@ -66,7 +67,7 @@ fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
             Op::Unlink { .. } | Op::Rmdir { .. } => {
                 matches!(ours, Errno::IsDir | Errno::NotDir) && refusals.contains(&kernel)
             }
-            // If both paths of an operation fail, POSIX allows the error of either path.
+            // If an operation has two paths and both fail, POSIX allows the error of either path.
             Op::Rename { .. } | Op::Link { .. } => {
                 kernel == Errno::Access && matches!(ours, Errno::NotDir | Errno::NoEnt)
             }
@@ -74,11 +75,11 @@ fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
         }
 }
 
-/// Number of times that each operation ended with each outcome.
+/// How many times each operation ended with each outcome.
 type Counts = BTreeMap<(&'static str, String), u64>;
 
-/// Changes the permissions of a random file, runs a random operation in both trees, and compares the outcomes. Skips
-/// operations that a sysctl of this machine may forbid.
+/// Changes the permissions of a random file, runs a random operation in the kernel's tree and in the namespace, and
+/// compares the outcomes. Skips operations that a sysctl of this machine may forbid.
 fn case(random: &mut SeededRandom, kernel: &Local, ours: &NamespaceSide, counts: &mut Counts) {
     let before = kernel.tree();
     let change = Change::random(random, &before);
@@ -116,7 +117,7 @@ fn the_namespace_decides_as_the_kernel_does() {
     let mut counts = Counts::new();
     let succeeded = |counts: &Counts, op: &'static str| counts.contains_key(&(op, "ok".into()));
     for tree in 0.. {
-        // Some operations seldom succeed, so run further cases until each operation has succeeded once.
+        // Some operations seldom succeed, so run more cases until each operation has succeeded at least once.
         let all = plan::NAMES.iter().all(|op| succeeded(&counts, op));
         let done: u64 = counts.values().sum();
         if done >= cases && (all || done >= 20 * cases) {
@@ -136,7 +137,7 @@ fn the_namespace_decides_as_the_kernel_does() {
     for ((op, told), count) in &counts {
         println!("{op:>10} {told:<10} {count}");
     }
-    // The test is only meaningful if every operation has both succeeded and failed.
+    // The test is only meaningful if every operation has succeeded at least once and failed at least once.
     for op in plan::NAMES {
         assert!(succeeded(&counts, op), "{op} never succeeded");
     }

@@ -1,4 +1,5 @@
-//! The namespace's side of the comparison: resolves paths and combines operations as a client and the NFS server do.
+//! The file tree in the namespace, which the test compares with the kernel's tree: resolves paths and combines
+//! operations as a client and the NFS server do.
 
 use super::block::block;
 use super::plan::{Access, Actor, Change, Op, Path, Times};
@@ -177,7 +178,7 @@ impl NamespaceSide {
         Ok(names)
     }
 
-    /// Removes a file or directory after checking its kind, because NFS has a single operation for unlink(2) and
+    /// Removes a file or directory after checking the file kind, because NFS has a single operation for unlink(2) and
     /// rmdir(2).
     fn remove(&self, cred: &Cred, path: &Path, directory: bool) -> Result<(), Status> {
         let (dir, name) = (self.dir(cred, path)?, path.split().1.as_bytes());

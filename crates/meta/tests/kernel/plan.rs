@@ -5,9 +5,9 @@ use types::Renaming;
 
 /// The user ids that own files and run operations. User id 0 is the superuser.
 const UIDS: [u32; 4] = [0, 70_001, 70_002, 70_003];
-/// The group ids that files and users have.
+/// The group ids that files and users of the test have.
 const GIDS: [u32; 4] = [0, 80_001, 80_002, 80_003];
-/// Names that generated paths may end with, whether or not the file exists.
+/// Last components of generated paths, whether or not a file with this name exists.
 const LEAVES: [&str; 8] = ["a", "b", "c", "d", "e", "s", "new", "other"];
 
 /// The names of all operations, for the statistics.
@@ -58,7 +58,8 @@ impl Path {
         self.0.rsplit_once('/').unwrap_or(("", &self.0))
     }
 
-    /// Returns the path of an existing file, or a path below an existing file that need not exist.
+    /// Returns the path of an existing file, or a path below an existing file. A file with the returned path need not
+    /// exist.
     fn random(random: &mut SeededRandom, tree: &Tree) -> Self {
         if !random.once_in(3) {
             return Path::there(random, tree, |_| true);
@@ -84,7 +85,7 @@ impl Path {
     }
 }
 
-/// Returns whether the file is regular and empty. The generator also builds paths through such files, which fail with
+/// Returns whether the file is regular and empty. The generator also builds paths below such files, which fail with
 /// ENOTDIR.
 fn is_empty_file(seen: &Seen) -> bool {
     seen.kind == 'f' && seen.size == 0
@@ -101,7 +102,8 @@ pub struct Change {
 
 impl Change {
     pub fn random(random: &mut SeededRandom, tree: &Tree) -> Self {
-        // Choose a directory half of the time: most permission checks depend on directories, and the tree has few.
+        // Choose a directory half of the time: most permission checks depend on directories, but only a few files of
+        // the tree are directories.
         let dirs = random.once_in(2);
         let path = Path::any(random, tree, |seen| !dirs || seen.kind == 'd');
         Change { path, uid: random.of(&UIDS), gid: random.of(&GIDS), mode: mode(random) }
@@ -115,7 +117,7 @@ fn mode(random: &mut SeededRandom) -> u32 {
     special << 9 | class(random) << 6 | class(random) << 3 | class(random)
 }
 
-/// The access mode of an open in the test: read, write, both, or truncate.
+/// The access mode of an open in the test: for reading, for writing, for both, or for writing with truncation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Read,
@@ -220,7 +222,8 @@ impl Op {
             2 => Op::Access { path: file, wanted: random.below(8) as u32 },
             3 | 4 => Op::Open { path: file, how },
             5 | 6 => Op::Create { path: file, how, exclusive: random.once_in(3), mode: mode(random) },
-            // mkdir(2) ignores the set-user-id and set-group-id bits, so generate modes without these bits.
+            // mkdir(2) ignores the set-user-id and set-group-id bits, so generate modes for mkdir(2) without these
+            // bits.
             7 => Op::Mkdir { path, mode: mode(random) & 0o1777 },
             8 => Op::Mknod { path, mode: mode(random) },
             9 => Op::Symlink { path },

@@ -1,4 +1,4 @@
-//! The generator of random actions for the model test: a user applies an operation to names and files.
+//! The generator of random actions for the model test: a random user applies a random operation to names and files.
 
 use bytes::Bytes;
 use meta::{CreateMode, SetXattr};
@@ -15,7 +15,8 @@ pub fn user(n: usize) -> Cred {
     }
 }
 
-/// Selects one of the files that the test has created so far: the index is taken modulo their number.
+/// Selects one of the files that the test has created so far: the number modulo the number of files is the index of the
+/// file.
 pub type Pick = usize;
 pub type Name = Bytes;
 
@@ -90,12 +91,12 @@ pub enum Op {
     Reap {
         file: Pick,
     },
-    /// Begins a layout swap. With `stale`, the expected layout is not the layout of the file.
+    /// Begins a layout swap. With `stale`, the call passes a layout that is not the layout of the file.
     BeginSwap {
         file: Pick,
         stale: bool,
     },
-    /// Completes a layout swap. With `stale`, the number selects the expected value that is wrong.
+    /// Completes a layout swap. With `stale`, the call passes one wrong value, which the number selects.
     Swap {
         file: Pick,
         stale: Option<usize>,
@@ -115,7 +116,8 @@ pub enum Op {
 
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// A user runs an operation. The fields are the user number, the clock step in seconds, and the operation.
+    /// A user runs an operation. The fields are the number of the user, the seconds by which the clock advances, and
+    /// the operation.
     Do(usize, i64, Op),
     /// The test closes the store and opens it again.
     Reopen,
@@ -170,7 +172,7 @@ fn size() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..5u64, 3 => any::<u32>().prop_map(u64::from), 1 => any::<u64>()]
 }
 
-/// Generates attributes for SETATTR or a create. `odds` scales the probability that each attribute is present.
+/// Generates attributes for a SETATTR or a create. `odds` scales the probability that each attribute is set.
 fn attrs(odds: f64) -> impl Strategy<Value = SetAttrs> {
     let part = move |p: f64| p.min(0.95);
     (
@@ -218,7 +220,7 @@ fn exist() -> impl Strategy<Value = SetXattr> {
     prop_oneof![3 => Just(SetXattr::Either), 1 => Just(SetXattr::Create), 1 => Just(SetXattr::Replace)]
 }
 
-/// Selects a file; mostly one of the first files, which are directories with entries.
+/// Selects a file, mostly one of the first files, which are directories with entries.
 fn pick() -> impl Strategy<Value = Pick> {
     prop_oneof![3 => 0..5usize, 2 => any::<usize>()]
 }

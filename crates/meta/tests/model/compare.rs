@@ -1,5 +1,5 @@
-//! The comparison of the namespace with the reference model: runs each action on both, and compares the results of all
-//! actions, and all files.
+//! The comparison of the namespace with the reference model. The test runs each action on both, and compares the
+//! results of all actions and then all files.
 
 use crate::action::{Action, Op, user};
 use crate::block::block;
@@ -18,7 +18,8 @@ pub struct Pair<E> {
     model: Reference,
     /// The namespace's inode number of each file of the reference model.
     ids: Vec<FileId>,
-    /// For each file, the change attributes of the namespace and of the reference model at the last comparison.
+    /// For each file, its change attribute in the namespace and its number of changes in the reference model, as of the
+    /// last comparison.
     changes: BTreeMap<Handle, (u64, u64)>,
     now: Timestamp,
 }
@@ -50,7 +51,8 @@ impl<E: Engine> Pair<E> {
         pair
     }
 
-    /// Closes the store and opens it again. Returns the comparison with the reopened namespace.
+    /// Closes the store and opens it again. Returns a comparison of the reopened namespace with the same reference
+    /// model.
     pub fn reopen(self, reopen: &mut impl FnMut(Namespace<E>) -> E) -> Self {
         let Pair { real, model, ids, changes, now } = self;
         let (fsid, created) = (real.fsid(), real.created());
@@ -64,7 +66,7 @@ impl<E: Engine> Pair<E> {
         (h, self.ids[h])
     }
 
-    /// Compares the attributes of file `h` with the reference model. `real` has the attributes that the namespace
+    /// Compares the attributes of the file `h` with the reference model. `real` has the attributes that the namespace
     /// returned.
     fn check(&mut self, h: Handle, real: &Attrs) {
         let node = &self.model.nodes[h];
@@ -298,8 +300,8 @@ impl<E: Engine> Pair<E> {
         layout_of(self.model.nodes[h].swaps)
     }
 
-    /// Begins a layout swap. With `stale`, the expected layout is not the layout of the file, so the call must change
-    /// nothing.
+    /// Begins a layout swap. With `stale`, the test passes a layout that is not the layout of the file, so the call
+    /// must change nothing.
     fn begin_swap(&mut self, file: usize, stale: bool) {
         let (h, id) = self.pick(file);
         let from = self.model.nodes[h].swaps.wrapping_add(stale.into());
@@ -316,7 +318,8 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Completes a layout swap. `stale` selects an expected value that is wrong, so the call must change nothing.
+    /// Completes a layout swap. `stale` selects one value that the test passes wrongly, so the call must change
+    /// nothing.
     fn swap(&mut self, file: usize, stale: Option<usize>) {
         let (h, id) = self.pick(file);
         let from = self.layout(h);
@@ -367,7 +370,7 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Reads a directory with two entries per call, and compares names and attributes with the reference model.
+    /// Reads a directory with two entries in each call, and compares names and attributes with the reference model.
     fn compare_names(&mut self, cred: &Cred, d: Handle) {
         let mut after = 0;
         let mut names = BTreeMap::new();
@@ -396,7 +399,7 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Compares all files, directory entries and lists with the reference model.
+    /// Compares all files, all directory entries, and the lists of orphans and doomed files with the reference model.
     pub fn compare_all(&mut self) {
         let root = Cred::root();
         for h in 0..self.ids.len() {
@@ -445,7 +448,7 @@ impl<E: Engine> Pair<E> {
         let live = self.model.nodes.iter().filter(|node| !node.gone).count();
         assert_eq!(self.real.files(), Ok(live as u64));
         assert_eq!(self.real.check(), Ok(Vec::new()));
-        // The check must also find no fault if its memory limits allow only one inode at a time.
+        // The check must find no fault even if its memory limits allow only one inode at a time.
         let memory = CheckMemory { inodes: 1, directories: 1 };
         let found = self.real.check_into(memory, &mut |event| {
             assert!(matches!(event, Event::Looked(_)), "{event:?}");

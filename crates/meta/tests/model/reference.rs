@@ -1,11 +1,11 @@
-//! The reference model of the namespace, made of plain vectors and maps. It implements the manual pages and shares no
-//! code with the namespace.
+//! The reference model of the namespace, made of plain vectors and maps. The model follows the manual pages and shares
+//! no code with the namespace.
 
 use meta::{CreateMode, SetXattr};
 use std::collections::BTreeMap;
 use types::{Cred, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp, limits};
 
-/// A file of the reference model, identified by its index in order of creation. The root is 0.
+/// A file of the reference model: its index in the order in which files were created. The root has the index 0.
 pub type Handle = usize;
 
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub verifier: Option<[u8; 8]>,
     pub layout: bool,
-    /// Number of layout swaps of the file since its creation, which identifies its layout.
+    /// Number of layout swaps of the file since its creation. This number identifies the layout of the file.
     pub swaps: u8,
     pub gone: bool,
 }
@@ -40,7 +40,7 @@ const BTIME: usize = 3;
 pub struct Reference {
     pub nodes: Vec<Node>,
     pub doomed: Vec<Handle>,
-    /// For each file with unused objects, the number of the layout of these objects.
+    /// For each file with unused objects, the number of the layout to which the unused objects belong.
     pub unused: BTreeMap<Handle, u8>,
 }
 
@@ -104,7 +104,8 @@ impl Reference {
         if node.kind == FileKind::Directory { Ok(node) } else { Err(Status::NotDir) }
     }
 
-    /// Returns whether the user `who` has the permission `what` on the file: 'r', 'w' or 'x'.
+    /// Returns whether the user `who` has the permission `what` on the file: 'r' (read), 'w' (write) or 'x' (execute or
+    /// search).
     pub fn may(&self, who: &Cred, h: Handle, what: char) -> bool {
         let node = &self.nodes[h];
         let digit = |shift: u32| node.mode >> shift & 7;
@@ -203,7 +204,7 @@ impl Reference {
         if node.kind == FileKind::Symlink { Ok(node.target.clone()) } else { Err(Status::WrongType) }
     }
 
-    /// Returns a new inode. The caller has checked the directory and the name.
+    /// Returns a new inode. The caller has checked the directory and the name of the inode's directory entry.
     fn born(&self, who: &Cred, now: Timestamp, dir: Handle, kind: FileKind, set: &SetAttrs) -> Answer<Node> {
         let parent = &self.nodes[dir];
         let setgid = parent.mode & 0o2000 != 0;
@@ -256,7 +257,8 @@ impl Reference {
         h
     }
 
-    /// Checks whether `who` may add `name` to `dir`. Returns the file that has this name already, if any.
+    /// Checks that `name` is valid and that `who` has search permission on the directory `dir`. Returns the file that
+    /// has this name in `dir`, if any.
     fn place(&self, who: &Cred, dir: Handle, name: &[u8]) -> Answer<Option<Handle>> {
         check(name)?;
         self.dir(dir)?;
@@ -384,7 +386,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Removes one name of file `h`. Returns whether `h` becomes an orphan.
+    /// Removes one name of the file `h`. Returns whether the file becomes an orphan.
     fn unname(&mut self, now: Timestamp, h: Handle) -> bool {
         let node = &mut self.nodes[h];
         node.names -= 1;
@@ -486,7 +488,7 @@ impl Reference {
         Ok(target.map(|t| (t, self.unname(now, t))))
     }
 
-    /// Exchanges the files of two directory entries, each given as directory, name and file.
+    /// Exchanges the files of two directory entries. Each entry is given as its directory, its name and its file.
     fn exchange(
         &mut self,
         who: &Cred,
@@ -722,7 +724,8 @@ impl Reference {
         Ok(true)
     }
 
-    /// Completes a layout swap, if the file and its unused objects are as expected. Returns whether the swap happened.
+    /// Completes a layout swap, if the layout of the file and its unused objects are as expected. Returns whether the
+    /// swap was completed.
     pub fn swap_layout(&mut self, h: Handle, expected: bool) -> Answer<bool> {
         self.live(h)?;
         let (Some(unused), true) = (self.unused.get_mut(&h), expected) else { return Ok(false) };

@@ -13,7 +13,8 @@ pub struct FileLog {
 }
 
 impl FileLog {
-    /// Creates the file at `path`, or truncates it to zero length. A new file is accessible only to its owner.
+    /// Creates the log file at `path`, or truncates an existing file to zero length. A new file is accessible only to
+    /// its owner.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
         Ok(FileLog { file })
@@ -38,8 +39,8 @@ impl LogDisk for FileLog {
         self.file.write_all_at(data, offset)
     }
 
-    /// Calls `fdatasync`. Overwriting allocated blocks changes no file metadata, so `fdatasync` suffices on every file
-    /// system.
+    /// Calls `fdatasync(2)`. Overwriting allocated blocks changes no file metadata, so `fdatasync(2)` suffices on every
+    /// file system.
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }

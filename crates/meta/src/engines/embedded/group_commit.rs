@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-/// If the commit of a group of batches takes longer than this on average, only the writer's thread commits. A
-/// submitting thread can then do other work during the flush.
+/// If the commit of a commit group takes longer than this on average, only the writer's thread commits. The threads
+/// that submit batches can then do other work during the flush.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// Moving average of the time that the commit of a group of batches takes, in microseconds.
+/// Moving average of the time that the commit of a commit group takes, in microseconds.
 #[derive(Debug, Default)]
 struct CommitTime(AtomicU32);
 
@@ -27,9 +27,9 @@ impl CommitTime {
     fn took(&self, commit: Duration) {
         let micros = u32::try_from(commit.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
-        // Only the thread that holds the writer updates the average. The weight of a sample is one eighth, so a single
-        // flush of eight milliseconds hands the commits to the writer's thread. After some fast flushes, submitting
-        // threads commit again.
+        // Only the thread that holds the lock of the writer updates the average. The weight of a sample is one eighth,
+        // so after a single flush of eight milliseconds, only the writer's thread commits. After some fast flushes,
+        // threads that submit batches commit again.
         self.0.store(before - before / 8 + micros / 8, Relaxed);
     }
 
@@ -38,7 +38,7 @@ impl CommitTime {
     }
 }
 
-/// The writer behind a mutex, and the queue of its batches.
+/// The writer of the store behind a mutex, with the queue of batches that wait for the writer.
 #[derive(Debug)]
 pub(super) struct GroupCommit {
     writer: Mutex<Writer>,
@@ -53,8 +53,8 @@ impl GroupCommit {
         Arc::new(GroupCommit { writer: Mutex::new(writer), queue, pace: CommitTime::default(), start: Instant::now() })
     }
 
-    /// The main loop of the writer's thread. It works when another thread wakes it or a checkpoint is due, and ends
-    /// when the queue is closed and empty.
+    /// The main loop of the writer's thread. The thread works when another thread wakes it or a checkpoint is due, and
+    /// ends when the queue of batches is closed and empty.
     pub(super) fn run(&self) {
         let _end = CloseOnDrop(&self.queue);
         loop {
@@ -63,8 +63,8 @@ impl GroupCommit {
             drop(writer);
             self.queue.called(due.map(|due| due.saturating_sub(self.start.elapsed())));
             let Ok(mut writer) = self.writer.lock() else { return };
-            // Remove jobs from the queue only while holding the lock of the writer. Otherwise a thread that already
-            // holds the lock could commit later batches first.
+            // Remove jobs from the queue only while holding the lock of the writer. Otherwise another thread that holds
+            // the lock could commit later batches before these jobs.
             let Some(jobs) = self.queue.take() else { return writer.close() };
             self.work(&mut writer, jobs, self.start.elapsed());
             writer.relieve();
@@ -75,8 +75,8 @@ impl GroupCommit {
         }
     }
 
-    /// Commits the batches of `jobs` and sends their outcomes. Without batches, makes a checkpoint if one is due at the
-    /// time `begun`.
+    /// Commits the batches of `jobs` and sends their outcomes. If `jobs` is empty, makes a checkpoint if one is due at
+    /// the time `begun`.
     fn work(&self, writer: &mut Writer, jobs: Vec<Job>, begun: Duration) {
         if jobs.is_empty() || writer.is_due(begun) {
             writer.step(jobs, begun);
@@ -86,7 +86,7 @@ impl GroupCommit {
         }
     }
 
-    /// Ensures that a thread commits the batch that the calling thread has just queued.
+    /// Ensures that some thread commits the batch that the calling thread has just queued.
     pub(super) fn look(&self) {
         if !self.pace.is_quick() || !self.lead() {
             self.queue.call();
@@ -99,7 +99,8 @@ impl GroupCommit {
         let mut writer = match self.writer.try_lock() {
             Ok(writer) => writer,
             Err(TryLockError::WouldBlock) => return false,
-            // A thread panicked while it held the lock of the writer, so no thread will commit the queued batches.
+            // Another thread panicked while it held the lock of the writer, so no thread will commit the queued
+            // batches.
             Err(TryLockError::Poisoned(_)) => {
                 self.queue.abandon();
                 return true;
@@ -107,7 +108,7 @@ impl GroupCommit {
         };
         let begun = self.start.elapsed();
         if writer.is_due(begun) || writer.is_nearly_full() {
-            // The next commit will make a checkpoint, which takes long, so leave the commit to the writer's thread.
+            // The next commit will make a checkpoint, which takes long, so leave the checkpoint to the writer's thread.
             return false;
         }
         let Some(jobs) = self.queue.take() else { return false };
@@ -120,7 +121,8 @@ impl GroupCommit {
     }
 }
 
-/// A guard that closes the queue and drops its jobs when the writer's thread ends, so that no sender waits forever.
+/// A guard that closes the queue and drops its jobs when the writer's thread ends, so that no thread that submitted a
+/// batch waits forever.
 struct CloseOnDrop<'a>(&'a Queue);
 
 impl Drop for CloseOnDrop<'_> {
@@ -145,7 +147,7 @@ mod tests {
             pace.is_quick()
         });
         assert!(quick.is_some_and(|groups| groups < 10), "{quick:?}");
-        // The simulated flush was slow, so from now on only the writer's thread may commit.
+        // The simulated flush was slow, so from now on only the writer's thread may commit batches.
         (0..100).for_each(|_| pace.took(Duration::from_millis(2)));
         assert!(!pace.is_quick());
         pace.took(Duration::MAX);

@@ -7,7 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Returns the result of `work`, or an error if `work` panicked.
 ///
-/// Checksums protect records, but not the inner pages of the B-tree. redb trusts the content of these pages.
+/// Records have checksums, but the inner pages of redb's B-tree have none, and redb trusts their content. So redb may
+/// panic when such a page is damaged.
 pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Broken> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -16,7 +17,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Broken> {
     })
 }
 
-/// A database that stays closable after redb has panicked.
+/// A database that can be closed even after redb has panicked.
 pub(super) struct Guarded(Option<Database>);
 
 impl Guarded {
@@ -39,7 +40,8 @@ impl Deref for Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         let database = self.0.take();
-        // redb need not write unsaved changes when it closes, because the next open replays them from the batch log.
+        // redb need not write unsaved changes when the database is closed, because the next open replays these changes
+        // from the batch log.
         if let Err(broken) = guarded(|| drop(database)) {
             tracing::error!(%broken, "cannot close the metadata store");
         }

@@ -1,5 +1,5 @@
-//! The memtable of the embedded store. It has the changes that are in the batch log but not yet in the database table,
-//! on top of a snapshot of the table. A *commit group* is the batches that the writer commits together.
+//! The memtable of the embedded store: the changes that are in the batch log but not yet in the database table, on top
+//! of a snapshot of the table. A *commit group* is the batches that the writer commits together.
 
 use super::table::{Reading, Snapshot};
 use crate::engine::{Key, Survey, Unreadable, Value, View, Walk};
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::vec::IntoIter;
 
-/// Approximate memory in bytes that a record needs in addition to its key and value.
+/// Approximate memory in bytes that the memtable needs for a record in addition to the record's key and value.
 const RECORD: u64 = 128;
-/// Maximum number of memtable records that a walk copies each time it holds the lock on the records.
+/// Maximum number of memtable records that a scan copies each time it holds the lock on the records.
 const CHUNK: usize = 256;
 
-/// The current layer of the memtable, and the number of commit groups added since the store was opened. A lock on this
-/// struct prevents new views while the writer adds a commit group.
+/// The current layer of the memtable, and the number of commit groups that were added since the store was opened. While
+/// the writer holds the lock on this struct to add a commit group, no thread can take a view.
 pub(super) struct Memtable(RwLock<Top>);
 
 struct Top {
@@ -40,8 +40,8 @@ struct Record {
 }
 
 impl Record {
-    /// Returns the value of the record after the commit group with the number `group`. Returns `None` if neither this
-    /// commit group nor an earlier one changed the record.
+    /// Returns the value of the record as it was after the commit group with the number `group`. Returns `None` if
+    /// neither this commit group nor an earlier commit group changed the record.
     fn at(&self, group: u64) -> Option<&Option<Value>> {
         let all = std::iter::once(&self.last).chain(self.before.iter().rev());
         all.into_iter().find(|(since, _)| *since <= group).map(|(_, value)| value)
@@ -74,7 +74,8 @@ impl Memtable {
         let mut top = write(&self.0);
         top.group += 1;
         let group = top.group;
-        // The lock on `top` blocks new views. So one reference to the layer proves that no view reads older versions.
+        // The lock on `top` blocks new views. So if there is only one reference to the layer, no view reads older
+        // versions.
         let alone = Arc::strong_count(&top.layer) == 1;
         let mut records = write(&top.layer.records);
         let mut bytes = 0;
@@ -92,8 +93,8 @@ impl Memtable {
                 None => drop(records.insert(key, Record { last: (group, value), before: Vec::new() })),
             }
         }
-        // The byte count still includes replaced versions. So the memtable moves into the database slightly earlier
-        // than necessary.
+        // The byte count still includes replaced versions of records. So the memtable moves into the database slightly
+        // earlier than necessary.
         top.layer.bytes.fetch_add(bytes, Relaxed);
     }
 
@@ -102,18 +103,18 @@ impl Memtable {
         read(&self.0).layer.bytes.load(Relaxed)
     }
 
-    /// Passes the key and last value of every changed record to `visit`, in key order.
+    /// Passes the key and the newest value of every changed record to `visit`, in key order.
     pub(super) fn each<E>(&self, mut visit: impl FnMut(&[u8], Option<&Value>) -> Result<(), E>) -> Result<(), E> {
         let layer = read(&self.0).layer.clone();
         read(&layer.records).iter().try_for_each(|(key, record)| visit(key, record.last.1.as_ref()))
     }
 
-    /// Starts an empty layer over `table`, a snapshot of the database that contains all changes of the old layer. Later
-    /// views use the new layer.
+    /// Starts an empty layer over `table`, a snapshot of the database that contains all changes of the old layer. Views
+    /// that are taken later use the new layer.
     pub(super) fn renew(&self, table: Snapshot) {
         let layer = Layer::new(table);
         let before = std::mem::replace(&mut write(&self.0).layer, layer);
-        // Freeing a layer takes long, so drop the old layer after the lock on the memtable is released.
+        // Freeing a layer takes long, so release the lock on the memtable before dropping the old layer.
         drop(before);
     }
 }
@@ -157,7 +158,7 @@ impl View for MemtableView<'_> {
             if std::mem::take(&mut is_taken) {
                 entry = below.step()?;
             }
-            // If both the memtable and the database table have a key, the memtable has the newer value.
+            // If both the memtable and the database table have a value for a key, the value in the memtable is newer.
             let first = match (&entry, recent.key()) {
                 (None, None) => return Ok(None),
                 (Some(entry), Some(key)) => entry.key().cmp(key),
@@ -183,10 +184,10 @@ impl View for MemtableView<'_> {
 }
 
 /// An iterator over the memtable's records in a key range. It copies a few records at a time, so the thread holds no
-/// lock while `visit` runs.
+/// lock while the callback `visit` runs.
 struct Ahead<'p, 'r> {
     view: &'p MemtableView<'p>,
-    /// The part of the key range that is not copied yet; `None` if all its records are copied.
+    /// The keys of the range that are not copied yet; `None` if all records of the range are copied.
     rest: Option<(Bound<Key>, &'r [u8])>,
     size: usize,
     copied: std::iter::Peekable<IntoIter<(Key, Option<Value>)>>,

@@ -1,4 +1,4 @@
-//! Opening of an embedded store: finds the batch log and replays its changes into the database table.
+//! Opening of an embedded store: finds the batch log and replays the changes in the log into the database table.
 
 use super::guard::{Guarded, guarded};
 use super::memtable::Memtable;
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use types::limits;
 
-/// An open database, with the merge function, the path and the free-space query of the store.
+/// The components from which a store is opened: the open database, the merge function, the path, and the query for free
+/// space.
 pub(super) struct Base {
     pub(super) database: Guarded,
     pub(super) merge: MergeFn,
@@ -20,7 +21,7 @@ pub(super) struct Base {
     pub(super) free: Box<Free>,
 }
 
-/// Replays the log of a store and returns the store's writer, which is ready for new records.
+/// Replays the log of a store and returns the store's writer, which can then append log records.
 ///
 /// If the storage is empty and an `id` is given, creates an empty store with this id.
 pub(super) fn attach(
@@ -45,7 +46,8 @@ pub(super) fn attach(
     Ok(Writer::new(Arc::new(shared), log))
 }
 
-/// Returns the log's anchor in a database; `None` if the database is empty.
+/// Returns the log's anchor (the position after which a replay begins) from a database; `None` if the database is
+/// empty.
 fn find(database: &Database, path: &Path) -> Result<Option<Anchor>, StoreError> {
     let from_redb = |error: redb::StorageError| StoreError::from_redb(path, error);
     let damaged = |cause: String| StoreError::damaged(path, cause);
@@ -69,8 +71,8 @@ fn find(database: &Database, path: &Path) -> Result<Option<Anchor>, StoreError> 
     Anchor::from_bytes(anchor).map(Some).map_err(|cause| damaged(cause.to_string()))
 }
 
-/// Replays the log into the table of records and begins a new run of the log, in one durable transaction. Each open of
-/// the store has its own run number.
+/// Replays the log into the table of records and begins a new run of the log, in one durable transaction. A run is the
+/// time between two opens of the store; each run has its own number.
 fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreError> {
     let first = log.anchor().index;
     let transaction = begin(database).map_err(|error| StoreError::from_redb(path, error))?;
@@ -154,11 +156,11 @@ pub(super) fn change(
     Ok(())
 }
 
-/// Commits a transaction together with the log's anchor.
+/// Commits a transaction together with the log's anchor (the position after which a replay begins).
 ///
-/// If `durable` is set, this commit and all earlier ones are durable on return. The transaction then has redb's
-/// quick-repair data, so that the next open need not read the whole database. Otherwise, only the log makes the changes
-/// durable.
+/// If `durable` is set, this commit and all earlier ones are durable on return. The transaction then also contains
+/// redb's quick-repair data, so that the next open need not read the whole database. Otherwise the changes are durable
+/// only in the log.
 pub(super) fn commit(
     mut transaction: WriteTransaction,
     anchor: &Anchor,

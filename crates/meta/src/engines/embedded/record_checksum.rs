@@ -1,20 +1,21 @@
-//! The checksum at the end of every stored record. It covers the key too, so a value under a wrong key is detected.
+//! The checksum at the end of every stored record. The checksum covers the key too, so a value that is stored under a
+//! wrong key is detected.
 
 use crate::log::crc32c;
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Length in bytes of the checksum after a value.
+/// Length in bytes of the checksum that follows the value of a record.
 pub(super) const SEAL: usize = 4;
 
-/// Maximum total length of key and value, in bytes, for the fast path that copies them into one buffer. Nearly all
-/// records are this short.
+/// Maximum total length of key and value, in bytes, for which both are copied into one buffer to compute the checksum
+/// faster. Nearly all records are this short.
 const SMALL: usize = 254;
 
 fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
     let len = key.len() + value.len();
     if len <= SMALL {
-        // Copy the key and the value into one buffer: one checksum over it takes half the time of a checksum over three
-        // pieces.
+        // Copy the key length, the key and the value into one buffer: one checksum of the buffer takes half the time of
+        // adding the three to a checksum one by one.
         let mut joined = [0; 2 + SMALL];
         joined[..2].copy_from_slice(&(key.len() as u16).to_be_bytes());
         joined[2..2 + key.len()].copy_from_slice(key);
@@ -22,8 +23,8 @@ fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
         return crc32c(&joined[..2 + len]).to_be_bytes();
     }
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    // The checksum begins with the length of the key. So a record with the same bytes, but another boundary between key
-    // and value, has another checksum.
+    // The checksum also covers the length of the key. So a record with the same bytes, but another boundary between key
+    // and value, has a different checksum.
     digest.update(&(key.len() as u16).to_be_bytes());
     digest.update(key);
     digest.update(value);
@@ -53,7 +54,7 @@ mod tests {
         seal(b"key", b"value", &mut sealed);
         // The expected checksum is the CRC-32C of the key length 00 03 and the text "keyvalue".
         assert_eq!(sealed, [&b"value"[..], &crc32c(b"\x00\x03keyvalue").to_be_bytes()].concat());
-        // The fast path for short records and the general path give the same checksum.
+        // The computation for short records and the computation for long records give the same checksum.
         for len in [SMALL - 4, SMALL - 3, SMALL - 2, 1000] {
             let value = vec![0x5a; len];
             seal(b"key", &value, &mut sealed);
@@ -70,7 +71,7 @@ mod tests {
         for key in [&b"kez"[..], b"ke", b"keyv", b""] {
             assert_eq!(open(key, &sealed), None);
         }
-        // The same bytes with another boundary between key and value do not match the checksum.
+        // A record with the same bytes, but another boundary between key and value, does not match the checksum.
         seal(b"keyv", b"alue", &mut sealed);
         assert_eq!(open(b"key", &[b"v", &sealed[..]].concat()), None);
         seal(b"", b"", &mut sealed);

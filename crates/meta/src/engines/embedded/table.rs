@@ -7,7 +7,7 @@ use redb::{AccessGuard, ReadOnlyTable, StorageError};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A read-only snapshot of the table of records, as it was after a commit.
+/// A read-only snapshot of the table of records, as of a commit to the database.
 pub(super) type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
 /// A snapshot of the table of records, with a counter that each read of a damaged record increments.
@@ -48,7 +48,7 @@ impl<'t> Reading<'t> {
 pub(super) struct Walker<'t> {
     table: Reading<'t>,
     entries: redb::Range<'static, &'static [u8], &'static [u8]>,
-    /// Key of the last record that the iterator returned, for the error if damage hides the next one.
+    /// Key of the last record that the iterator returned. The error names this key if damage hides the next record.
     at: Key,
 }
 
@@ -57,7 +57,8 @@ impl<'t> Walker<'t> {
     pub(super) fn step(&mut self) -> Result<Option<Entry<'t>>, Unreadable> {
         let next = guarded(|| self.entries.next()).map_err(|_| self.table.damaged(&self.at))?;
         let Some((key, sealed)) = next.transpose().map_err(Broken::new)? else { return Ok(None) };
-        // redb reads the page only when the key and the value are accessed, so guard this access against panics too.
+        // redb reads the database page only when the key and the value are accessed, so guard this access against
+        // panics too.
         guarded(|| (key.value(), sealed.value())).map_err(|_| self.table.damaged(&self.at))?;
         self.at.clear();
         self.at.extend_from_slice(key.value());

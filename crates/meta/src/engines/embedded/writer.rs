@@ -1,6 +1,6 @@
-//! The writer of the embedded store. It appends the queued batches to the batch log, with one flush for each commit
-//! group. A checkpoint later moves the changes of many commit groups into the database table. A *commit group* is the
-//! batches that the writer commits together.
+//! The writer of the embedded store. It appends the queued batches to the batch log, with at most one flush for each
+//! commit group. A checkpoint later moves the changes of many commit groups into the database table. A *commit group*
+//! is the batches that the writer commits together.
 
 use super::guard::guarded;
 use super::open::{begin, change, commit, open, snapshot, write};
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::limits;
 
-/// If at least this many bytes are free, the writer queries the free space only once per [`LOOK`]. In this time,
-/// ordinary writes of other programs cannot fill so much space. `fallocate` can, but more frequent queries cannot rule
-/// that out either.
+/// If at least this many bytes are free, the writer queries the free space only once per [`LOOK`]. Within this time,
+/// other programs cannot fill so much space with ordinary writes. They can fill it with `fallocate(2)`, but more
+/// frequent queries cannot rule that out either.
 const ROOMY: u64 = 4 << 30;
 /// Interval between queries for the free space of a disk with at least [`ROOMY`] bytes free.
 const LOOK: Duration = Duration::from_millis(20);
 const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 
-/// The work that one step of a store's writer did.
+/// The work that one call of [`Stepper::step`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Nothing: the queue is empty and no checkpoint is due.
@@ -36,7 +36,7 @@ pub enum Step {
 /// The writer of a store without a writer thread, which tests use to control when the store commits.
 ///
 /// To close the store after its [`Embedded`](super::Embedded) is dropped, call [`Self::step`] until it returns
-/// [`Step::Closed`]. To simulate a crash, make the disks fail and drop the stepper earlier.
+/// [`Step::Closed`]. To simulate a crash, make the disks fail and drop the stepper before [`Step::Closed`].
 #[derive(Debug)]
 pub struct Stepper(Writer);
 
@@ -45,8 +45,8 @@ impl Stepper {
         Stepper(writer)
     }
 
-    /// Commits at most one commit group of queued batches and sends their outcomes. Without batches, makes a checkpoint
-    /// if one is due. `now` is the time since a moment that the caller chooses.
+    /// Commits at most one commit group of queued batches and sends their outcomes. If no batch is queued, makes a
+    /// checkpoint if one is due. `now` is the time since a fixed moment, which the caller chooses.
     pub fn step(&mut self, now: Duration) -> Step {
         match self.0.shared.queue.take() {
             Some(jobs) => self.0.step(jobs, now),
@@ -74,12 +74,12 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     log: Log,
     plan: Plan,
-    /// Result and time of the last query for free space.
+    /// Result and time of the last query for the free space on the disk.
     space: Option<(Space, Duration)>,
 }
 
 impl Drop for Writer {
-    /// Closes the queue, so that senders of further batches learn that no outcome will come.
+    /// Closes the queue, so that threads that submit batches later learn that no outcome will come.
     fn drop(&mut self) {
         self.shared.queue.abandon();
     }
@@ -88,7 +88,7 @@ impl Drop for Writer {
 /// The outcomes and the changes of the batches in a commit group.
 struct Decided {
     verdicts: Vec<Result<Vec<Merged>, Outcome>>,
-    /// Whether a batch of the commit group requires durability, so its outcome waits for a flush.
+    /// Whether a batch of the commit group requires durability. If so, the outcomes of the batches wait for a flush.
     durable: bool,
     changes: Changes,
 }
@@ -128,7 +128,7 @@ impl Writer {
         self.log.is_nearly_full()
     }
 
-    /// Commits the batches of `jobs` and sends their outcomes. Without batches, makes a checkpoint if one is due.
+    /// Commits the batches of `jobs` and sends their outcomes. If `jobs` is empty, makes a checkpoint if one is due.
     pub(super) fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
         if !jobs.is_empty() {
             let step = self.commit_group(jobs, now);
@@ -142,14 +142,15 @@ impl Writer {
         Step::Checkpoint
     }
 
-    /// Makes a final checkpoint if changes wait for one. The queue is closed and empty.
+    /// Makes a final checkpoint if changes in the log are not yet in the database. The caller has closed the queue,
+    /// which is empty.
     pub(super) fn close(&mut self) {
         if self.plan.due().is_some() {
             self.checkpoint_or_fail();
         }
     }
 
-    /// Makes a checkpoint. If it fails, marks the store as failed, so that no further checkpoint is due.
+    /// Makes a checkpoint. If the checkpoint fails, marks the store as failed, so that no later checkpoint is due.
     fn checkpoint_or_fail(&mut self) {
         if self.shared.state().broken.is_some() {
             self.plan.flushed();
@@ -176,7 +177,8 @@ impl Writer {
     }
 
     /// Returns how many batches of `jobs` go into the next transaction. On a nearly full disk, a transaction may use
-    /// only part of the reserve. The next query for free space then shows how much it used.
+    /// only a fraction of the space that is reserved for removals. The next query for free space then shows how much
+    /// space the transaction used.
     fn fitting(&mut self, jobs: &[Job], now: Duration) -> usize {
         let Space { free, reserve } = self.look(now);
         let writes = jobs.iter().map(|job| job.batch.writes.len()).sum();
@@ -216,14 +218,14 @@ impl Writer {
         }
     }
 
-    /// Returns whether the memtable exceeds its size limit.
+    /// Returns whether the memtable exceeds its memory limit.
     pub(super) fn is_laden(&self) -> bool {
         let bytes = self.shared.recent.bytes();
         bytes > 0 && bytes >= limits::META_RECENT_BYTES.min(self.log.anchor().size / 2)
     }
 
-    /// Moves the memtable into the database if the memtable exceeds its size limit. This runs after the outcomes are
-    /// sent, so only the next commit group waits for it.
+    /// Moves the memtable into the database if the memtable exceeds its memory limit. The writer does this after it has
+    /// sent the outcomes, so only the next commit group waits.
     pub(super) fn relieve(&mut self) {
         if !self.is_laden() || self.shared.state().broken.is_some() {
             return;
@@ -233,8 +235,8 @@ impl Writer {
         }
     }
 
-    /// Applies `batches` in their order and commits them together. After an error, the outcome of every batch is
-    /// unknown.
+    /// Applies `batches` in the given order and commits them together. If the commit fails, the outcome of every batch
+    /// is unknown.
     fn commit(&mut self, batches: &[&Batch], now: Duration) -> Result<Vec<Outcome>, Broken> {
         let writes = batches.iter().map(|batch| batch.writes.len()).sum();
         let space = self.space(writes, now)?;
@@ -247,7 +249,8 @@ impl Writer {
             }
             return Ok(self.count(decided, 0, if flush { Way::Log } else { Way::Light }));
         }
-        // Views may show a change only after the log or the database has it. So add the changes to the memtable last.
+        // A view may contain a change only after the log or the database has the change. So add the changes to the
+        // memtable last.
         let way = self.promise(&decided, space, writes, now)?;
         let bytes = |(key, value): (&Key, &Option<Value>)| (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
         let bytes = decided.changes.iter().map(bytes).sum();
@@ -262,8 +265,8 @@ impl Writer {
         Ok(self.count(decided, bytes, way))
     }
 
-    /// Returns the free space of the disk. If the last query found at least [`ROOMY`] bytes, the result may be up to
-    /// [`LOOK`] old; otherwise it is current.
+    /// Returns the free space of the disk. If the last query found at least [`ROOMY`] bytes, the result may be as old
+    /// as [`LOOK`]; otherwise the result is current.
     fn look(&mut self, now: Duration) -> Space {
         if let Some((space, at)) = self.space
             && space.free >= ROOMY
@@ -282,8 +285,8 @@ impl Writer {
         (self.shared.free)().unwrap_or(Space { free: u64::MAX, reserve: limits::META_RESERVE_BYTES })
     }
 
-    /// Returns the free space of the disk. If the space is low, makes a checkpoint first, so that only the next
-    /// `writes` changes still need space.
+    /// Returns the free space of the disk. If the space is low, first makes a checkpoint of all changes in the log.
+    /// After the checkpoint, only the next `writes` changes still need space.
     fn space(&mut self, writes: usize, now: Duration) -> Result<Space, Broken> {
         let found = self.look(now);
         if self.plan.due().is_none() || found.free >= found.reserve.saturating_add(self.plan.needs(writes)) {
@@ -316,8 +319,8 @@ impl Writer {
         Ok(Decided { verdicts, durable, changes: group.into_changes() })
     }
 
-    /// Appends the changes to the log, and flushes the log if a batch is durable. Returns [`Way::Store`] without
-    /// writing to the log if the changes must be written to the database at once.
+    /// Appends the changes to the log, and flushes the log if a batch requires durability. Returns [`Way::Store`]
+    /// without writing to the log if the changes must be written to the database at once.
     fn promise(&mut self, decided: &Decided, space: Space, writes: usize, now: Duration) -> Result<Way, Broken> {
         // On a nearly full disk, write every commit group to the database at once. The next query for free space then
         // shows how much space the commit group used.
@@ -339,10 +342,11 @@ impl Writer {
         Ok(Way::Log)
     }
 
-    /// Doubles the log, if the log was full before a checkpoint was due and the disk has enough space.
+    /// Doubles the log, if the log was full before a checkpoint was due and the disk has enough free space.
     fn grow(&mut self, Space { free, reserve }: Space) -> Result<(), Broken> {
         let size = self.log.anchor().size;
-        // Do not double a log whose size is twice the reserve already, so that the log stays small on a small disk.
+        // Do not double a log that is already twice as large as the reserved space, so that the log stays small on a
+        // small disk.
         if size >= 2 * reserve || free < size.saturating_add(2 * reserve) {
             return Ok(());
         }
@@ -360,10 +364,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the memtable, and then `changes`, to the database in one transaction. `changes` are not in the log.
+    /// Writes the memtable, and then `changes`, to the database in one transaction. The log does not contain `changes`.
     ///
-    /// If `durable` is set, the log is empty afterwards. Otherwise the transaction also stores the log's current
-    /// anchor, because redb may make the transaction durable at any time.
+    /// If `durable` is set, the transaction empties the log. Otherwise the transaction also stores the log's current
+    /// anchor (the position after which a replay begins), because redb may make the transaction durable at any time.
     fn bring(&mut self, changes: &Changes, durable: bool) -> Result<(), Broken> {
         let Shared { recent, database, .. } = &*self.shared;
         let transaction = begin(database).map_err(Broken::new)?;

@@ -9,7 +9,8 @@ use types::{FileId, FileKind, Status};
 
 type Mending = Result<Mended, Status>;
 
-/// Returns the number of entries of a directory, including damaged ones, and the number of subdirectories among them.
+/// Returns the number of entries of a directory, including damaged entries, and the number of subdirectories among the
+/// entries.
 pub(super) fn inside(tx: &Tx<'_>, dir: FileId) -> Result<(u64, u64), Status> {
     let (mut entries, mut subdirs) = (0, 0);
     let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
@@ -22,8 +23,8 @@ pub(super) fn inside(tx: &Tx<'_>, dir: FileId) -> Result<(u64, u64), Status> {
     Ok((entries, subdirs))
 }
 
-/// Sets the link count of a file to the number of entries found, unless the core record has changed since the check
-/// read it as `core`.
+/// Sets the link count of a file to `found`, the number of directory entries that the check found. Does nothing if the
+/// core record of the file has changed since the check read it as `core`.
 pub(super) fn links(tx: &mut Tx<'_>, id: FileId, found: u32, core: &Value) -> Mending {
     let key = schema::core_key(id);
     if tx.get(&key)?.as_ref() != Some(core) {
@@ -36,8 +37,9 @@ pub(super) fn links(tx: &mut Tx<'_>, id: FileId, found: u32, core: &Value) -> Me
     Ok(Mended::Yes)
 }
 
-/// Repairs the entry and subdirectory counts of a directory. Every batch that changes an entry also changes the
-/// directory's tail record. So a precondition on the tail record ensures that the new counts are correct at the commit.
+/// Repairs the entry and subdirectory counts of a directory. Every batch that changes an entry also changes the tail
+/// record of the directory, which has these counts. So a precondition on the tail record ensures that the new counts
+/// are correct at the commit.
 pub(super) fn directory(tx: &mut Tx<'_>, dir: FileId) -> Mending {
     let key = schema::tail_key(dir);
     let Some(value) = tx.get(&key)? else { return Ok(Mended::Gone) };
@@ -70,15 +72,14 @@ pub(super) fn xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if core.xattrs == found {
         return Ok(Mended::Gone);
     }
-    // Increment the change counter of the attributes, so that batches with a precondition on the old core record
-    // conflict.
+    // Increment the counter of attribute changes, so that batches with a precondition on the old core record conflict.
     core.xattrs = XattrTally { changes: found.changes.wrapping_add(1), ..found };
     tx.put_core(id, &core);
     Ok(Mended::Yes)
 }
 
-/// Repairs the inode count of the store by adding the difference that the check found. Concurrent creates and removes
-/// do not change this difference.
+/// Repairs the inode count of the store by adding the difference that the check found. The difference stays the same
+/// when clients create and remove files concurrently.
 pub(super) fn files(tx: &mut Tx<'_>, told: u64, found: u64) -> Mending {
     let difference = i128::from(found) - i128::from(told);
     let Ok(difference) = i64::try_from(difference) else { return Ok(Mended::No) };
@@ -86,7 +87,7 @@ pub(super) fn files(tx: &mut Tx<'_>, told: u64, found: u64) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Raises the next inode number above `used`, an inode number that is in use.
+/// Raises the next inode number so that it is above `used`, an inode number that is in use.
 pub(super) fn next_id(tx: &mut Tx<'_>, used: FileId) -> Mending {
     let value = tx.get(schema::NEXT_ID)?.ok_or(Status::Corrupt)?;
     let next = schema::NextId::from_value(value.clone())?;

@@ -1,4 +1,4 @@
-//! Repairs of directory entries, and of the inodes that the entries refer to.
+//! Repairs of directory entries, and of the inodes to which the entries refer.
 
 use super::records::absent;
 use crate::check::{At, Mended};
@@ -10,7 +10,7 @@ use types::{FileId, FileKind, Status};
 
 type Mending = Result<Mended, Status>;
 
-/// Maximum depth of a directory. A longer chain of parents must be a loop.
+/// Maximum depth of a directory in the tree. A longer chain of parents must be a loop.
 const DEPTH_MAX: usize = types::limits::BATCH_EXPECTS_MAX;
 
 /// Returns whether the directory entry is unchanged since the check. If it is unchanged, adds a precondition on the
@@ -25,8 +25,8 @@ fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Removes a directory entry. Also changes the core record of the entry's file. So repairs conflict if they are based
-/// on an older count of the file's entries.
+/// Removes a directory entry. Also changes the core record of the file to which the entry refers. So other repairs that
+/// are based on an older count of the file's entries conflict.
 fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
     tx.delete(schema::dentry_key(at.dir, at.cookie));
     let subdirs = if at.kind == FileKind::Directory { -1 } else { 0 };
@@ -42,14 +42,14 @@ fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
             tx.put_core(at.child, &core);
             Ok(())
         }
-        // No repair has a precondition on a damaged core record, so leave the record unchanged.
+        // The core record is damaged, so no repair has a precondition on it. Leave the record unchanged.
         Err(Status::Corrupt) => Ok(()),
         Err(e) => Err(e),
     }
 }
 
-/// Returns whether the recorded entry and subdirectory counts of a directory are large enough to subtract a removed
-/// entry.
+/// Returns whether the entry count and the subdirectory count that a directory records are large enough to subtract a
+/// removed entry.
 fn counts(tx: &Tx<'_>, dir: FileId, subdirs: i32) -> Result<bool, Status> {
     let value = match tx.get(&schema::tail_key(dir)) {
         Err(Status::Corrupt) => None,
@@ -69,7 +69,7 @@ pub(super) fn dangling(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Sets the file kind in a directory entry to the kind recorded in the file's inode.
+/// Sets the file kind in a directory entry to the kind that the inode of the file records.
 pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? || absent(tx, at.child)? {
         return Ok(Mended::Gone);
@@ -83,7 +83,8 @@ pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Moves a directory entry to a cookie that the hash of its name allows. Replaces an invalid name by a generated one.
+/// Moves a directory entry to a cookie that the hash of its name allows. If the name is invalid, first replaces it with
+/// a generated name.
 pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -95,7 +96,8 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     let place = tx.place(at.dir, &name)?;
     match &place.found {
         Some(found) if found.key == schema::dentry_key(at.dir, at.cookie) => return Ok(Mended::Gone),
-        // Another entry of the directory has this name, and lookups find that entry. So remove the misplaced entry.
+        // Another entry of the directory has this name, and lookups find the other entry. So remove the misplaced
+        // entry.
         Some(_) => take_away(tx, at)?,
         None => {
             tx.delete(schema::dentry_key(at.dir, at.cookie));
@@ -105,7 +107,7 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a second directory entry with the same name.
+/// Removes one of two directory entries with the same name in the same directory.
 pub(super) fn twice(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -147,7 +149,7 @@ fn parent_of(tx: &mut Tx<'_>, id: FileId) -> Result<Option<(Core, FileId)>, Stat
     Ok(Tx::parent_in(&core).ok().map(|parent| (core, parent)))
 }
 
-/// Corrects the recorded parent of a directory, if the recorded parent has no entry for it.
+/// Corrects the parent that a directory's inode records, if the recorded parent has no entry for the directory.
 pub(super) fn parent(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -160,7 +162,7 @@ pub(super) fn parent(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a surplus directory entry of a directory.
+/// Removes a surplus directory entry that refers to a directory.
 pub(super) fn second(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -175,7 +177,7 @@ pub(super) fn second(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Adds an entry for `id` to the directory `lost`, named after the inode number.
+/// Adds an entry for the inode `id` to the directory `lost`. The name of the entry is the inode number.
 fn attach(tx: &mut Tx<'_>, lost: FileId, id: FileId, kind: FileKind) -> Result<(), Status> {
     let name = Bytes::from(format!("#{id}"));
     let place = tx.place(lost, &name)?;
@@ -188,7 +190,7 @@ fn attach(tx: &mut Tx<'_>, lost: FileId, id: FileId, kind: FileKind) -> Result<(
     Ok(())
 }
 
-/// Creates the inode of a directory that is missing although directory entries exist for it.
+/// Creates the inode of a missing directory for which directory entries still exist.
 pub(super) fn no_directory(tx: &mut Tx<'_>, dir: FileId, lost: Option<FileId>) -> Mending {
     let (entries, subdirs) = super::counts::inside(tx, dir)?;
     if entries == 0 {
@@ -208,7 +210,7 @@ pub(super) fn no_directory(tx: &mut Tx<'_>, dir: FileId, lost: Option<FileId>) -
     Ok(Mended::Yes)
 }
 
-/// Moves a directory that is part of a loop to the directory `lost`.
+/// Moves a directory that is part of a loop of directories to the directory `lost`.
 pub(super) fn circle(tx: &mut Tx<'_>, id: FileId, lost: Option<FileId>) -> Mending {
     let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
     let Some((core, parent)) = parent_of(tx, id)? else { return Ok(Mended::Gone) };
@@ -230,8 +232,8 @@ pub(super) fn circle(tx: &mut Tx<'_>, id: FileId, lost: Option<FileId>) -> Mendi
     Ok(Mended::No)
 }
 
-/// Adds an entry in `lost` for an inode without one, unless the core record has changed since the check read it as
-/// `core`.
+/// Adds an entry in the directory `lost` for an inode that has no entry, unless the core record of the inode has
+/// changed since the check read it as `core`.
 pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<FileId>) -> Mending {
     let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
     let key = schema::core_key(id);
@@ -241,7 +243,7 @@ pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<F
     tx.expect(Expect::Reads(key, core.clone()));
     let mut core = Core::from_value(core.clone())?;
     core.names = 1;
-    // Change the core record, so that repairs that are based on an older count of the file's entries conflict.
+    // Change the core record, so that other repairs that are based on an older count of the file's entries conflict.
     core.xattrs.changes = core.xattrs.changes.wrapping_add(1);
     if let Body::Directory { parent } = &mut core.body {
         *parent = lost;

@@ -1,4 +1,4 @@
-//! Repairs of single records: damaged records, missing tail and core records, the lists of orphans and doomed files,
+//! Repairs of single records: damaged records, missing records of inodes, the lists of orphans and doomed files,
 //! intents, and data of missing files.
 
 use crate::check::Mended;
@@ -11,7 +11,7 @@ use types::{FileId, FileKind, Status, limits};
 
 type Mending = Result<Mended, Status>;
 
-/// The result of reading a record, which distinguishes a damaged record from a missing one.
+/// The result of reading a record: the record is missing, damaged, or valid.
 enum Read<R> {
     Absent,
     Damaged,
@@ -36,8 +36,8 @@ pub(super) fn damaged(tx: &mut Tx<'_>, key: &[u8]) -> Mending {
             if here {
                 let dir = schema::id_of(&key[..9])?;
                 tx.delete(key.to_vec());
-                // Subtract the damaged entry from the directory's entry count. If the subdirectory count included the
-                // entry too, the next check reports that count.
+                // Subtract the damaged directory entry from the directory's entry count. If the subdirectory count
+                // included the damaged entry too, the next check reports the subdirectory count as wrong.
                 if matches!(read::<Tail>(tx, &schema::tail_key(dir))?, Read::Is(tail) if tail.size > 0) {
                     tx.change_dir(dir, -1, 0);
                 }
@@ -76,14 +76,15 @@ fn remove_if(tx: &mut Tx<'_>, key: &[u8], bad: impl FnOnce(&Tx<'_>, &[u8]) -> Re
     Ok(Mended::Yes)
 }
 
-/// Writes a new tail record for an inode whose tail record is missing or damaged.
+/// Writes a new tail record (size, times, change attribute) for an inode whose tail record is missing or damaged.
 pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if matches!(read::<Tail>(tx, &schema::tail_key(id))?, Read::Is(_)) {
         return Ok(Mended::Gone);
     }
     let core = match read::<Core>(tx, &schema::core_key(id))? {
         Read::Is(core) => core,
-        // A tail record without a core record is useless, so remove it.
+        // A tail record (size, times, change attribute) is useless without the core record of the inode, so remove the
+        // tail record.
         Read::Absent => {
             tx.delete(schema::tail_key(id));
             return Ok(Mended::Yes);
@@ -92,7 +93,8 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     };
     tx.rely_on(id)?;
     let mut tail = Tail::new(tx.now, 0);
-    // The old change attribute is lost, so choose a value that no counter that started at 1 can have reached.
+    // The old change attribute is lost, so choose a value that exceeds every value that the old change attribute can
+    // have reached.
     tail.change = u64::try_from(tx.now.secs).unwrap_or(0).max(1) << 24;
     match &core.body {
         Body::Directory { .. } => {
@@ -101,7 +103,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
         }
         Body::Symlink { target } => tail.size = target.len() as u64,
         Body::Regular { .. } => {
-            // The lost tail record had the file size. This intent makes the mgr query the iods for the size.
+            // The file size was in the lost record. The intent makes the mgr query the iods for the size.
             tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
         }
         _ => {}
@@ -110,7 +112,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a tail record whose core record is missing.
+/// Removes a tail record (size, times, change attribute) of an inode whose core record is missing.
 pub(super) fn no_core(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let there = !matches!(read::<Tail>(tx, &schema::tail_key(id))?, Read::Absent);
     if !there || !absent(tx, id)? {
@@ -120,8 +122,8 @@ pub(super) fn no_core(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Returns whether an inode has no core record. If the core record is missing, adds a precondition that it is still
-/// missing at the commit.
+/// Returns whether an inode has no core record. If so, adds a precondition that the core record is still missing at the
+/// commit.
 pub(super) fn absent(tx: &mut Tx<'_>, id: FileId) -> Result<bool, Status> {
     let absent = matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Absent);
     if absent {
@@ -130,7 +132,7 @@ pub(super) fn absent(tx: &mut Tx<'_>, id: FileId) -> Result<bool, Status> {
     Ok(absent)
 }
 
-/// Removes extended attributes of a missing inode, up to the limit of one batch.
+/// Removes extended attributes of a missing inode, at most as many as fit in one batch.
 pub(super) fn stray_xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if !absent(tx, id)? {
         return Ok(Mended::Gone);
