@@ -62,8 +62,7 @@ mod tests {
 
     #[test]
     fn memory_returns_when_the_last_slice_is_dropped() {
-        // This is the only test in this process that uses buffers of this class, so the pool has no idle buffer of the
-        // class.
+        // No other test in this process uses buffers of 264 KiB, so the pool has no idle buffer of this size.
         let (room, _) = CLASSES[1];
         let mut buffer = Buffer::with_room(room - 1);
         let start = buffer.data().as_ptr();

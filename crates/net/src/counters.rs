@@ -43,10 +43,11 @@ pub struct Traffic {
     pub connections_open: u64,
     /// Number of connections that the server refused because too many were open, in total or from one machine.
     pub connections_refused: u64,
-    /// Number of connections that were closed because the peer made no progress inside a record or a reply, or sent no
-    /// first request.
+    /// Number of connections that this process closed because the peer made no progress inside a record or a reply, or
+    /// sent no first request.
     pub connections_cut: u64,
-    /// Number of connections that were closed because the peer sent bytes that are no valid record or RPC message.
+    /// Number of connections that this process closed because the peer sent bytes that are no valid record or RPC
+    /// message.
     pub connections_malformed: u64,
     /// Number of times that a connection had to wait for memory before it could receive a record or execute a call.
     pub memory_waits: u64,
@@ -54,8 +55,8 @@ pub struct Traffic {
     pub memory_held: u64,
     /// The largest value that `memory_held` has had.
     pub memory_most: u64,
-    /// Number of panics of calls, which the server answered with SYSTEM_ERR, and of background tasks, which were
-    /// restarted.
+    /// Number of panics: of calls, to which the server replied with SYSTEM_ERR, and of background tasks, which the
+    /// process restarted.
     pub panics: u64,
 }
 

@@ -9,11 +9,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Mode of a file of a store: only the owner may read and write it.
+/// Permission bits of a file in a store: only the owner may read and write it.
 pub const FILE: u32 = 0o600;
-/// Mode of a directory of a store: only the owner may use it.
+/// Permission bits of a directory in a store: only the owner may use it.
 pub const DIRECTORY: u32 = 0o700;
-/// Mode of a directory on the path to a socket: other users may traverse the directory, but not list its names.
+/// Permission bits of a directory on the path to a socket: other users may traverse the directory, but not list its
+/// names.
 pub const WAY: u32 = 0o711;
 
 /// Creates a directory with mode [`WAY`], for a socket in it or in a subdirectory.
@@ -27,8 +28,8 @@ pub fn make_way(dir: &Path) -> io::Result<()> {
 /// Removes permission bits that the modes in `most` do not contain, from the directory `dir` and from names in it. The
 /// empty name stands for `dir` itself. Skips names that do not exist. Logs each change and each failure.
 ///
-/// Stores need this for two reasons. Earlier versions of Weir created files with modes that depended on the umask. And
-/// copying a store may change the modes of its files.
+/// The modes of a store's files may be too wide for two reasons: earlier versions of Weir created files with modes that
+/// depended on the umask, and a copy of a store may have other modes than the original.
 pub fn narrow(dir: &Path, most: &[(&str, u32)]) {
     let (mut narrowed, mut failed) = (Vec::new(), Vec::new());
     for (name, most) in most {

@@ -38,7 +38,8 @@ pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
     check_user(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
 }
 
-/// Checks that `user`, as whom a server runs, is trusted. For callers that have already read the peer credentials.
+/// Checks that this process trusts a server that runs as `user`. For callers that have already read the user from the
+/// peer credentials of the socket.
 pub(crate) fn check_user(user: u32) -> io::Result<()> {
     if is_trusted(user) {
         return Ok(());
@@ -68,7 +69,7 @@ mod tests {
         assert_eq!(kind(&file), io::ErrorKind::InvalidInput);
         assert_eq!(kind(&link), io::ErrorKind::InvalidInput);
         assert_eq!(kind(&dir.path().join("none")), io::ErrorKind::NotFound);
-        // Without root, skip the check of a socket of another user: only root can give a socket to another user.
+        // Only root can change the owner of a socket, so check the refusal of another user's socket only as root.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
             assert_eq!(kind(&path), io::ErrorKind::PermissionDenied);

@@ -26,7 +26,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Tasks {
     live: Vec<AbortHandle>,
-    /// When the list of tasks has more entries than this, the finished tasks are removed from it.
+    /// Length of the list `live` above which the group removes finished tasks from the list.
     tidy_at: usize,
 }
 
@@ -63,7 +63,7 @@ impl Group {
     /// Kills all tasks of the group at their current await point. Tasks that are started while these tasks are dropped
     /// are killed too.
     ///
-    /// The runtime drops the tasks when it polls the next time.
+    /// The tokio runtime drops the tasks after this call, when it runs again.
     pub fn kill(&self) {
         self.0.dead.store(true, Relaxed);
         let live = std::mem::take(&mut self.tasks().live);
@@ -201,8 +201,8 @@ impl Begun {
 
 impl Wake for Begun {
     fn wake(self: Arc<Self>) {
-        // After the move into the runtime, the runtime polls the task with a waker of its own. So later wakeups of the
-        // first waker have no effect.
+        // After the move into the runtime, the runtime polls the task with a waker of its own. So only the first wakeup
+        // of this waker has an effect.
         if !self.moved.swap(true, Relaxed) {
             self.handle.clone().spawn(std::future::poll_fn(move |context| self.poll(context)));
         }
@@ -229,7 +229,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use tokio::sync::oneshot;
 
-    /// A value that starts another task when it is dropped.
+    /// A value that starts a task when it is dropped.
     struct Again(Arc<AtomicU32>);
 
     impl Drop for Again {

@@ -432,8 +432,8 @@ async fn replies_for_a_client_that_does_not_read_are_bounded() {
         slow.write_all(&one_fragment(raw_call(xid, BIG, b""))).await.unwrap();
     }
     service.wait_entered(4).await;
-    // The calls of another client still succeed. They also take some time, in which a server without a limit executes
-    // more calls of the slow client.
+    // The calls of another client must still succeed. A server without a limit would execute more calls of the slow
+    // client during these 300 calls.
     let other = connect(&server).await;
     for _ in 0..300 {
         call(&other, ECHO, &Bytes::from_static(b"x")).await.unwrap();
@@ -482,8 +482,8 @@ async fn connections_are_limited() {
     assert_eq!(counters.traffic().connections_refused, 1);
     drop(first);
     service.gone.acquire().await.unwrap().forget();
-    // The server notifies the service of the end of a connection first. It frees the slot of the connection a moment
-    // later, so try again until it accepts a connection.
+    // The server notifies the service of the end of a connection before it frees the slot of the connection. So try to
+    // connect until the server accepts.
     loop {
         let next = connect(&server).await;
         if call(&next, ECHO, &Bytes::new()).await.is_ok() {
@@ -561,7 +561,8 @@ async fn sockets_named_by_a_peer_must_belong_to_root_or_this_user() {
     }
     std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
     assert!(sent(address).await.unwrap_err().to_string().contains("belongs to user 4242"));
-    // The socket file belongs to root, but another user listens. So only the check after the connect can refuse it.
+    // The socket file belongs to root, but the listening process runs as another user. So only the check after the
+    // connect can refuse this server.
     let path = dir.path().join("another");
     let socket = std::thread::spawn({
         let path = path.clone();
@@ -676,8 +677,8 @@ async fn in_process_connections_and_memory_are_limited() {
         tokio::task::yield_now().await;
     }
     drop(first);
-    // The server may free the slot of the connection a moment after the client has dropped the connection, so try
-    // again.
+    // The server may free the slot of the connection a moment after the client has dropped the connection, so try to
+    // connect again.
     while join_with(&server, By::InProcess, Limits::default()).await.is_err() {
         tokio::task::yield_now().await;
     }

@@ -325,8 +325,8 @@ impl<'a> Faults<'a> {
         let gave_up = cluster.iods[iod].disk().is_dead();
         if had_errors || gave_up {
             // After the sync of an object has failed, an iod returns errors for this object until the iod restarts. So
-            // restart it, as an operator does. If the iod's file system has failed, cut the power instead, in place of
-            // an operator who mounts the file system again.
+            // restart the iod, as an operator does. If the iod's file system has failed, cut the power of the host
+            // instead, because the operator must mount the file system again.
             cluster.iods[iod].die(if gave_up { Death::PowerCut } else { Death::Killed });
             drop(cluster);
             self.after(50, Action::StartIod(iod));

@@ -10,9 +10,9 @@ use crate::network::Host;
 
 /// Host number of the mgr.
 pub const MGR: Host = 1;
-/// Host number of the first iod; the other iods follow.
+/// Host number of the first iod. Each further iod has the next number.
 pub const IOD: Host = 10;
-/// Host number of the first client; the other clients follow.
+/// Host number of the first client. Each further client has the next number.
 pub const CLIENT: Host = 100;
 /// Host number of the client that runs the final checks.
 pub const AUDITOR: Host = 200;

@@ -45,7 +45,7 @@ struct Cli {
     json: bool,
 }
 
-/// Deliberate bugs, by which a test shows that the simulator finds bugs.
+/// Deliberate bugs, with which a test shows that the simulator finds bugs.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Mistake {
     /// The reply cache never finds a cached reply

@@ -5,8 +5,8 @@
 //! A change is *definite* for a reader if the promises say that the reader sees the change. This holds if the change
 //! returned through the reader's own mount before the read began, or was durable before the reader opened the file.
 //! Change A is *behind* a later change B if, before B began, A was durable or had returned through the mount of B. In
-//! runs without faults, clients are coherent: every mount must see a change that has returned, like the mount that made
-//! it.
+//! runs without faults, clients are coherent: every mount must see a change that has returned, just as the mount that
+//! made the change must see this change.
 //!
 //! A byte may have the value of any change that is not behind a definite change. A change is *doubtful* if it failed,
 //! or if it was not durable when its client was killed. A doubtful change may be visible or not, at any later time.
@@ -116,8 +116,8 @@ pub struct Model {
     /// Whether clients are coherent during the whole run. This holds if the plan has no faults.
     pub coherent: bool,
     files: BTreeMap<FileId, FileModel>,
-    /// Reads that missed a change of their own client which was not durable yet, each with these changes. Such a read
-    /// is a violation, unless the client later learns that one of these changes has failed.
+    /// Reads that missed changes of their own client, which were not durable yet. Each read has a list of the missed
+    /// changes, and is a violation unless the client later learns that one of these changes has failed.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
     /// Descriptions of all violations that the model has found.
     pub failures: Vec<String>,
@@ -261,8 +261,8 @@ impl Model {
 }
 
 impl FileModel {
-    /// Returns the truncations that may be the last truncation that the reader sees. `None` in the list means that the
-    /// reader may see no truncation.
+    /// Returns each truncation that may be the latest truncation that the reader sees. `None` in the list means that
+    /// the reader may see no truncation.
     fn last_cuts(&self, reader: Reader) -> Vec<Option<&Change>> {
         let cuts: Vec<&Change> = self.changes.iter().filter(|change| change.is_cut()).collect();
         let definite: Vec<&&Change> = cuts.iter().filter(|cut| cut.is_definite(reader)).collect();

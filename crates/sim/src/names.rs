@@ -181,7 +181,7 @@ pub enum Search {
 }
 
 /// An event that the checker orders: an operation, the first of two executions of a creation, or the loss of a file. An
-/// event with an answer happens once; any other event may also not happen.
+/// event with an answer happens once; an event without an answer happens once or never.
 struct Part {
     operation: Operation,
     /// Set for the first of two executions of one creation: the mgr executed the creation, and died before it answered.
@@ -420,19 +420,19 @@ mod tests {
         };
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
         assert!(explain(&twice, (&[4], &[])).is_ok());
-        // No order explains the history in three cases: the mgr did not die, the mgr died after it answered the
-        // creation, or the rename began after this answer.
+        // No order of the operations explains two files from one creation in three cases: the mgr did not die, the mgr
+        // died after it answered the creation, or the rename of the first file began after this answer.
         assert!(explain(&twice, (&[], &[])).is_err());
         assert!(explain(&twice, (&[10], &[])).is_err());
         let late = [create((1, Some(9)), ok(8)), rename(10), list(&[(1, 8), (2, 7)])];
         assert!(explain(&late, (&[4], &[])).is_err());
-        // A death of the mgr at point 4 cannot explain this history, because the lookup at point 5 did not find the
-        // file.
+        // A death of the mgr at point 4 cannot explain two executions of the creation: the lookup at point 5 would have
+        // found the file of the first execution.
         let found = op(NameRequest::Lookup { name: 1 }, (5, Some(6)), NameReply::Missing);
         let thrice = [create((1, Some(9)), ok(8)), found, remove((7, Some(8)), NameReply::Ok(None)), list(&[(1, 8)])];
         assert!(explain(&thrice, (&[4], &[])).is_err());
-        // A death of the mgr at point 6 explains this history: the mgr created the file after the lookup at point 5,
-        // and died before it answered.
+        // A death of the mgr at point 6 explains two executions of the creation: the mgr executed the creation after
+        // the lookup at point 5, and died before it answered.
         assert!(explain(&thrice, (&[6], &[])).is_ok());
         // A death of the mgr explains only that a creation took effect twice, not that a removal did.
         let removed = [create((1, Some(2)), ok(7)), remove((3, Some(9)), NameReply::Missing)];

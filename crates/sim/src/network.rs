@@ -1,9 +1,9 @@
 //! The simulated network of a cluster: hosts, connections with delays, partitions, resets, and silent losses.
 //!
-//! Clients and daemons send each message in one or several pieces, as TCP sends segments. A connection delivers its
-//! pieces in order, each after a random delay. Connections are independent: a later piece on another connection may
-//! arrive earlier. While two hosts are partitioned, the pieces between them wait. They arrive when the partition ends,
-//! as with TCP retransmission, or the connection times out.
+//! Clients and daemons send each message in one or several segments, as with TCP; the code calls a segment a piece. A
+//! connection delivers its segments in order, each after a random delay. A segment may overtake earlier segments of
+//! other connections. While two hosts are partitioned, the segments between the two hosts wait. They arrive when the
+//! partition ends, as with TCP retransmission, or the connection times out.
 
 mod pipe;
 mod port;
@@ -25,17 +25,17 @@ use tokio::sync::Notify;
 /// Number of a host, which is also the number of the task group that runs on the host.
 pub type Host = u64;
 
-/// Time after which a connection is reset if the host at its other end sends nothing.
+/// Time after which a simulated TCP connection that delivers no segments is reset.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
 /// Delays and window (bytes in flight) of the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkConditions {
-    /// Maximum delay in milliseconds of a piece without an additional delay.
+    /// Maximum delay in milliseconds of a network segment without an additional delay.
     pub delay_ms: u64,
-    /// Percentage of pieces that have an additional delay.
+    /// Percentage of network segments that have an additional delay.
     pub late_percent: u64,
-    /// Maximum additional delay in milliseconds of a piece that has one.
+    /// Maximum additional delay of a network segment in milliseconds, if the segment has an additional delay.
     pub late_ms: u64,
     /// Maximum number of bytes in flight in one direction of a connection.
     pub window: usize,
@@ -63,8 +63,8 @@ struct State {
     ports: BTreeMap<(Host, u16), Arc<AcceptQueue>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
-    /// For each host with a requested notification: the number of pieces that the host still sends before the
-    /// notification, and the notification.
+    /// Requested notifications, by host: the number of segments that the host still sends before the notification, and
+    /// the notification.
     alarms: BTreeMap<Host, (u64, Arc<Notify>)>,
 }
 
@@ -146,14 +146,15 @@ impl Net {
         self.state().cuts.insert(pair(a, b));
     }
 
-    /// Ends the partition of two hosts and delivers the pieces that waited for its end.
+    /// Ends the partition of two hosts and delivers the segments that waited for the end of the partition.
     pub fn heal(&self, a: Host, b: Host) {
         self.state().cuts.remove(&pair(a, b));
         self.between(a, b).iter().for_each(|c| c.wake());
         self.0.changed.notify_waiters();
     }
 
-    /// Resets the connections between two hosts if their partition has lasted longer than [`SILENCE`].
+    /// Resets the connections between two hosts. The fault injector calls this function when a partition of the two
+    /// hosts has lasted for [`SILENCE`].
     pub fn give_up(&self, a: Host, b: Host) {
         self.between(a, b).iter().for_each(|c| c.reset());
     }
@@ -172,7 +173,7 @@ impl Net {
         }
     }
 
-    /// Lets a random connection of a host lose all pieces from now on. Neither end is notified.
+    /// Lets a random connection of a host lose all segments from now on. Neither end of the connection is notified.
     pub fn lose_one(&self, host: Host) {
         let mine = self.of_host(host);
         if !mine.is_empty() {
@@ -181,7 +182,7 @@ impl Net {
         }
     }
 
-    /// Returns a notification that is sent after the host has sent `pieces` more pieces.
+    /// Returns a notification that is sent after the host has sent `pieces` more network segments.
     pub fn after_pieces(&self, host: Host, pieces: u64) -> Arc<Notify> {
         let told = Arc::new(Notify::new());
         self.state().alarms.insert(host, (pieces, told.clone()));
@@ -193,7 +194,7 @@ impl Net {
         self.state().cuts.contains(&pair(a, b))
     }
 
-    /// Counts a piece that the host `from` sends. Returns the random delay of the piece.
+    /// Counts a network segment that the host `from` sends. Returns the random delay of the segment.
     fn departs(&self, from: Host) -> Duration {
         let mut state = self.state();
         let state = &mut *state;

@@ -7,8 +7,8 @@ use crate::storage::Image;
 use iod::{Disk, Memory};
 use wire::admin::{Group, Value};
 
-/// The file on an iod that contains the mark of the mgr, which changes at every start of the mgr. By the mark, the mgr
-/// detects an older copy of the iod's disk.
+/// The file on an iod that contains the mark of the mgr, which changes at every start of the mgr. With this mark, the
+/// mgr detects an older copy of the iod's disk.
 const STORE: &str = "STORE";
 
 /// Images of all disks, saved at the last death of the mgr. If the mgr has started after that death, the iods have

@@ -25,24 +25,24 @@ pub enum Level {
     Rough,
 }
 
-/// A fault of a run. Fields whose names end in `ms` contain milliseconds. Hosts, iods and clients are given by their
-/// numbers.
+/// A fault of a run. Fields whose names end in `ms` contain milliseconds. The fields `host`, `iod` and `client` contain
+/// the numbers of hosts, iods and clients.
 #[allow(missing_docs)] // each variant's text says what its numbers are
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The mgr dies and restarts after `down_ms`.
     Mgr { power: bool, down_ms: u64 },
-    /// The mgr dies after it has sent `pieces` more pieces, and restarts after `down_ms`.
+    /// The mgr dies after it has sent `pieces` more network segments, and restarts after `down_ms`.
     MgrAfter { pieces: u64, down_ms: u64 },
     /// The mgr's disk fails after `changes` more writes and syncs, and its host loses power. The mgr restarts after
     /// `down_ms`.
     MgrDisk { changes: u64, down_ms: u64 },
     /// An iod dies and restarts after `down_ms`.
     Iod { iod: usize, power: bool, down_ms: u64 },
-    /// An iod dies after it has sent `pieces` more pieces, and restarts after `down_ms`.
+    /// An iod dies after it has sent `pieces` more network segments, and restarts after `down_ms`.
     IodAfter { iod: usize, pieces: u64, power: bool, down_ms: u64 },
-    /// The disk of an iod fails after `changes` more changes, and its host loses power. The iod restarts after
-    /// `down_ms`.
+    /// The disk of an iod fails after `changes` more disk operations that change data, and its host loses power. The
+    /// iod restarts after `down_ms`.
     IodDisk { iod: usize, changes: u64, down_ms: u64 },
     /// An iod loses power and restarts with an older copy of its disk. After `ms`, the current disk is restored.
     IodRolledBack { iod: usize, ms: u64 },
@@ -52,7 +52,8 @@ pub enum Fault {
     Client { client: u64 },
     /// A random connection of the host is reset.
     Reset { host: Host },
-    /// A random connection of the host is reset, `times` times. Before each reset, the host sends `pieces` more pieces.
+    /// A random connection of the host is reset, `times` times. Before each reset, the host sends `pieces` more network
+    /// segments.
     Flaky { host: Host, pieces: u64, times: u64 },
     /// A random connection of the host loses all bytes from now on. Neither end is notified.
     Lose { host: Host },
@@ -62,7 +63,7 @@ pub enum Fault {
     Storm { conditions: LinkConditions, ms: u64 },
     /// A percentage of the operations on the disk of an iod fails for `ms`.
     IodErrors { iod: usize, percent: u64, ms: u64 },
-    /// For `ms`, each request to the disk of an iod takes up to `slow_ms` longer.
+    /// For `ms`, an iod has a slow disk: the iod handles each request up to `slow_ms` later.
     IodSlow { iod: usize, slow_ms: u64, ms: u64 },
     /// The disk of an iod is full for `ms`.
     IodFull { iod: usize, ms: u64 },
@@ -316,7 +317,7 @@ impl Plan {
 
     /// Returns when the client's changes become durable. In plans in which the mgr's host may lose power, this is
     /// always [`Durable::Close`]. The model does not cover what a power loss may lose with [`Durable::Fsync`];
-    /// `crates/meta/tests/crash.rs` tests it.
+    /// `crates/meta/tests/crash.rs` tests these losses.
     pub fn durable(&self, client: Host) -> Durable {
         let powered_off = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
         let soon =

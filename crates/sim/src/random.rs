@@ -1,5 +1,5 @@
-//! Random numbers of a simulated run, all derived from one seed: the streams of the simulator, and the system's random
-//! bytes.
+//! Random numbers of a simulated run, all derived from one seed: the random number streams of the simulator, and the
+//! system's random bytes.
 //!
 //! Hash maps, the owners and verifiers of clients, and all other users of the system's random bytes call `getrandom`.
 //! This file replaces that function in all programs that link this crate. In a thread with a seed, `getrandom` returns

@@ -65,8 +65,8 @@ pub struct Focus {
 /// Prepares the state that all runs of this process share: logging, and the image of an empty file system.
 pub(crate) fn prepare(print: bool) {
     if print {
-        // Set up logging before the first run. Set up during a run, logging takes random bytes, and so changes the keys
-        // of the run's hash maps.
+        // Set up logging before the first run. During a run, the setup of logging would take random bytes, and so
+        // change the keys of the run's hash maps.
         watch::show_logs();
     }
     // Ignore the error: each run calls `empty` again, and then reports the error.

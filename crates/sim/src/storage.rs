@@ -133,8 +133,8 @@ impl File {
 }
 
 impl State {
-    /// Counts a write or sync. Returns an error if the disk has failed, or if this operation is among the percentage
-    /// that fails.
+    /// Counts a write or sync. Returns an error if the disk has failed, or if this operation is one of the random
+    /// operations that fail.
     fn spend(&mut self) -> io::Result<()> {
         self.changes += 1;
         let broken = || Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
@@ -354,8 +354,8 @@ impl LogDisk for Handle {
         self.set_len(len)
     }
 
-    /// Returns a small size of the batch log in bytes. So the log fills up and wraps around even in a short life of the
-    /// process.
+    /// Returns a small size of the batch log in bytes. So the log fills up and wraps around even if the process runs
+    /// only for a short time.
     fn room(&self) -> u64 {
         64 << 10
     }

@@ -57,9 +57,9 @@ pub struct Traffic {
 }
 
 impl Cluster {
-    /// Starts the cluster in `dir`, and creates the cluster first if `dir` holds none; new stores have `features`. The
-    /// mgr listens at `listen`. If `nfs_host` is set, NFS clients receive this address for the iods. With
-    /// `recover_old_store`, the mgr accepts an older copy of its store.
+    /// Starts the cluster in `dir`, and creates the cluster first if `dir` holds none. New object stores have the
+    /// features `features`. The mgr listens at `listen`. If `nfs_host` is set, NFS clients receive this address for the
+    /// iods. With `recover_old_store`, the mgr accepts an older copy of its store.
     pub async fn start(
         dir: &Path,
         iods: Option<u16>,
@@ -187,7 +187,8 @@ async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Fail
         }
     }
     let forming = dir.join(FORMING);
-    // An interrupted first start has left this folder. No client has stored a file in it, so remove it.
+    // An interrupted first start has left the folder of an incomplete cluster. No client has stored a file in this
+    // cluster, so remove the folder.
     if exists(&forming)? {
         fs::remove_dir_all(&forming)?;
     }

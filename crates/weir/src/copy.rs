@@ -175,8 +175,8 @@ impl Copy {
                 folder
             }
             Into::Name(parent, name) => {
-                // This user needs access to the new directory until the copy sets its final attributes. Other users
-                // never get access that the final mode denies.
+                // The user of this process needs access to the new directory until the copy sets its final attributes.
+                // Other users never get access that the final mode denies.
                 let mode = job.meta.attrs.mode & 0o777 | 0o700;
                 let made = self.to.mkdir(&parent.location, &name, mode);
                 let (location, _) = made.map_err(|e| e.of(named(&parent.location, &name)))?;
@@ -348,7 +348,8 @@ impl Copy {
 
     fn help(&self, body: Arc<Body>) {
         body.work(&self.means());
-        // The thread that drops the last reference to the started file completes the file.
+        // Several threads may copy a large file. The thread that drops the last reference to this transfer completes
+        // the file.
         if let Some(body) = Arc::into_inner(body) {
             self.complete(body);
         }

@@ -40,7 +40,7 @@ pub struct Failure {
     pub what: String,
     /// The text of the second line: what the user can do next.
     pub next: Option<String>,
-    /// The name that caused the failure; `None` if it is the name that the command was processing.
+    /// The name that caused the failure; `None` if the cause is the name that the command was processing.
     pub subject: Option<String>,
 }
 
@@ -111,8 +111,8 @@ impl From<std::io::Error> for Failure {
         use std::io::ErrorKind::*;
         let text = error.to_string();
         let what = match error.raw_os_error() {
-            // Cut off the error number: "No such file or directory (os error 2)" says the same twice, so the text
-            // suffices.
+            // Remove the error number from a text such as "No such file or directory (os error 2)", because the words
+            // already name the error.
             Some(_) => text.split(" (os error").next().unwrap_or(&text).to_lowercase(),
             // Keep the upper-case letters of this text, because it may contain names, and commands that the user can
             // type.
@@ -147,7 +147,7 @@ impl From<client::Error> for Failure {
         match error.kind() {
             // Add no advice: the message about an operation in doubt already says what the user can do.
             client::ErrorKind::Connection if error.is_in_doubt() => Failure { code: Exit::Unreachable, ..failure },
-            // Keep the exit code [`Exit::Failed`]: only an iod is unreachable, and the mgr answers.
+            // Keep the exit code [`Exit::Failed`]: only an iod is unreachable, so the cluster as a whole is reachable.
             client::ErrorKind::Connection if error.is_of_iod() => failure.next(IOD_DOWN),
             client::ErrorKind::Connection => Failure { code: Exit::Unreachable, ..failure }.next(UNREACHABLE),
             client::ErrorKind::Usage => Failure { code: Exit::Usage, ..failure },

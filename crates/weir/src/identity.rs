@@ -71,7 +71,8 @@ impl Identity {
             Some(name) => name,
             None => {
                 // The file has no client owner for this mount: it is new or incomplete, or belongs to another mount
-                // with the same hash. It is incomplete if a process was killed while it wrote the file.
+                // with the same hash, which names the file. The file is incomplete if a process was killed while it
+                // wrote the file.
                 let name = Uuid::new_v4().into_bytes();
                 file.set_len(0)?;
                 file.rewind()?;
@@ -82,8 +83,8 @@ impl Identity {
         Ok(Some(Identity { name, path, _lock: file }))
     }
 
-    /// Waits up to `patience` until no process uses the client owner for a mount of `url` at `dir`. Returns whether it
-    /// is unused.
+    /// Waits up to `patience` until no process uses the client owner for a mount of `url` at `dir`. Returns whether the
+    /// client owner is unused.
     pub fn unused(url: &str, dir: &Path, patience: Duration) -> bool {
         folder().is_none_or(|folder| Identity::unused_in(&folder, url, dir, patience))
     }

@@ -19,9 +19,9 @@ pub enum Locator {
 /// How a command interprets a name without a scheme.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BareName {
-    /// As the path of a file on this machine (`cp`).
+    /// The name is the path of a file on this machine (`weir cp`).
     Local,
-    /// As a path below the directory that `WEIR_URL` names (all other commands).
+    /// The name is a path below the directory that `WEIR_URL` names (all other commands).
     InsideBase,
 }
 

@@ -148,8 +148,8 @@ impl MountOptions {
     pub fn options(&self, options: Options) -> Options {
         let mut settings = Settings::default();
         if self.writeback {
-            // Write-back caching needs the page cache. Set this access method before all other settings, so that an
-            // explicit `access` overrides it.
+            // Write-back caching needs the page cache. Set the access method `page` before all other settings, so that
+            // an explicit `access` setting overrides this one.
             let _ = settings.set(Origin::Mount, Part::Access.name().as_bytes(), b"page");
         }
         let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();
@@ -202,7 +202,8 @@ pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     match fuse::source_at(dir) {
         Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is already mounted there", dir.display()))
             .next(format!("\"weir umount {}\" unmounts it; --over (or -o over) mounts over it", dir.display()))),
-        // Ignore other errors, such as a missing directory, because the attempt to mount will report them.
+        // Ignore an error of this check, such as a missing directory, because the attempt to mount will report the
+        // error.
         _ => Ok(()),
     }
 }

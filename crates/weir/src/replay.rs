@@ -33,7 +33,7 @@ pub struct Job {
     pub place: Place,
     /// Whether each write has its own content, so that the replay can read all data back and verify them.
     pub verify: bool,
-    /// Whether the replay fills the files that the trace reads before it starts the clock.
+    /// Whether the replay fills the files that the trace reads, before it measures the first operation.
     pub fill: bool,
     /// Whether the replay keeps its files after the last operation.
     pub keep: bool,

@@ -69,8 +69,8 @@ impl Stop {
     pub async fn wait(&self) {
         let mut get = self.0.clone();
         if get.wait_for(|set| *set).await.is_err() {
-            // The task that sets the flag has ended with its runtime, so the flag stays unset. Wait forever, as the
-            // caller expects without a stop.
+            // The runtime has dropped the task that sets the flag, so the flag stays unset. Never return, because
+            // returning means that the user has asked the process to stop.
             std::future::pending::<()>().await;
         }
     }

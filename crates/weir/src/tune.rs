@@ -64,7 +64,7 @@ pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     Some((x + (y - x) * a / (a - b)).exp())
 }
 
-/// Describes which path was faster at which lengths, in a sentence that is true for every length.
+/// Describes in one sentence which path was faster at which lengths.
 pub fn verdict(points: &[Point]) -> String {
     let sizes = |of: fn(&Point) -> bool| {
         let sizes: Vec<String> = points.iter().filter(|point| of(point)).map(|point| format_size(point.size)).collect();
@@ -97,7 +97,8 @@ mod tests {
         assert_eq!(best(&points(&[0.5, 0.7, 1.5, 3.0])), 4096);
         assert_eq!(best(&points(&[2.0, 1.1, 1.5])), 0);
         assert_eq!(best(&points(&[0.2, 0.9])), ALWAYS_MGR);
-        // One length at which the other path is slightly faster does not change the threshold.
+        // The mgr path is slightly slower at the second length and slightly faster at the fifth length. Neither of the
+        // two differences may change the threshold.
         assert_eq!(best(&points(&[0.5, 1.02, 0.5, 2.0, 0.99, 3.0])), 8192);
         assert_eq!(best(&[]), 0);
     }

@@ -143,7 +143,8 @@ impl Channel {
         }
     }
 
-    /// Writes the messages that their senders could not write at once. Runs for the lifetime of the connection.
+    /// Writes the messages that callers could not write at once, because the socket accepted no more data. Runs for the
+    /// lifetime of the connection.
     async fn run(&self) {
         if let Channel::Stream(outbox) = self {
             outbox.run().await;
@@ -196,8 +197,8 @@ impl Connection {
     /// Connects as [`Connection::connect`] does, to an address that a peer has sent. If the address is a Unix socket,
     /// only root or the user of this process may own the socket and the listening process (see [`crate::local`]).
     ///
-    /// # Errors
-    /// [`Error::Connect`] for a socket of another user. Then this process has sent nothing over the socket.
+    /// # Errors [`Error::Connect`] if any other user owns the socket or the listening process. In this case, this
+    /// process has sent nothing over the socket.
     pub async fn connect_sent<S: Service>(
         address: &Address,
         service: Arc<S>,
@@ -385,8 +386,8 @@ impl Connection {
     /// connection ends.
     pub(super) async fn drained(&self) {
         let all = u32::try_from(self.link.limits.in_flight).unwrap_or(u32::MAX);
-        // All slots are free when all replies are sent. `acquire_many` fails only if the connection is closed; then
-        // there are no replies to wait for.
+        // All slots are free when all replies are sent. `acquire_many` fails only if the connection is closed. In this
+        // case, no replies are left to wait for.
         if let Ok(places) = self.link.incoming.acquire_many(all).await {
             places.forget();
         }
@@ -425,14 +426,14 @@ impl Drop for Waiting<'_> {
 }
 
 /// Times out each call whose deadline has passed. Sleeps until `at` and then until each following deadline. Returns
-/// when no call waits, or when another task watches an earlier deadline.
+/// when no call waits for a reply, or when another task already watches an earlier deadline.
 async fn watch(link: Weak<Link>, mut at: Instant) {
     loop {
         tokio::time::sleep_until(at).await;
         let Some(link) = link.upgrade() else { return };
         let (late, again) = link.pending().ring(at, Instant::now());
         for call in late {
-            // This send to the caller fails if the caller no longer waits for the reply. Then the error is not needed.
+            // Ignore the error of this send: the send fails only if the caller no longer waits for the reply.
             let _ = call.reply_sender.send(Err(Error::Timeout(call.timeout)));
         }
         match again {
@@ -516,11 +517,11 @@ impl Link {
         }
     }
 
-    /// Passes the reply to a call to the task that waits for it.
+    /// Passes the reply to a call to the task that waits for the reply.
     pub(super) fn answered(&self, xid: u32, message: Bytes) {
         let waiting = self.pending().take(xid);
         if let Some(call) = waiting {
-            // This send to the caller fails if the caller no longer waits for the reply. Then the reply is not needed.
+            // Ignore the error of this send: the send fails only if the caller no longer waits for the reply.
             let _ = call.reply_sender.send(Ok(message));
         }
     }
@@ -547,7 +548,7 @@ impl Link {
         self.channel.closed().unwrap_or_else(|| Error::broken("closed here"))
     }
 
-    /// Closes the connection with the reason `error`, which all waiting calls return.
+    /// Closes the connection with the reason `error`, which all calls that wait for a reply return.
     ///
     /// This function closes the send queue first, and then empties the table of waiting calls. So a call that enters
     /// the table later fails to send, and removes itself.
@@ -559,7 +560,7 @@ impl Link {
         self.account.close();
         let waiting = self.pending().take_all();
         for call in waiting {
-            // This send to the caller fails if the caller no longer waits for the reply. Then the error is not needed.
+            // Ignore the error of this send: the send fails only if the caller no longer waits for the reply.
             let _ = call.reply_sender.send(Err(error.clone()));
         }
         self.closed.notify_waiters();

@@ -1,8 +1,8 @@
 //! In-process RPC connections: each end passes messages to the other end by function calls, without a socket.
 //!
 //! A call by the client starts on the caller's thread, so a call that does not wait needs no thread switch. A call by
-//! the server (a callback) starts in a task of its own. Otherwise the callback could wait for the thread that it runs
-//! on.
+//! the server (a callback) starts in a task of its own. If a callback ran on the server's calling thread, the callback
+//! could wait for that same thread.
 
 use super::connection::{CallContext, Connection, Link, ServedConnection, Service, carry_out, serve_connection};
 use super::memory::Memory;
@@ -63,7 +63,7 @@ impl std::fmt::Debug for dyn DynService {
     }
 }
 
-/// An adapter that makes an [`DynService`] service a [`Service`].
+/// An adapter that implements [`Service`] for a [`DynService`].
 #[derive(Debug)]
 struct Any(Arc<dyn DynService>);
 
@@ -87,20 +87,20 @@ pub(super) struct InProcess(Mutex<State>);
 
 #[derive(Debug, Default)]
 enum State {
-    /// The two ends of the connection are not connected with each other yet.
+    /// The server and the client have not connected the two ends of the connection with each other yet.
     #[default]
     New,
     Open(Arc<End>),
     Closed(Error),
 }
 
-/// One end of an in-process connection, as the other end refers to it. Each end keeps the other one alive until the
-/// connection is closed.
+/// One end of an in-process connection, to which the opposite end passes messages. Each end keeps the opposite end
+/// alive until the connection is closed.
 #[derive(Debug)]
 struct End {
     link: Arc<Link>,
     service: Arc<Any>,
-    /// Whether a call that the other end makes starts on the caller's thread.
+    /// Whether a call to this end starts on the caller's thread.
     at_once: bool,
     runtime: Handle,
 }
@@ -129,7 +129,7 @@ impl InProcess {
         }
     }
 
-    /// Closes both ends. If both ends are closed already, the reason of the first call remains.
+    /// Closes both ends of the connection. If the connection is closed already, keeps the reason of the first close.
     pub(super) fn close(&self, error: Error) {
         let mut state = self.state();
         if matches!(*state, State::Closed(_)) {
@@ -166,7 +166,7 @@ impl End {
         }
     }
 
-    /// Executes a call as soon as it has a slot and memory. The call runs to completion even if the caller stops
+    /// Executes a call as soon as a slot and memory are free. The call runs to completion even if the caller stops
     /// waiting.
     async fn work_on(self: Arc<Self>, (header, len, arrived): (CallHeader, usize, Instant), body: Reader) {
         let link = &self.link;

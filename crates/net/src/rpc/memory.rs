@@ -1,5 +1,5 @@
-//! Memory accounting of a server's connections: a connection reserves memory before it uses it, and waits while memory
-//! is short.
+//! Memory accounting of a server's connections: a connection reserves memory before use, and waits while memory is
+//! short.
 //!
 //! Each incoming call has a [`Charge`] for its record, its work memory, and its largest possible reply. If a connection
 //! would exceed its share, the server does not read from it, and the peer's data wait in the socket buffers. While
@@ -117,8 +117,8 @@ impl Memory {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves `bytes`, unless all reservations of the server together would exceed `limit` bytes. Returns whether it
-    /// reserved them.
+    /// Reserves `bytes`, unless all reservations of the server together would exceed `limit` bytes. Returns whether the
+    /// bytes are reserved.
     fn take(&self, bytes: usize, limit: usize) -> bool {
         let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let taken = self.used.fetch_update(SeqCst, SeqCst, more).is_ok();
@@ -128,8 +128,8 @@ impl Memory {
         taken
     }
 
-    /// If memory is short, closes each connection whose peer has stalled for too long. In each interval, only one of
-    /// the calls that wait for memory does this.
+    /// If memory is short, closes each connection whose peer has stalled for too long. Does nothing if another call has
+    /// looked for stalled connections within the last [`LOOK`].
     fn relieve(&self) {
         let now = Instant::now();
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,8 +158,8 @@ impl Account {
         self.memory.counters.waited();
         let memory = self.memory.clone();
         let _waiting = Waiting::new(&memory);
-        // Set the time of the next search for stalled connections before the loop. If other calls often release
-        // memory, the loop repeats often, but the search must still take place.
+        // Set the time of the next search for stalled connections once, before the wait loop. Each release of memory
+        // repeats the loop, and must not postpone this search.
         let mut look = Instant::now() + LOOK;
         loop {
             let mut freed = std::pin::pin!(memory.freed.notified());
@@ -182,7 +182,7 @@ impl Account {
         let held = self.held.load(SeqCst);
         let small = bytes <= SMALL;
         let free = memory.total.saturating_sub(memory.used.load(SeqCst));
-        // No machine may hold more memory than is free for all other machines.
+        // The connections of one machine may not hold more memory than is free for all other machines.
         if !small && self.of_machine.load(SeqCst) + bytes > free {
             return None;
         }
@@ -216,8 +216,8 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        // Update the counter before `used`. Otherwise another thread could reserve the released bytes first, and the
-        // counter would include them twice for a moment.
+        // Subtract the released bytes from the counter before `used`. Otherwise another thread could reserve these
+        // bytes first, and the counter would include them twice for a moment.
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);

@@ -94,7 +94,8 @@ impl Outbox {
 
     /// Queues a record, and writes as much as the socket accepts at once.
     ///
-    /// Never waits. The number of queued messages is bounded, because each caller must first get a slot for a call.
+    /// Never waits. The number of queued messages is bounded, because each message belongs to a call, and the number of
+    /// calls in progress is limited.
     pub(crate) fn send(&self, record: Segments, hold: Option<Hold>) -> Result<(), Error> {
         {
             let mut queue = self.lock();
@@ -136,8 +137,7 @@ impl Outbox {
             self.drain().await;
             *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if self.lock().closed.is_some() {
-                // The connection is closed and this task was the active writer, so it must discard the data that it
-                // has not sent.
+                // The connection is closed. If this task was the active writer, discard the data that it has not sent.
                 let dropped = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
                 return drop(dropped);
             }

@@ -2,8 +2,8 @@
 //!
 //! One timer for each call is expensive, because each timer may wake the timer thread, although nearly every reply
 //! arrives long before the timeout. So the table sets one alarm, for the earliest deadline. When the alarm fires, the
-//! table sets it to the earliest deadline of the calls that still wait. If the peer always replies, the alarm fires
-//! once in each timeout period.
+//! table sets the alarm to the earliest deadline of the calls that still wait. If the peer always replies, the alarm
+//! fires once in each timeout period.
 
 use crate::Error;
 use bytes::Bytes;

@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use types::limits;
 use wire::rpc::record::{Mark, Progress};
 
-/// Size of the shared read buffer in bytes. It also bounds the bytes that are copied from this buffer at the start of a
-/// large record.
+/// Size of the shared read buffer in bytes. The receiver copies at most this many bytes from the read buffer to the
+/// buffer of a large record.
 const INBOX: usize = 8 << 10;
 
 /// Minimum free space in the shared read buffer for one read. A record with a payload of 4 KiB fits, so one system call
@@ -92,8 +92,8 @@ impl Receiver {
             return Ok(Some(Record { bytes: self.inbox.split_to(mark.len).freeze(), charge: None }));
         }
         let expected = if mark.last { mark.len } else { self.record_max };
-        // Reserve memory for the largest possible reply to the call as well. So no call waits for more memory while it
-        // holds some.
+        // Reserve memory for the largest possible reply to the call as well. So a call that already holds memory never
+        // waits for more memory.
         let charge = self.account.admit(expected + self.record_max).await;
         let shared = self.begun.clone();
         let begun = Begin::new(&shared);

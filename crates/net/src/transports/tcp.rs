@@ -27,8 +27,8 @@ pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result
         for address in elsewhere {
             match connect_reserved(address).await {
                 Ok(stream) => return Ok(prepared(stream)),
-                // All reserved ports are in use, or the process is root only in a container. So connect from any other
-                // port. The server may then refuse requests that it would accept from a reserved port.
+                // All reserved ports are in use, or root of a container may not use reserved ports. So connect from a
+                // port above 1023. The server may then refuse requests that it would accept from a reserved port.
                 Err(e) if is_of_the_port(&e) => {
                     tracing::warn!(%address, error = %e, "cannot use a local port below 1024")
                 }
@@ -92,7 +92,7 @@ pub(super) fn peer(stream: &TcpStream) -> Address {
 }
 
 fn prepared(stream: TcpStream) -> TcpStream {
-    // Ignore errors of these socket options: the connection also works on a kernel without them.
+    // Ignore errors of the following socket options: the connection also works on a kernel without these options.
     let _ = stream.set_nodelay(true);
     let fd = stream.as_fd();
     if rustix::net::sockopt::set_tcp_congestion(fd, CONGESTION).is_err() {

@@ -20,9 +20,9 @@ use wire::rpc::record::{Mark, Progress};
 /// Errors and delays of an iod's disk, which the simulator injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskFaults {
-    /// Percentage of disk operations that fail.
+    /// Percentage of operations on the iod's disk that fail.
     pub failing_percent: u64,
-    /// Maximum delay of a request in milliseconds.
+    /// Maximum delay in milliseconds before the iod handles a request, which simulates a slow disk.
     pub slow_ms: u64,
 }
 
@@ -111,7 +111,8 @@ impl IodHost {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `changes` more changes of the disk succeed. After them, every disk operation fails until a power loss.
+    /// Lets `changes` more writes and other changes of the disk succeed. After these changes, every disk operation
+    /// fails until a power loss.
     pub fn die_after(&self, changes: u64) {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.disk.die_after(changes);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// The mgr while it serves requests; `None` before and after.
+/// The mgr while it serves requests; `None` before the mgr serves requests and after its end.
 type Slot = Arc<Mutex<Option<Up>>>;
 
 /// An mgr that serves requests.
@@ -208,7 +208,7 @@ impl Run {
 }
 
 /// Waits until the metadata store has work to do. Returns `true` if a timeout of the store has expired, and no request
-/// has given it work.
+/// has given the store work.
 pub(crate) async fn wait(stepper: &Stepper) -> bool {
     match stepper.due() {
         None => stepper.ready().await,

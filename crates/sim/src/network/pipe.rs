@@ -16,11 +16,11 @@ use tokio::time::{Instant, Sleep};
 /// How a connection ends when one of its hosts or processes has died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConnectionEnd {
-    /// The other end receives all bytes that were sent earlier, and then the end of the stream.
+    /// The opposite end of the connection receives all bytes that were sent before, and then the end of the stream.
     Closed,
-    /// The other end receives a reset immediately.
+    /// The opposite end of the connection receives a reset immediately.
     Reset,
-    /// The other end receives a reset only when it sends its next bytes.
+    /// The opposite end of the connection receives a reset only when that end sends bytes again.
     Forgotten,
 }
 
@@ -38,13 +38,13 @@ struct State {
     /// The two directions of the connection, indexed by the sending end.
     ways: [Way; 2],
     reset: bool,
-    /// When the connection times out, because it delivers no more pieces; `None` while it delivers pieces.
+    /// When the connection times out, if the network loses all segments of the connection; `None` while the network
+    /// delivers segments.
     silent_until: Option<Instant>,
-    /// For each end of the connection: whether the host at this end has restarted, so that it does not know the
-    /// connection.
+    /// For each end of the connection: whether the host at this end has restarted, and has forgotten the connection.
     forgotten: [bool; 2],
-    /// For each end of the connection: whether this end retransmits lost bytes. After the other host has restarted, it
-    /// replies to these bytes with a reset.
+    /// For each end of the connection: whether this end retransmits lost bytes. When the host at the opposite end has
+    /// restarted, that host replies to the retransmitted bytes with a reset.
     repeats: [bool; 2],
 }
 
@@ -53,7 +53,7 @@ struct State {
 struct Way {
     under_way: VecDeque<(Instant, Bytes)>,
     bytes: usize,
-    /// When the last piece sent will arrive. The next piece must not arrive earlier.
+    /// When the segment that was sent last will arrive. The next segment must not arrive before this time.
     latest: Option<Instant>,
     /// When the end of the stream will arrive at the receiver; `None` until the sender has closed the stream.
     ended: Option<Instant>,
@@ -87,7 +87,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Stops the delivery of pieces in both directions of this connection from now on.
+    /// Stops the delivery of segments in both directions of this connection from now on.
     pub(super) fn silence(&self) {
         trace::event(&[3, self.id], || format!("silence #{}", self.id));
         {
@@ -98,7 +98,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Ends the connection at the end on `host`. `how` determines what the other end receives.
+    /// Closes the end of the connection that is on `host`. `how` determines what the opposite end receives.
     pub(super) fn end_of(&self, host: Host, how: ConnectionEnd) {
         let end = usize::from(self.hosts[1] == host);
         match how {
@@ -235,7 +235,7 @@ impl Pipe for End {
             format!("send #{} {arrow} {len} bytes, {} ms", self.connection.id, delay.as_millis())
         });
         if way.refused || silent {
-            // The network loses the piece. A real sender cannot detect this loss when it sends, so return success.
+            // The network loses this segment. A real sender cannot detect this loss when it sends, so return success.
             state.repeats[self.me] = true;
             return Ok(len);
         }

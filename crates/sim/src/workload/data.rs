@@ -18,7 +18,7 @@ impl Process {
         history.next_handle
     }
 
-    /// Adds an open file to the process. If the process has too many open files, closes the oldest.
+    /// Adds an open file to the process. If the process has too many open files, closes the file that was opened first.
     pub(super) async fn keep(&mut self, handle: Handle) {
         self.world.history().done += 1;
         self.open.push(handle);

@@ -65,7 +65,7 @@ pub fn run(args: Args) -> Outcome {
         .to_owned();
     name.push(".new");
     let new = args.file.with_file_name(name);
-    // An interrupted dump may have left a file under this temporary name, so remove the file.
+    // An interrupted dump may have left a file under the temporary name of the new dump, so remove this file.
     let _ = std::fs::remove_file(&new);
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
     let written = write(&args, &mut file).and_then(|()| file.sync_all().map_err(failed));

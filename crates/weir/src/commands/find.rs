@@ -71,8 +71,8 @@ enum Bound {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Kinds(Vec<char>);
 
-/// Replaces options with one dash, as in find(1), by the same options with two dashes. Leaves the command lines of all
-/// other commands than `weir find` unchanged.
+/// Gives the options of `weir find` two dashes if the user wrote one dash, as in find(1). Leaves the command lines of
+/// commands other than `weir find` unchanged.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut out: Vec<OsString> = args.into_iter().collect();
     let Some(command) = out.iter().skip(1).position(|arg| !arg.as_bytes().starts_with(b"-")) else { return out };

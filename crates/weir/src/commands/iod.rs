@@ -186,8 +186,8 @@ fn known_congestion(name: &str) -> Result<String, Failure> {
             let known = known.map(|names| format!("choose one of: {}", names.trim())).unwrap_or_default();
             Err(Failure::usage(format!("congestion: this kernel has no {name:?}")).next(known))
         }
-        // Any other error means that the kernel has this congestion control. For example, EPERM means that only root
-        // may choose it.
+        // An error other than ENOENT and EINVAL means that the kernel has the congestion control `name`. For example,
+        // EPERM means that only root may choose this congestion control.
         _ => Ok(name.to_owned()),
     }
 }

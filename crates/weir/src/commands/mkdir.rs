@@ -30,8 +30,8 @@ pub struct Args {
 /// Runs `weir mkdir`.
 pub fn run(args: Args) -> Outcome {
     let targets = args.connect.targets(&args.paths)?;
-    // Read the umask before this process starts threads. The only way to read the umask changes it for a moment, which
-    // affects the files that other threads create.
+    // Read the umask before this process starts threads. umask(2) can read the umask only by setting it for a moment,
+    // which would affect the files that other threads create at that moment.
     let plain = modes::without_umask(0o777);
     with_mounts(&args.connect, async |mounts| {
         for_each(&targets, async |target| {

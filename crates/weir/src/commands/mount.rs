@@ -103,7 +103,8 @@ pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
             Some("-f") => out.push("--fake".into()),
             // Drop the flags of mount(8) for sloppy, no mtab and verbose, because they have no effect on a Weir mount.
             Some("-s" | "-n" | "-v") => {}
-            // `-t` with the type of another file system is an argument for another program, so keep it.
+            // Drop `-t` with a file system type of Weir. Keep `-t` with the type of another file system, which is not
+            // meant for Weir.
             Some("-t") if rest.next_if(is_ours).is_some() => {}
             _ => out.push(arg),
         }
@@ -166,11 +167,11 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "suid" | "nosuid" => args.how.powers.suid = key == "suid",
             "dev" | "nodev" => args.how.powers.devices = key == "dev",
             "exec" | "noexec" => args.how.powers.exec = key == "exec",
-            // Ignore these options: mount(8) handles some of them itself, and the others state what every Weir mount
-            // does.
+            // Ignore options of mount(8) that mount(8) handles itself, such as `nofail`, and options that state what
+            // every Weir mount does, such as `default_permissions`.
             "" | "defaults" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "users" | "nouser" | "owner" => {}
             "group" | "async" | "silent" | "loud" | "default_permissions" => {}
-            // Ignore these options: reads in Weir never update access times.
+            // Ignore the options for access times, because reads in Weir never update access times.
             "atime" | "noatime" | "diratime" | "nodiratime" | "relatime" | "lazytime" | "nolazytime" => {}
             key if args.how.set(key, value).map_err(bad)? => {}
             key if key.starts_with("x-") || key.starts_with("comment") => {}

@@ -92,7 +92,8 @@ async fn empty(mount: &Mount, top: Node) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A directory that is removed after its content, and its parent directory.
+/// A subdirectory of the tree to remove, and its parent directory. The command removes the subdirectory after the
+/// entries in it.
 struct Below {
     parent: Node,
     name: Vec<u8>,

@@ -82,7 +82,8 @@ struct Threshold {
 
 /// Minimum length in bytes of the file that the measurement reads or writes.
 const FILE: u64 = 32 << 20;
-/// Number of requests at the start of each client that are not timed, because they also establish the connections.
+/// Number of requests at the start of each client that the command does not time, because these requests also establish
+/// the connections.
 const WARM: u32 = 8;
 
 fn size(text: &str) -> Result<u32, String> {
@@ -208,7 +209,7 @@ struct Found {
     points: Vec<Point>,
     /// The request length in bytes at which both paths take the same time.
     crossing: Option<f64>,
-    /// The recommended threshold in bytes. The largest number means that all requests take the mgr path.
+    /// The recommended threshold in bytes. `u64::MAX` means that all requests take the mgr path.
     threshold: u64,
     /// The recommended threshold as the value of an option of `weir mount`.
     option: String,

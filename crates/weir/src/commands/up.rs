@@ -95,7 +95,8 @@ pub fn run(args: Args) -> Outcome {
         }
         let stopped = async {
             tokio::select! {
-                // Completes only when the user stops the cluster: a failure of the mgr ends the process.
+                // This future completes only when the user stops the cluster. If the mgr fails, the future ends the
+                // process.
                 () = daemon::until_stopped(&stop, cluster.mgr()) => {}
                 () = show_status(&cluster, quiet) => {}
             }
@@ -107,7 +108,7 @@ pub fn run(args: Args) -> Outcome {
                 Ok(Exit::Done)
             }
         };
-        // Another process has unmounted the file system. The cluster keeps running until the user stops it.
+        // If another process has unmounted the file system, keep the cluster running until the user stops it.
         stop.wait().await;
         cluster.stop().await;
         unmounted?;
@@ -131,7 +132,7 @@ fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
         .next("mount at another directory, or keep the data elsewhere with --dir"))
 }
 
-/// Returns the absolute path. Resolves the symlinks in the part of the path that exists.
+/// Returns `path` as an absolute path. Resolves symlinks in the components that exist.
 fn whole(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for above in path.ancestors() {

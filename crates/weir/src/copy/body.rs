@@ -124,7 +124,7 @@ impl Body {
         means.report.moved(0, start - *cursor);
         *cursor = start;
         let Some(data) = data else { return Ok(None) };
-        // Side each chunk at a multiple of the chunk size, so that no two threads write to the same stripe unit.
+        // End each chunk at a multiple of the chunk size, so that no two threads write to the same stripe unit.
         let end = data.end().min((start / CHUNK + 1) * CHUNK);
         *cursor = end;
         Ok(ByteRange::new(start, end - start))
@@ -157,7 +157,7 @@ impl Body {
     }
 
     /// Requests the iods to copy a chunk. Returns `false` if the iods did not copy it. The caller then copies the chunk
-    /// through this machine, and reports an error only if this fails, too.
+    /// through this machine, and reports an error only if this attempt fails, too.
     fn copy_by_iods(
         &self,
         means: &TransferContext,

@@ -13,7 +13,8 @@ pub struct Pool(Arc<Mutex<Vec<Box<[u8]>>>>);
 
 /// A buffer of the pool. It returns to the pool when the last [`Bytes`] made of it is dropped.
 pub struct Buffer {
-    /// The allocation, one page longer than a buffer, so that a page-aligned buffer fits in it at any address.
+    /// The allocated memory. It is one page longer than [`PIECE`], so that it contains [`PIECE`] page-aligned bytes
+    /// whatever its address is.
     memory: Box<[u8]>,
     start: usize,
     len: usize,

@@ -14,7 +14,7 @@ pub struct Location {
     /// The node of the file in a Weir file system; `None` for a local file.
     pub node: Option<Node>,
     /// The open top directory of a local destination tree, and the path of the file below it; `None` for a local source
-    /// and for Weir.
+    /// file and for a file in Weir.
     pub place: Option<Place>,
 }
 

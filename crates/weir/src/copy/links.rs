@@ -17,7 +17,7 @@ enum State<W, T> {
     Done(T),
 }
 
-/// What the caller does for one name of a file with several names.
+/// What the caller must do for one name of a file with several names.
 #[derive(PartialEq, Eq, Debug)]
 pub enum LinkAction<W, T> {
     /// Copy the bytes, because this is the first name of the file. Then call [`Links::done`] or [`Links::failed`].
@@ -36,7 +36,7 @@ impl<W, T> Default for Links<W, T> {
 }
 
 impl<W, T: Clone> Links<W, T> {
-    /// Returns what the caller does for the name `who` of the file `id`.
+    /// Returns what the caller must do for the name `who` of the file `id`.
     pub fn turn(&self, id: Identity, who: W) -> LinkAction<W, T> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match table.get_mut(&id) {

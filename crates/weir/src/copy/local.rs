@@ -154,8 +154,8 @@ pub fn xattrs(path: &[u8]) -> Result<Vec<Xattr>, Failure> {
     Ok(found)
 }
 
-/// Returns a value of unknown length from the kernel. The first call of `get` has a buffer that usually suffices. If
-/// the buffer is too small, the second call has a buffer of the kernel's maximum size.
+/// Returns an xattr list or value, whose length is unknown, from the kernel. First calls `ask` with a buffer that
+/// usually suffices. If this buffer is too small, calls `ask` with a buffer of the kernel's maximum size.
 fn sized(ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     for room in [1 << 10, 64 << 10] {
         let mut space = vec![0; room];

@@ -202,8 +202,8 @@ pub fn finish(file: &File, attrs: &Attrs, dir: &Location, [temporary, name]: [&[
 pub fn apply(location: &Location, attrs: &Attrs) -> Result<(), Failure> {
     let only = if attrs.kind == FileKind::Directory { OFlags::DIRECTORY } else { OFlags::empty() };
     let file = place(location)?.open(only).map_err(replaced)?;
-    // The open descriptor keeps the inode, whatever happens to its name. Check its type: another user may have replaced
-    // the file by one of another type.
+    // The open descriptor always refers to the same inode. Check the type of this inode: before the open, another user
+    // may have replaced the file by a file of another type.
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != file_type(attrs.kind) {
         return Err(Failure::new("another file has the name now"));
     }
@@ -299,8 +299,8 @@ mod tests {
             covered += data.len;
             from = data.end();
         }
-        // At least the 4 bytes at the end of the written range are data. At most the whole file is data, in a file
-        // system that does not report holes.
+        // The data ranges contain at least the 4 written bytes. In a file system that does not report holes, they
+        // contain the whole file.
         assert!((4..=3 << 20).contains(&covered), "{covered}");
         assert_eq!(next_data(&file, after.size, after.size).unwrap(), None);
     }
@@ -359,12 +359,13 @@ mod tests {
         let after = stat(outside.join("sub").as_os_str().as_bytes(), false).unwrap().attrs;
         assert_eq!((after.mode, after.mtime, after.ctime), (before.mode, before.mtime, before.ctime));
         assert_eq!(std::fs::read_dir(outside.join("sub")).unwrap().count(), 1);
-        // The operations that fail in a replaced directory succeed in a directory that no symlink has replaced.
+        // The operations of `change` fail in a directory that a symlink has replaced. They must succeed in any other
+        // directory.
         let moved = mkdir(&tree, b"moved", 0o700).unwrap().0;
         place(&moved).unwrap().walk(OFlags::PATH | OFlags::DIRECTORY).unwrap();
         for (what, outcome) in change(&moved, &attrs) {
-            // `rename` and `create` fail because an earlier `mkdir` has taken the name `new`. `set_xattr` fails if the
-            // file system has no xattrs.
+            // `rename` and `create` fail because `mkdir` has already made a directory with the name `new`. `set_xattr`
+            // fails if the file system has no xattrs.
             let taken = matches!(what, "rename" | "create");
             assert!(taken || what == "set_xattr" || outcome.is_ok(), "{what}: {outcome:?}");
         }

@@ -17,11 +17,11 @@ pub struct Latencies {
 pub struct Line {
     /// The kind of operation, such as `read`.
     pub operation: &'static str,
-    /// The maximum length of an operation in this class, in bytes; 0 for operations without a length.
+    /// The maximum length of the operations in this class of lengths, in bytes; 0 for operations without a length.
     pub up_to: u32,
-    /// The number of operations in this class.
+    /// The number of operations of this kind in this class of lengths.
     pub count: u64,
-    /// The total time of all operations in this class, in microseconds.
+    /// The total time of all operations of this kind in this class of lengths, in microseconds.
     pub sum_us: f64,
     /// The median latency in microseconds.
     pub p50_us: f64,

@@ -193,7 +193,7 @@ fn a_replaced_iod_gets_its_copies_of_mirrored_files_again() {
     let log = lab.mgr.said();
     assert!(log.contains("rebuilt the copy of an object"), "{log}");
 
-    // Stop the other iod, so that all data come from the rebuilt copies: these copies must be complete.
+    // Stop the iod that kept its store, so that all data come from the rebuilt copies: these copies must be complete.
     lab.iods[0].kill();
     let back = home.path().join("back");
     lab.run(["cp", "-r", "weir:/tree", back.to_str().unwrap()]);
@@ -244,8 +244,8 @@ fn root_on_the_mgr_machine_may_administer_despite_exports() {
     lab.run(["mkdir", "/home", "/public"]);
     drop(lab);
     let mut lab = mgr(&exports);
-    // Let these commands use the mgr's own address, not the address of its proxy. The mgr must refuse administration
-    // that arrives through the proxy.
+    // Run these commands with the mgr's own address, not the address of its proxy: the mgr must refuse administration
+    // commands that arrive through the proxy.
     let address = lab.mgr.address();
     let direct = |args: &[&str]| {
         let mut command = weir(args);

@@ -70,7 +70,7 @@ fn settled(lab: &Lab) {
     while pending() > 0 {}
 }
 
-/// Builds the command of a second mgr, with another store directory and the same iods.
+/// Builds the command of a second mgr, which uses its own store directory and the iods of the first mgr.
 fn other_mgr(lab: &Lab, dir: &Path, cluster_file: &Path, iods: &[String]) -> Command {
     let mut command = Command::new(WEIR);
     command.args(["mgr", "--listen", "127.0.0.1:0", "--dir"]).arg(dir).arg("--cluster-file").arg(cluster_file);
@@ -102,8 +102,9 @@ fn mkfs_and_mgr_refuse_a_second_metadata_store() {
     assert!(!second.exists());
     lab.mgr.stop();
 
-    // Create a second metadata store without mkfs, as an earlier version did. First, the entry in the cluster file must
-    // keep the mgr from using this store. Without this entry, the iods must refuse the store.
+    // Create a second metadata store without mkfs, as an earlier version of Weir did. The mgr must refuse this store if
+    // the cluster file names the first store. If the cluster file names no store, the iods must refuse the second
+    // store.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let cluster = ClusterFile { store: None, ..ClusterFile::load(&file).unwrap() };
     let made = runtime.block_on(mgr::format(&second, &cluster)).unwrap();
@@ -207,8 +208,8 @@ fn the_mgr_refuses_an_older_store_without_recover_old_store() {
     let object = objects.iter().find(|(path, _)| path.ends_with(&name)).expect("the object of the lost file");
     assert!(object.1[4096..] == late, "the bytes of the object can be read");
 
-    // After the recovery, the mgr must refuse the store that was the newest one until then, because it has become the
-    // older one.
+    // After the recovery, the mgr must refuse the store that was the newest copy before the recovery, because the
+    // recovered store is newer now.
     lab.mgr.stop();
     fs::rename(&dir, home.path().join("recovered")).unwrap();
     fs::rename(home.path().join("newest"), &dir).unwrap();

@@ -137,8 +137,8 @@ impl Cluster {
         assert!(child.wait().expect("it ends").success(), "put {name}");
     }
 
-    /// Returns a number from the status of the mgr. Ignores the exit code of `weir status`, because the cluster may be
-    /// degraded.
+    /// Returns the value `name` of the group `group` in the mgr's status. Ignores the exit code of `weir status`,
+    /// because the cluster may be degraded.
     pub fn counter(&self, group: &str, name: &str) -> u64 {
         let output = self.weir(["status", "--json"]).output().expect("the binary starts");
         let status: Value = serde_json::from_slice(&output.stdout).expect("a status");

@@ -72,7 +72,8 @@ fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     let small = home.path().join("iod-1");
     std::fs::create_dir(&small).unwrap();
     let Some(_small) = Mounted::tmpfs(&small, "300m") else { return };
-    // The stripe count 1 places each file on one iod, and each new file on another iod than the last one.
+    // The stripe count 1 places each file on one iod, and two files that are created one after the other on different
+    // iods.
     let lab = Lab::start_with(home.path(), 2, &["--stripe-count", "1"]);
     let big = home.path().join("big");
     let mut file = File::create(&big).unwrap();
@@ -232,7 +233,7 @@ fn fill_up_and_clear(home: &Path, mib: u64) {
     let said = fail(&mut big_copy(), 1);
     assert!(said.contains("no space left") && !said.contains(".weir-cp-"), "{mib}: {said}");
     cleared(|group, name| cluster.counter(group, name), before - (8 << 20));
-    // Store files until no space is left. Do not remove any of them yet.
+    // Store files until no space is left. Remove no file before the disk is full.
     let part = home.with_extension("part");
     std::fs::write(&part, bytes(1, 4 << 20)).unwrap();
     let copy = |cluster: &Cluster, n: usize| {

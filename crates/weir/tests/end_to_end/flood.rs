@@ -244,8 +244,8 @@ impl Attack {
         let args = WriteArgs { head, data: Segments::from(Bytes::from(vec![7; PAYLOAD_MAX])) };
         let request = request(PROGRAM, VERSION, Procedure::Write as u32, |out| args.encode(out));
         let ticket = Some(key.ticket(fsid, session, expires));
-        // Send nearly the whole request. If the iod gave the attacker more buffers than its share, the iod's memory
-        // then grows visibly.
+        // Send nearly the whole request. So if the iod gave the attacker more buffers than the share of one machine,
+        // the iod's memory would grow visibly.
         Attack { port: IOD_PORT, connections: 640, ticket, beginning: request.slice(..900_000) }
     }
 
@@ -423,7 +423,8 @@ impl Drill<'_> {
         let (standing, stands) = channel::<()>();
         std::thread::scope(|scope| {
             let attacker = self.servers.network.spawn_on(ON_ATTACKER, scope, move || {
-                // An error means that the client has failed and has closed the channel. Then do not attack.
+                // An error means that the client has failed and has closed the channel. In this case, do not start the
+                // attack.
                 begun.recv().map(|()| self.attack.run(over, &standing))
             });
             let client = self.servers.network.spawn_on(ON_CLIENT, scope, move || {
@@ -511,8 +512,8 @@ fn stalled_connections_do_not_block_clients_on_other_machines() {
         assert!(servers.number("counters", name) > 0, "the client did not use the attacked mgr");
     }
 
-    // The mgr gives one machine at most half of its memory for requests: it always leaves as much for other machines.
-    // So the attacker cannot use more than half.
+    // The mgr lets the requests of one machine use at most half of the memory for requests, so the attacker cannot use
+    // more than half.
     let counted = servers.number("network", "memory_most_bytes");
     assert!(counted <= NET_BYTES_MAX as u64 / 2 + BESIDE_PAYLOADS, "the mgr counted {counted} bytes");
     let shares = [IOD_BUFFERS_MAX * PAYLOAD_MAX / 2, NET_BYTES_MAX / 2];

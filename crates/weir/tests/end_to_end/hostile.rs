@@ -75,7 +75,8 @@ fn tree(cluster: &Cluster, home: &Path) -> Vec<String> {
     dirs
 }
 
-/// Makes a directory outside all targets, with subdirectories that have the names of the tree's directories.
+/// Makes a directory outside all destinations of the copies, with subdirectories that have the names of the tree's
+/// directories.
 fn outside(home: &Path) -> PathBuf {
     let outside = home.join("outside");
     (0..4).for_each(|i| std::fs::create_dir_all(outside.join(format!("d{i}/e{i}"))).unwrap());
@@ -95,7 +96,7 @@ fn a_copy_to_a_local_target_follows_no_symlink_below_the_target() {
         let link = target.path().join(planted);
         std::fs::create_dir_all(link.parent().unwrap()).unwrap();
         symlink(&outside, &link).unwrap();
-        // Name the target through a symlink: the path that the user names may contain symlinks.
+        // Name the destination of the copy through a symlink: the path that the user names may contain symlinks.
         let way = target.path().with_extension("way");
         symlink(target.path(), &way).unwrap();
         let said = fail(&mut cluster.weir(["cp", "-r", "weir:/tree", way.to_str().unwrap()]), 1);
@@ -112,7 +113,7 @@ fn a_copy_to_a_local_target_follows_no_symlink_below_the_target() {
     cluster.stop();
 }
 
-/// Swaps a directory of a target with a symlink. A second call swaps them back.
+/// Exchanges a directory in the destination of a copy with the symlink `link`. A second call undoes the exchange.
 ///
 /// # Errors
 /// The directory does not exist, or its parent directory is a symlink now.
@@ -161,7 +162,7 @@ fn a_copy_follows_no_symlink_that_is_swapped_in_while_it_runs() {
             }
         }
     });
-    // When the other thread swaps no more directories, a copy to an empty target must succeed.
+    // After the thread that exchanges directories with symlinks has ended, a copy to an empty directory must succeed.
     std::fs::remove_dir_all(&target).unwrap();
     std::fs::create_dir(&target).unwrap();
     cluster.run(["cp", "-r", "--quiet", "weir:/tree", target.to_str().unwrap()]);

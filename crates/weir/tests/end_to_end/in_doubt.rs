@@ -31,9 +31,9 @@ fn run_with_kill_at(lab: &mut Lab, args: &[&str], input: &[u8], at: u64) -> (Out
     (output, met)
 }
 
-/// Runs a command once for each reply of the mgr to it, and kills the mgr at this reply. `prepare` returns the
-/// arguments of the run that gets killed at a given reply number. The command must exit with `code`, and then `check`
-/// verifies the result.
+/// Runs a command once for each reply that the mgr sends to the command, and kills the mgr at this reply. `prepare`
+/// returns the command's arguments for the run with a given reply number. The command must exit with `code`, and then
+/// `check` verifies the result.
 fn kill_at_each_answer(
     lab: &mut Lab,
     code: i32,

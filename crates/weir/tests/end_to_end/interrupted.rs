@@ -98,8 +98,8 @@ fn put_continues_after_the_cluster_is_killed_and_restarted() {
 
 /// Starts a copy of a large file into or out of the cluster, and sends a signal while the temporary name exists.
 ///
-/// The copy must exit with `code`. If the copy was complete before the signal, the final name exists. Then `undo`
-/// removes the file and returns `true`, and the test tries again.
+/// The copy must exit with `code`. If the copy was complete before the signal, `undo` removes the file from its final
+/// name and returns `true`, and the function starts another copy.
 fn stop_copy(
     cluster: &Cluster,
     (from, to): (&str, &str),

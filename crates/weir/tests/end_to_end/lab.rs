@@ -73,7 +73,7 @@ impl Daemon {
         self.child = Some(launch(Command::new(WEIR).args(listen), &self.log).0);
     }
 
-    /// Starts the daemon again at the same address. Only this start has the further options.
+    /// Starts the daemon again at the address of its last start. Only this start has the further options.
     pub fn restart_with(&mut self, options: &[&str]) {
         let mut command = Command::new(WEIR);
         command.args(&self.args).args(["--listen", &self.address.to_string()]).args(options);
@@ -112,7 +112,8 @@ impl Daemon {
         self.proxy.lead_to(address);
     }
 
-    /// Starts the daemon again at the same address. In every file, its writes at or beyond the offset `limit` fail.
+    /// Starts the daemon again at the address of its last start. In this run, the daemon's writes at or beyond the
+    /// offset `limit` of any file fail.
     pub fn restart_on_failing_disk(&mut self, limit: u64) {
         let mut command = on_failing_disk(limit);
         command.args(&self.args).args(["--listen", &self.address.to_string()]);
@@ -150,8 +151,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Builds a command of the binary with a file size limit (`ulimit -f`). In every file, its writes at or beyond the
-/// offset `limit` fail.
+/// Builds a command of the binary with a file size limit (`ulimit -f`). The command's writes at or beyond the offset
+/// `limit` of any file fail.
 pub fn on_failing_disk(limit: u64) -> Command {
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", limit / 512);
     let mut command = Command::new("sh");

@@ -122,8 +122,7 @@ fn modes_and_xattrs(top: &Path) {
     }
 }
 
-/// Sets a different time on every file and directory. Handles the entries of a directory before the directory, because
-/// they change its times.
+/// Sets the access time and the modification time of every file and directory, each to a different time.
 fn times(top: &Path) {
     let mut all = paths(top);
     all.reverse();
