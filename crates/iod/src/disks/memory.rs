@@ -25,7 +25,7 @@ use super::{Disk, DiskFile, Measure};
 use crate::lock::lock;
 use node::{Node, PAGE};
 
-/// An operation on a disk, for which an injected fault decides whether it fails.
+/// An operation on a simulated disk. Fault injection can make the operation fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Reading bytes of a file.
@@ -114,7 +114,7 @@ struct State {
 }
 
 impl State {
-    /// Returns a disk with the same content, without an injected fault and without a scheduled death.
+    /// Returns a copy of this disk. The copy has no injected fault and no scheduled death.
     fn copy(&self) -> State {
         State {
             now: self.now.clone(),
@@ -159,7 +159,8 @@ impl Memory {
         self.state().changes
     }
 
-    /// Lets `more` further changes succeed. After them, every operation returns `EIO` until a power cut.
+    /// Schedules the death of the disk: the next `more` changes succeed. After these changes, every operation returns
+    /// `EIO` until a power cut.
     pub fn die_after(&self, more: u64) {
         let mut state = self.state();
         state.dies_at = Some(state.changes + more);
@@ -180,8 +181,8 @@ impl Memory {
         Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
     }
 
-    /// Returns the copies that the disk has made since the last call, each as if the disk had died before one of the
-    /// changes. Call [`Memory::power_cut`] on each copy before use.
+    /// Returns the copies that the disk has made since the last call of this function, each as if the disk had died
+    /// before one of the changes. Call [`Memory::power_cut`] on each copy before use.
     pub fn copies(&self) -> Vec<Memory> {
         let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
         let disk = |state| Memory { path: self.path.clone(), state: Arc::new(Mutex::new(state)) };
@@ -255,7 +256,7 @@ impl Memory {
     }
 }
 
-/// Returns the folders on a path, without the root directory of the store.
+/// Returns the parent folders of a path, from the outermost to the innermost, without the root directory of the store.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }
@@ -320,7 +321,7 @@ impl State {
         self.pending.push(Pending { folder: folder.to_owned(), change });
     }
 
-    /// Marks a file as one without a name; frees its pages if no handle of the file is open.
+    /// Marks a file as unlinked (without a name). Frees the pages of the file if no handle of the file is open.
     fn unlink(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.linked = false;

@@ -79,7 +79,8 @@ impl Questions {
         self.open.values().any(|question| question.answer.is_none())
     }
 
-    /// Returns all questions without an answer. So if a reply is lost, the next reply repeats its questions.
+    /// Returns all questions without an answer. So if a LENGTHS reply is lost, the next reply repeats the questions of
+    /// the lost reply.
     fn hand_out(&mut self) -> Vec<LengthQuestion> {
         let unanswered = self.open.iter_mut().filter(|(_, question)| question.answer.is_none());
         unanswered
@@ -174,7 +175,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Ask(ObjectId),
-        /// The mgr looks up the answers to the questions in its last reply.
+        /// The mgr looks up the answers to the questions in the iod's last LENGTHS reply.
         LookUp,
         /// The mgr calls LENGTHS with the file lengths that it has looked up. The iod's reply lists the objects whose
         /// file lengths the iod needs next.

@@ -128,8 +128,8 @@ fn unauthenticated_connections_are_closed_after_a_time_limit() {
     good.write(1, 0, b"here I am").unwrap();
 }
 
-/// The body of the iod process whose memory [`a_thousand_idle_sessions_take_little_memory`] measures. As a test it does
-/// nothing.
+/// Runs the iod process whose memory [`a_thousand_idle_sessions_take_little_memory`] measures. As an ordinary test,
+/// without the environment variable of that process, does nothing.
 #[test]
 fn iod_process_for_the_memory_test() {
     let Some(dir) = std::env::var_os(TO_BE_MEASURED) else { return };
