@@ -21,8 +21,8 @@ const DOMAIN_DATA_HANDLE: u8 = 4;
 const DOMAIN_FILE_HANDLE: u8 = 5;
 /// First byte of the input from which the secret of one iod is derived.
 const DOMAIN_IOD: u8 = 6;
-/// First byte of the MAC input of the proofs that an iod sends in HELLO and PROVE. The proof of a client begins with
-/// another byte, so that a client cannot send an iod's proof back to the iod as its own proof.
+/// First byte of the MAC input of the iod's proof in the reply to HELLO. The next two constants are for the client's
+/// proof in PROVE and for the iod's proof in the reply to PROVE, so that no proof is valid in place of another.
 const DOMAIN_IOD_PROOF: u8 = 7;
 const DOMAIN_CLIENT_PROOF: u8 = 8;
 const DOMAIN_TOLD_PROOF: u8 = 9;
