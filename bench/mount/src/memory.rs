@@ -25,10 +25,10 @@ pub struct Inode {
     parent: u64,
     /// Whether the file still has its name.
     named: bool,
-    /// Number of lookups of the file that the kernel has not forgotten.
+    /// Number of lookups of the file for which the kernel has not sent FORGET.
     lookups: u64,
     names: HashMap<Vec<u8>, u64>,
-    /// The names by inode number, which is the order in which READDIR returns them.
+    /// The names of the entries by inode number. READDIR returns the entries in this order.
     order: BTreeMap<u64, Vec<u8>>,
 }
 

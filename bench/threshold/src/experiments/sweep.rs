@@ -55,14 +55,14 @@ impl Kind {
         if self == Kind::Ten { 10 } else { 1 }
     }
 
-    /// Returns the number of writes of this size before an fsync, for each client.
+    /// Returns the number of writes of this size that each client makes before an fsync.
     fn count(self, setup: &Setup, size: u64) -> u64 {
         let (most, bytes) =
             if setup.quick { (if self == Kind::Random { 40 } else { 80 }, 24 << 20) } else { (400, 64 << 20) };
         (bytes / size).min(most).max(self.clients()) / self.clients()
     }
 
-    /// Returns how often a trace repeats the writes and their fsync, so that a run takes long enough at `rate` bytes
+    /// Returns how often a trace repeats the writes with their fsync, so that a run takes long enough at `rate` bytes
     /// per second.
     fn times(self, setup: &Setup, size: u64, rate: f64) -> u64 {
         let group = (self.count(setup, size) * self.clients() * size) as f64;
