@@ -13,8 +13,8 @@ use crate::lock::lock;
 const PAGE: usize = 4096;
 /// Length of a buffer in bytes: the largest payload and its XDR padding.
 pub(crate) const BUFFER_LEN: usize = PAYLOAD_MAX + PAGE;
-/// Number of free buffers that the pool keeps for reuse. Under load the pool allocates more buffers, and frees them
-/// when their borrowers return them.
+/// Maximum number of free buffers that the pool keeps for reuse. The pool frees the memory of all other buffers when
+/// their borrowers return them.
 const KEPT: usize = 64;
 
 /// A pool that lends buffers to connections. The pool makes a caller wait while all buffers are lent. While at least

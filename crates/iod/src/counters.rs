@@ -74,7 +74,7 @@ counters! {
     sums_rebuilt = "sums.rebuilt",
     /// Bytes that scrubs have read.
     scrub_bytes = "scrub.bytes",
-    /// Objects that scrubs have finished.
+    /// Objects that scrubs have checked completely.
     scrub_objects = "scrub.objects",
     /// Damaged ranges and objects that scrubs have found.
     scrub_findings = "scrub.findings",

@@ -151,7 +151,7 @@ struct Shared {
     max_connections: usize,
     max_per_peer: usize,
     stall: Duration,
-    /// The number that the next connection gets.
+    /// The connection number of the next connection. The iod finds open connections by this number.
     next: AtomicU64,
 }
 
@@ -349,7 +349,7 @@ impl UnixSocket {
             }
         }
         let listener = UnixListener::bind(&socket.path)?;
-        // Every user may connect to the socket, because the iod serves only clients that prove to have a ticket.
+        // Every user may connect to the socket, because the iod serves only clients that prove that they have a ticket.
         fs::set_permissions(&socket.path, fs::Permissions::from_mode(0o666))?;
         Ok((socket, listener))
     }

@@ -7,9 +7,9 @@
 //! caller of [`Memory::power_cut`] chooses what survives, in a fixed order.
 //!
 //! After a failed sync the disk behaves as Linux does. The page cache still shows the pages that the sync should have
-//! written, but later syncs do not write them unless they change again. Names are in the log of the file system. If a
-//! write to this log fails, every operation fails until the file system is mounted again. In this simulation, a power
-//! cut also mounts the file system again.
+//! written, but later syncs do not write them unless they change again. Directory entries are in the log (journal) of
+//! the simulated file system. If a write to this log fails, every operation fails until the file system is mounted
+//! again. In this simulation, a power cut also mounts the file system again.
 
 mod node;
 
@@ -206,8 +206,8 @@ impl Memory {
     }
 
     /// Cuts the power and turns it on again. Synced data survive. For each change that is not synced, the disk calls
-    /// `choose` with a bound to determine what survives. `choose` returns a number below the bound. Handles that were
-    /// open return `EIO` from now on, and their locks are released. Injected faults stay.
+    /// `choose` with a bound. `choose` returns a number below the bound, which determines what survives. Handles that
+    /// were open return `EIO` from now on, and their locks are released. Fault injection stays active.
     pub fn power_cut(&self, choose: &mut dyn FnMut(u64) -> u64) {
         let mut state = self.state();
         let state = &mut *state;
@@ -614,8 +614,9 @@ impl Drop for MemoryFile {
         let Some(node) = state.nodes.get_mut(&self.id).filter(|_| state.life == self.life) else { return };
         node.open -= 1;
         if node.open == 0 {
-            // Release the file's lock only with its last handle. This is exact, because only the iod locks files, and
-            // opens each of them once.
+            // Release the file's lock only with its last handle. A real file system releases the lock with the handle
+            // that locked the file. This is the same here, because only the iod locks files, and opens each of these
+            // files once.
             node.locked = false;
             if !node.linked {
                 state.pages -= node.pages();

@@ -84,7 +84,7 @@ impl From<Replaced> for Broken {
 }
 
 impl<C: Channel> Connection<C> {
-    /// Makes the state of a new connection of a peer on this machine.
+    /// Makes the state of a new connection. `machine` is the machine of the peer.
     pub(super) fn new(daemon: Arc<Daemon>, socket: C, machine: Machine) -> Self {
         Connection {
             daemon,
@@ -105,7 +105,7 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Serves one request. Returns false if the peer closed the connection before a request.
+    /// Serves one request. Returns false if the peer has closed the connection instead of sending a request.
     pub(super) fn serve_next(&mut self) -> Result<bool, Broken> {
         match self.receive()? {
             Some(record) => self.serve(record).map(|()| true),

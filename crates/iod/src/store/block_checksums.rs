@@ -23,8 +23,8 @@ use crate::lock::{read, write};
 pub(crate) use record::BLOCK;
 use record::{BLOCKS, RECORD, REGION, Record};
 
-/// Number of changed regions of one object at which the iod syncs the object without a request. This bounds the memory
-/// for changed regions.
+/// Number of changed regions of one object at which the iod syncs the object, although no client has requested a sync.
+/// A region is 64 blocks. This limit bounds the memory for changed regions.
 pub(crate) const CHANGED_MAX: usize = 4096;
 
 /// The checksums of one open object. Reads of the object take the lock of the checksums shared, and writes take this
@@ -40,18 +40,18 @@ pub(crate) struct BlockChecksums {
 
 #[derive(Default)]
 struct Table {
-    /// Number of records (regions) in the checksum file.
+    /// Number of records in the checksum file: one for each region of 64 blocks.
     regions: u64,
     /// Whether the records in the checksum file are durable. An earlier run may have removed a checksum and died before
     /// it synced the checksum file. Then the disk may still have this checksum after a power cut.
     proven: bool,
-    /// Blocks that changed since the last sync of the object began, by region.
+    /// Blocks that changed since the last sync of the object began, by number of their region (64 blocks).
     changed: BTreeMap<u64, Changed>,
     /// Blocks that the running sync makes durable, with their new checksums.
     sealing: BTreeMap<u64, Record>,
 }
 
-/// The changed blocks of a region, as bit masks, with the new checksums that are already known.
+/// The changed blocks of one region (64 blocks) as bit masks, with the new checksums that are already known.
 #[derive(Clone)]
 struct Changed {
     /// Blocks whose checksum the next sync must compute from the file.
@@ -100,12 +100,12 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Returns the region of a block and the block's index in the region.
+/// Returns the number of the region (64 blocks) that contains a block, and the block's index in the region.
 fn place(block: u64) -> (u64, usize) {
     (block / BLOCKS as u64, (block % BLOCKS as u64) as usize)
 }
 
-/// The records of consecutive regions, from region `first` on.
+/// The records of consecutive regions (64 blocks each), from region `first` on.
 struct Records {
     first: u64,
     /// One record for each region; `None` for a damaged record.
@@ -234,7 +234,7 @@ impl BlockChecksums {
         self.file.measure().map(|measure| measure.allocated)
     }
 
-    /// Returns the number of regions with changes that no sync has covered yet.
+    /// Returns the number of regions (64 blocks each) with changes that no sync has covered yet.
     pub(crate) fn changed(&self) -> usize {
         read(&self.table).changed.len()
     }
@@ -261,8 +261,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Calls `act`, which writes `a` followed by `b` at `offset` of `data`. Updates the checksums of the written blocks
-    /// in memory.
+    /// Calls `act`, which writes `a` followed by `b` at `offset` of the object file `data`. Updates the checksums of
+    /// the written blocks in memory.
     pub(crate) fn write(
         &self,
         data: &dyn DiskFile,

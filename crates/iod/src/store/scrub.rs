@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::disks::read_full;
 use crate::store::head::HEAD_LEN;
 
-/// Maximum number of bytes that one call of [`Store::scrub`] reads; bounds the duration of the call.
+/// Maximum number of bytes that one call of [`Store::scrub`] reads. This limit bounds the duration of the call.
 const BUDGET_MAX: u64 = 16 << 20;
 /// Number of bytes that the check of one object takes from the budget of a scrub call, in addition to the object's own
 /// bytes.

@@ -21,18 +21,19 @@ const SUMS_SUFFIX: &str = ".sum";
 /// One folder of object files. The folder holds the objects of up to 256 consecutive file numbers out of every 2^24.
 pub(crate) struct Leaf {
     path: String,
-    /// Number of names that the iod created or removed in the folder, plus one. The first change is the names that an
-    /// earlier run left, which may not be durable.
+    /// Number of changes of the folder: names that the iod created or removed. The count starts at 1, because the names
+    /// that an earlier run of the iod left may not be durable.
     changes: AtomicU64,
     /// Number of changes of the folder that are durable.
     durable: AtomicU64,
-    /// Held during a sync of the folder. Threads that wait for this lock then share the next sync.
+    /// The lock that a thread holds while it syncs the folder. Threads that wait for this lock then share the next
+    /// sync.
     syncing: Mutex<()>,
     failed: AtomicBool,
 }
 
 impl Leaf {
-    /// The number of the first change of a folder: the names that were in the folder when the iod opened the store.
+    /// The change number of the names that were in the folder when the iod opened the store.
     pub(crate) const FOUND: u64 = 1;
 
     /// Returns the path of the folder, relative to the store's directory.

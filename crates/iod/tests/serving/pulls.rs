@@ -168,8 +168,8 @@ fn pull_stops_if_the_source_cannot_be_read_and_for_no_other_reason() {
         assert_eq!(reply.size, 0);
         (reply.done, reply.stopped.is_some())
     };
-    // PULL ends early for each of these addresses of the source: a listener that never replies, a port without a
-    // listener, and another iod.
+    // PULL ends early for each of these wrong addresses of the source iod: a listener that never replies, a port
+    // without a listener, and an iod other than the source iod.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for address in [silent.local_addr().unwrap(), gone, one.running().addrs()[0]] {

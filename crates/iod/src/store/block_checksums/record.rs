@@ -19,7 +19,7 @@ const END: usize = SUMS + 4 * BLOCKS;
 
 const _: () = assert!(END <= RECORD);
 
-/// The checksums of the blocks of one region.
+/// The checksums of the blocks of one region (64 blocks).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     /// For each block, the number of bytes from its start that the checksum covers; 0 if the block has no checksum.

@@ -15,9 +15,9 @@ use crate::store::head::{HEAD_LEN, Head};
 use crate::store::shards::Leaf;
 use crate::store::{Store, failure};
 
-/// The number of the first change of an object: the content that the object file had when the iod opened the file. An
-/// earlier run of the iod may have died before it synced this content. So the iod must sync the file once before it
-/// reports anything about the object as durable.
+/// The change number of the content that the object file had when the iod opened the file. An earlier run of the iod
+/// may have died before it synced this content. So the iod must sync the file once before it reports anything about the
+/// object as durable.
 const FOUND: u64 = 1;
 
 /// An open object file. Only the iod changes the file, so the iod knows its size without a system call.
@@ -39,7 +39,8 @@ pub(crate) struct Open {
     written: AtomicU64,
     /// Number of changes of the object that are durable.
     durable: AtomicU64,
-    /// Held during a sync of the object. Threads that wait for this lock then share the next sync.
+    /// The lock that a thread holds while it syncs the object. Threads that wait for this lock then share the next
+    /// sync.
     syncing: Mutex<()>,
     /// Whether a sync of the object failed. If so, the iod reports nothing about this object as durable until the
     /// object is removed or the iod restarts.
@@ -170,8 +171,8 @@ impl Open {
         while at < end {
             let mut dense = self.dense();
             if at >= dense {
-                // A write may have filled the hole behind the dense prefix since the last check, so look for the first
-                // hole again.
+                // A write may have filled the object's first hole since the last check, so search for the first hole
+                // again.
                 dense = self.next_hole(dense, counters)?;
                 self.dense.fetch_max(dense, Ordering::AcqRel);
             }
@@ -294,8 +295,8 @@ impl Open {
         })
     }
 
-    /// Returns the number of bytes in the extents for which the disk may need new space: the bytes beyond the dense
-    /// prefix.
+    /// Returns the number of bytes in the extents for which the disk may need new space: the bytes after the dense
+    /// prefix, which has no hole.
     pub(super) fn growth(&self, extents: &[WriteExtent]) -> u64 {
         let dense = self.dense().min(self.size());
         let end = |extent: &WriteExtent| extent.offset + u64::from(extent.len);
@@ -359,7 +360,8 @@ impl Open {
         };
         if done > 0 {
             self.size.fetch_max(to + done, Ordering::AcqRel);
-            // Do not extend the dense prefix: the copy may have holes where the source has holes.
+            // Do not extend the dense prefix (the range before the first hole): the copy may have holes where the
+            // source has holes.
             self.changed();
         }
         outcome.or_else(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -431,7 +433,8 @@ impl Open {
         }
     }
 
-    /// Returns whether so many regions have unsynced checksums that the iod should sync the object without a request.
+    /// Returns whether so many regions (64 blocks each) have unsynced checksums that the iod should sync the object,
+    /// although no client has requested a sync.
     pub(super) fn wants_sync(&self) -> bool {
         self.sums.as_ref().is_some_and(|sums| sums.changed() >= CHANGED_MAX)
     }
