@@ -92,7 +92,7 @@ pub enum SideKind {
     Fuse,
     /// A mount of a Weir cluster.
     Weir,
-    /// Another file system, which the user has mounted.
+    /// A file system other than Weir, which the user has mounted.
     Other,
 }
 
@@ -136,19 +136,18 @@ enum Kind<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Returns the system that measures a local directory, on the same file system as the stores.
+    /// Returns the measured system that is a local directory, on the same file system as the stores.
     pub fn local(work_dir: &Path) -> Outcome<Side<'a>> {
         Ok(Side { name: "local".to_owned(), dir: work_dir.join("local"), kind: Kind::Local })
     }
 
-    /// Returns the system that measures a bare socket. The server's file is on the same file system as the stores.
+    /// Returns the measured system that is a bare socket. The server's file is on the same file system as the stores.
     pub fn socket(work_dir: &Path) -> Outcome<Side<'a>> {
         let server = Server::start(&work_dir.join("socket-file"))?;
         Ok(Side { name: "bare socket".to_owned(), dir: work_dir.join("socket"), kind: Kind::Socket(server) })
     }
 
-    /// Returns the system that measures a bare socket, whose server makes each change durable before the server
-    /// answers.
+    /// Returns the measured system that is a bare socket, whose server makes each change durable before it answers.
     pub fn durable(work_dir: &Path) -> Outcome<Side<'a>> {
         let server = Server::start(&work_dir.join("durable-file"))?;
         Ok(Side { name: "durable request".to_owned(), dir: work_dir.join("durable"), kind: Kind::Durable(server) })
@@ -192,7 +191,8 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir: at.join("work"), kind: Kind::Up { weir, at } })
     }
 
-    /// Returns the system that measures a file system mounted by the user, in a new directory of that file system.
+    /// Returns the measured system that is a file system mounted by the user, with a new directory for the benchmark's
+    /// files.
     pub fn other(other: &Other) -> Side<'a> {
         let dir = other.dir.join(format!("bench-mount-{}", std::process::id()));
         Side { name: other.name.clone(), dir, kind: Kind::Other(other.clone()) }

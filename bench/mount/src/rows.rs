@@ -24,7 +24,7 @@ impl Unit {
     }
 }
 
-/// A row of the benchmark: a piece of work in a directory that the benchmark measures.
+/// A row of the benchmark: a workload in a directory, which the benchmark measures.
 pub struct Row {
     pub name: &'static str,
     pub unit: Unit,

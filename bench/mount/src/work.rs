@@ -113,7 +113,7 @@ impl LatencySampler {
     }
 }
 
-/// Writes `count` pieces one after the other to a file, which is created and opened with `options`.
+/// Writes `count` pieces of `piece` bytes sequentially to a file, which is created and opened with `options`.
 fn in_order(path: &Path, options: &mut OpenOptions, piece: usize, count: usize, sync: bool) -> Outcome<Done> {
     let mut file = options.create(true).open(path)?;
     let piece = vec![0x5a; piece];

@@ -148,9 +148,9 @@ pub struct Target {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// The median must be at least this.
+    /// The median must be at least this value.
     AtLeast(f64),
-    /// The median must be at most this.
+    /// The median must be at most this value.
     AtMost(f64),
 }
 

@@ -10,7 +10,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// Rate of a limited link in each direction, in bytes per second, including packet headers.
+/// Rate of a limited link in bytes per second, including packet headers: the limit for sent bytes, and the limit for
+/// received bytes.
 pub const RATE: u64 = 25_000_000;
 const PREFIX: &str = "weir-bench-";
 

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Report {
     /// Facts about the machine, as name and value.
     pub machine: Vec<(String, String)>,
-    /// The tables, in the order of the parts.
+    /// The tables, in the order of the parts of the benchmark.
     pub tables: Vec<Table>,
 }
 

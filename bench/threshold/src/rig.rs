@@ -230,7 +230,7 @@ impl Rig {
         Ok(run)
     }
 
-    /// Runs a `weir` command on the client and parses its output.
+    /// Runs a `weir` command in the network namespace of the measured clients, and parses the output of the command.
     pub fn told(&self, words: &[&str]) -> Outcome<Value> {
         let (text, _) = process::run(self.command(&self.client, words))?;
         Ok(serde_json::from_str(&text).map_err(|e| format!("{e} in {text:?}"))?)

@@ -178,8 +178,8 @@ impl Found {
         (0..rounds).map(|round| of_round(round).unwrap_or(0.0)).collect()
     }
 
-    /// Compares a threshold with the faster of the direct path and the mgr path. Returns the size at which the median
-    /// ratio is smallest, and the ratio of each round at this size.
+    /// Compares the throughput under a threshold with the throughput of the faster of the direct path and the mgr path.
+    /// Returns the size at which the median ratio is smallest, and the ratio of each round at this size.
     fn least(&self, way: usize) -> (u64, Vec<f64>) {
         let share = |size: usize, round: usize| {
             let better = self.rates[DIRECT][size][round].max(self.rates[INDIRECT][size][round]);
