@@ -241,7 +241,7 @@ impl Store {
                     Counters::add(&self.counters.objects_evicted, u64::from(dropped));
                     return object;
                 }
-                // If the sync of an object has failed for good, the store remembers the failure by object id, so the
+                // If the sync of an object has failed permanently, the store remembers the failure by object id, so the
                 // cache can evict the object. After a temporary failure, the object still has unsynced data and stays
                 // in the cache.
                 Lookup::SyncFirst(victim) => beyond = victim.sync(self).is_err() && victim.is_dirty(),

@@ -237,8 +237,8 @@ impl Found {
     }
 }
 
-/// Compares the crossing size of this experiment with the crossing size of E1, if the results directory has results of
-/// E1.
+/// Compares the size at which the direct path and the mgr path are equally fast in this experiment with this size in
+/// E1, if the results directory has results of E1.
 fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     let path = setup.out.join(if setup.quick { "crossing-quick" } else { "crossing" });
     match kind {

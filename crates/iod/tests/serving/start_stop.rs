@@ -176,8 +176,8 @@ fn a_store_with_a_long_path_gets_its_socket_in_another_directory() {
     assert_eq!(running.unix_path(), None);
 }
 
-/// Runs the iod process that the test [`a_killed_iod_keeps_all_stable_writes`] starts and kills. As an ordinary test,
-/// without the environment variable of that process, does nothing.
+/// Runs the iod process that the test [`a_killed_iod_keeps_all_stable_writes`] starts and kills. Does nothing in an
+/// ordinary run of the tests, where the environment variable `WEIR_TEST_IOD_TO_BE_KILLED` is not set.
 #[test]
 fn iod_process_for_the_kill_test() {
     let Some(dir) = std::env::var_os(TO_BE_KILLED) else { return };

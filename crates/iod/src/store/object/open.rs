@@ -76,7 +76,8 @@ impl ReadPlan {
         if len == 0 {
             return;
         }
-        // The cast cannot truncate: an extent is shorter than 4 GiB, and a piece is not longer than its extent.
+        // The cast of `len` to `u32` cannot truncate: an extent is shorter than 4 GiB, and a piece is not longer than
+        // its extent.
         self.pieces.push(Piece { kind, len: len as u32, crc32c: 0 });
         if kind == PieceKind::Data {
             self.data_len += len;
