@@ -14,7 +14,8 @@ use std::process::{Command, Stdio};
 const MDBOOK: &str = "0.5.4";
 /// The URL of the repository, from `Cargo.toml`.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
-/// The path, within the copy, of the generated page with the help of every command.
+/// The path of the generated page with the help of every command, in the copy of the pages from which mdBook builds the
+/// book.
 const OPTIONS: &str = "docs/options.md";
 const CONFIG: &str = r#"[book]
 title = "Weir"
@@ -121,8 +122,8 @@ fn pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// Returns the book's table of contents (SUMMARY.md), with paths relative to the root of the repository and with the
-/// generated page.
+/// Returns the book's table of contents (SUMMARY.md), with paths relative to the root of the repository, and with the
+/// generated page of command options.
 fn summary(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -152,7 +153,7 @@ fn relinked(text: &str, page: &Path, pages: &[PathBuf]) -> String {
     out
 }
 
-/// Splits a line at its first link into the text before the target, the target, and the rest.
+/// Splits a line at its first link into the text before the link target, the link target, and the rest.
 fn next_link(line: &str) -> Option<(&str, &str, &str)> {
     let begin = line.find("](")? + 2;
     let end = begin + line[begin..].find(')')?;

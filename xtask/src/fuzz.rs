@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: runs each fuzz target in `fuzz/` for some seconds, with the frames of the tests as the initial
-//! corpus.
+//! `cargo xtask fuzz`: runs each fuzz target in `fuzz/` for some seconds. The initial corpus is the encoded messages of
+//! the tests.
 
 use std::error::Error;
 use std::fs;

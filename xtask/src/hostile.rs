@@ -1,4 +1,4 @@
-//! `cargo xtask hostile`: sends random and damaged frames to a running mgr and iod while a correct client works.
+//! `cargo xtask hostile`: sends random and damaged RPC records to a running mgr and iod while a correct client works.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: runs every check of the project, then lists the slowest parts and the number of all tests.
+//! `cargo xtask test`: runs every check of the project, then lists the slowest test programs and steps, and the number
+//! of all tests.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +14,7 @@ const STEPS: [(&str, &[&str]); 5] = [
     ("simulator", &["run", "--quiet", "--package", "sim", "--", "--seeds", "1..1001"]),
 ];
 
-/// Number of slowest parts that the command lists.
+/// Number of slowest test programs and steps that the command lists.
 const SLOWEST: usize = 10;
 
 /// Programs that tests need to run guests with stock kernels, with the Debian packages that contain these programs.
@@ -72,21 +73,21 @@ fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Bo
     Ok(child.wait()?.success())
 }
 
-/// The number of tests in all test programs, and the time of each part of the run.
+/// The number of tests in all test programs, and the time of each test program and step.
 #[derive(Default, PartialEq, Debug)]
 struct Summary {
     passed: u64,
     failed: u64,
     /// The name of the test program that is running.
     program: String,
-    /// The parts with their durations in seconds: test programs, and steps that run no test program.
+    /// The names and durations in seconds of all test programs, and of all steps that ran no test program.
     parts: Vec<(String, f64)>,
     /// Length of `parts` at the beginning of the current step.
     before: usize,
 }
 
 impl Summary {
-    /// Ends a step. A step that ran no test program becomes a part.
+    /// Ends a step. If the step ran no test program, adds the step itself to `parts`.
     fn end_step(&mut self, name: &str, secs: f64) {
         if self.parts.len() == self.before {
             self.parts.push((name.to_owned(), secs));
@@ -94,7 +95,7 @@ impl Summary {
         self.before = self.parts.len();
     }
 
-    /// Returns the slowest parts in descending order of their durations.
+    /// Returns the slowest test programs and steps in descending order of their durations.
     fn slowest(&self) -> Vec<(String, f64)> {
         let mut parts = self.parts.clone();
         parts.sort_by(|(_, one), (_, other)| other.total_cmp(one));

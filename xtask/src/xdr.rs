@@ -14,7 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The RFCs with an XDR description; each description may use the definitions of the earlier RFCs.
+/// The RFCs with an XDR description; each description may use the definitions of the RFCs before it in this list.
 ///
 /// RFC 7863 describes NFSv4.0, 4.1 and 4.2 completely, so RFC 5662 (NFSv4.1) would add no name.
 const RFCS: [u32; 3] = [7863, 8276, 8435];

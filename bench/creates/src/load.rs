@@ -22,7 +22,7 @@ pub struct Rate {
     pub per_second: f64,
     pub p50_ms: f64,
     pub p99_ms: f64,
-    /// CPU time of the benchmark process per create.
+    /// CPU time of the benchmark process per create, in microseconds.
     pub cpu_us: f64,
     /// Mean number of creates that share one flush of the store (group commit).
     pub per_flush: f64,
@@ -61,7 +61,8 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Makes the directories. The numbers in the file names begin at `first`, so that no file name exists yet.
+    /// Makes the benchmark's directories. The numbers in the file names begin at `first`, so that no file name exists
+    /// yet.
     pub fn new(namespace: &'a Namespace<Embedded>, first: u64) -> Outcome<Self> {
         let make = |n: u64| {
             let name = format!("directory-{first}-{n}");
@@ -83,8 +84,8 @@ impl<'a> Work<'a> {
         Ok(begin.elapsed())
     }
 
-    /// Keeps `in_flight` creates in flight while `on` returns true for the number of creates begun. Returns the latency
-    /// of each create.
+    /// Keeps `in_flight` creates in flight while `on` returns true; the argument of `on` is the number of creates begun
+    /// so far. Returns the latency of each create.
     pub fn run(&self, in_flight: usize, on: impl Fn(u64) -> bool) -> Outcome<Histogram<u64>> {
         let mut times = Histogram::<u64>::new(3)?;
         wait(async {

@@ -15,8 +15,8 @@ pub fn rates(draft: &Draft) -> Result<Record, Failure> {
     Ok(record)
 }
 
-/// Adds a row to the record: the create rates with the batch log, with the database alone, and of the floor (writes to
-/// a plain file).
+/// Adds a row to the record: the create rates with the batch log and with the database alone, and the rate of the
+/// baseline (writes to a plain file).
 pub fn add_rates(record: &mut Record, in_flight: usize, [log, database]: &[Vec<Rate>; 2], floor: &[f64]) {
     let of = |rates: &[Rate], number: fn(&Rate) -> f64| Cell::of(&rates.iter().map(number).collect::<Vec<f64>>());
     let cells = vec![

@@ -1,4 +1,4 @@
-//! Metadata stores that the `creates` benchmark compares, and plain writes and flushes of the same bytes as the floor.
+//! Metadata stores that the `creates` benchmark compares, and the baseline: plain writes and flushes of the same bytes.
 
 use crate::Outcome;
 use crate::load::Work;
@@ -71,7 +71,7 @@ pub fn open(dir: &Path) -> Outcome<Namespace<Embedded>> {
 }
 
 /// Makes a metadata store in `dir` if none exists, and creates files until the store has `files` files. Then prints a
-/// line, and creates further files until the process is killed.
+/// line, and creates more files until the process is killed.
 pub fn fill(dir: &Path, files: u64) -> Outcome<()> {
     let namespace = match open(dir) {
         Ok(namespace) => namespace,

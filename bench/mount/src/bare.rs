@@ -109,7 +109,7 @@ impl Answer {
     }
 }
 
-/// The part of an answer to a FUSE request that follows the encoded fields.
+/// The data of an answer to a FUSE request after its encoded fields.
 enum Then<'a> {
     Nothing,
     Bytes(&'a [u8]),
@@ -237,7 +237,7 @@ fn carry_out<'a>(inodes: &'a mut Inodes, header: &Header, mut request: Fields, a
         // Opcodes FUSE_RELEASE, FUSE_FSYNC, FUSE_FLUSH, FUSE_RELEASEDIR and FUSE_DESTROY.
         18 | 20 | 25 | 29 | 38 => {}
         // Opcode FUSE_GETXATTR: no file has extended attributes. Do not answer ENOSYS: the kernel would then send no
-        // further GETXATTR, but Weir's mount gets these requests.
+        // more GETXATTR, but Weir's mount gets these requests.
         22 => return Err(Errno::NODATA),
         // Opcode FUSE_INIT.
         26 => init(request, answer)?,
@@ -299,7 +299,7 @@ fn answer_all(mut device: &File, inodes: &mut Inodes) -> Outcome<()> {
     }
 }
 
-/// Mounts the file system at a directory, prints a line, and answers requests until it is unmounted.
+/// Mounts bare FUSE on a directory, prints a line, and answers requests until the file system is unmounted.
 pub fn serve(at: &Path) -> Outcome<()> {
     // A terminal also sends SIGINT to this child process. Ignore the signal, because the benchmark finishes its current
     // row first. SAFETY: no handler runs; the signal is ignored.

@@ -88,7 +88,7 @@ fn ask(stream: &mut UnixStream, kind: u64, len: usize, at: u64) -> io::Result<()
     stream.write_all(&request)
 }
 
-/// Writes the stream with one request in flight at a time, and makes the stream durable at the end.
+/// Writes a stream to the server, with one request in flight at a time, and makes the stream durable at the end.
 pub fn write_stream(server: &Server, work_dir: &WorkDir) -> Outcome<Done> {
     server.with(|stream| {
         let (piece, mut said) = (vec![0x5a; LARGEST], [0]);
@@ -111,7 +111,7 @@ fn read(stream: &mut UnixStream, piece: &mut [u8], at: u64) -> io::Result<()> {
     stream.read_exact(piece)
 }
 
-/// Reads the stream with one request in flight at a time.
+/// Reads a stream from the server, with one request in flight at a time.
 pub fn read_stream(server: &Server, work_dir: &WorkDir) -> Outcome<Done> {
     server.with(|stream| {
         let mut piece = vec![0; LARGEST];
@@ -123,7 +123,7 @@ pub fn read_stream(server: &Server, work_dir: &WorkDir) -> Outcome<Done> {
     })
 }
 
-/// Reads pages in random order with one request in flight at a time.
+/// Reads pages from the server in random order, with one request in flight at a time.
 pub fn read_randomly(server: &Server, work_dir: &WorkDir) -> Outcome<Done> {
     server.with(|stream| {
         let mut page = [0; 4096];

@@ -98,7 +98,8 @@ impl Cli {
         self.rows.is_empty() || self.rows.iter().any(|part| row.contains(part.as_str()))
     }
 
-    /// Returns whether a row must run, because the user selected it or because a selected row uses its files.
+    /// Returns whether a row of the benchmark must run: the user selected the row, or a selected row uses the files of
+    /// this row.
     fn needs(&self, row: &Row) -> bool {
         self.wants(row.name) || ROWS.iter().any(|other| other.behind == Some(row.name) && self.wants(other.name))
     }
@@ -114,7 +115,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// The result of functions of the `mount` benchmark.
 type Outcome<T> = Result<T, Failure>;
 
-/// The measurements of one row on one compared file system (side), one value for each round.
+/// The measurements of one row of the benchmark on one measured system, with one value for each round.
 #[derive(Default)]
 struct Found {
     /// CPU time of this program and of the processes of the measured file system, in the unit of the result row.
@@ -151,7 +152,7 @@ impl Found {
     }
 }
 
-/// All measurements, indexed by row and side (the compared file system).
+/// All measurements, by the index of the row and the index of the measured system.
 type Findings = BTreeMap<(usize, usize), Found>;
 
 fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
@@ -163,7 +164,7 @@ fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
         }
         for (number, row) in ROWS.iter().enumerate().filter(|(_, row)| cli.needs(row)) {
             for turn in 0..sides.len() {
-                // Each round begins with a different side, so that no side is always measured first.
+                // Each round begins with a different measured system, so that no system is always measured first.
                 let index = (turn + round) % sides.len();
                 let side = &sides[index];
                 if let Some(counter) = &counter {

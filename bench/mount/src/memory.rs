@@ -10,7 +10,7 @@ pub const ROOT: u64 = 1;
 /// entry's inode number.
 pub const AFTER_DOTS: u64 = 2;
 
-/// User and group number of the owner of all files.
+/// User id and group id of the owner of all files.
 pub type Owner = (u32, u32);
 /// The result of a file system operation: a value, or an errno.
 pub type Found<T> = Result<T, Errno>;
@@ -23,12 +23,12 @@ pub struct Inode {
     pub owner: Owner,
     pub content: Vec<u8>,
     parent: u64,
-    /// Whether the file still has its name.
+    /// Whether the file has a name, that is, whether it was not unlinked.
     named: bool,
-    /// Number of lookups of the file that the kernel has not forgotten.
+    /// Number of lookups of the file for which the kernel has not sent FORGET.
     lookups: u64,
     names: HashMap<Vec<u8>, u64>,
-    /// The names by inode number, which is the order in which READDIR returns them.
+    /// The names of the entries by inode number. READDIR returns the entries in this order.
     order: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -128,7 +128,8 @@ impl Inodes {
         Ok(&rest[..rest.len().min(most)])
     }
 
-    /// Returns the entries of a directory after an offset: inode number, name, and the offset after the entry.
+    /// Returns the entries of a directory after a directory offset: for each entry its inode number, its name, and the
+    /// offset after it.
     pub fn entries(&self, number: u64, offset: u64) -> Found<Vec<(u64, Vec<u8>, u64)>> {
         let dir = self.get(number)?;
         let dots = [(number, b".".to_vec(), 1), (dir.parent, b"..".to_vec(), AFTER_DOTS)];

@@ -1,4 +1,5 @@
-//! Sides of the comparison: a directory of the local file system, bare sockets, bare FUSE, and mounts of a cluster.
+//! Systems that the `mount` benchmark compares: a directory of the local file system, bare sockets, bare FUSE, and
+//! mounts of a cluster.
 
 use crate::bare;
 use crate::floor::Server;
@@ -64,21 +65,21 @@ impl Weir {
 
 /// The CPU time of a measurement, in seconds.
 pub struct Cpu {
-    /// The CPU time of this process and of all processes that serve the side.
+    /// The CPU time of this process and of all processes that serve the measured system.
     pub all: f64,
     /// The CPU time of this process alone.
     pub own: f64,
 }
 
-/// One side of the comparison: a file system or a server to measure. The measurements of the sides alternate.
+/// One measured system: a file system or a server. The measurements of all systems alternate.
 pub struct Side<'a> {
     name: String,
-    /// The directory in which the measurements (rows of the table) create their files.
+    /// The directory in which the rows of the benchmark create their files.
     dir: PathBuf,
     kind: Kind<'a>,
 }
 
-/// The kind of a side of the comparison.
+/// The kind of a measured system.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SideKind {
     /// A directory of the local file system.
@@ -91,7 +92,7 @@ pub enum SideKind {
     Fuse,
     /// A mount of a Weir cluster.
     Weir,
-    /// Another file system, which the user has mounted.
+    /// A file system other than Weir, which the user has mounted.
     Other,
 }
 
@@ -135,18 +136,18 @@ enum Kind<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Returns the side that measures a local directory, on the same file system as the stores.
+    /// Returns the measured system that is a local directory, on the same file system as the stores.
     pub fn local(work_dir: &Path) -> Outcome<Side<'a>> {
         Ok(Side { name: "local".to_owned(), dir: work_dir.join("local"), kind: Kind::Local })
     }
 
-    /// Returns the side that measures a bare socket. The server's file is on the same file system as the stores.
+    /// Returns the measured system that is a bare socket. The server's file is on the same file system as the stores.
     pub fn socket(work_dir: &Path) -> Outcome<Side<'a>> {
         let server = Server::start(&work_dir.join("socket-file"))?;
         Ok(Side { name: "bare socket".to_owned(), dir: work_dir.join("socket"), kind: Kind::Socket(server) })
     }
 
-    /// Returns the side that measures a bare socket whose server makes each change durable before the server answers.
+    /// Returns the measured system that is a bare socket, whose server makes each change durable before it answers.
     pub fn durable(work_dir: &Path) -> Outcome<Side<'a>> {
         let server = Server::start(&work_dir.join("durable-file"))?;
         Ok(Side { name: "durable request".to_owned(), dir: work_dir.join("durable"), kind: Kind::Durable(server) })
@@ -160,12 +161,12 @@ impl<'a> Side<'a> {
         Ok(Side { name: "bare FUSE".to_owned(), dir: at.join("fuse"), kind: Kind::Fuse { daemon, at } })
     }
 
-    /// Makes the directory `at` and mounts the cluster at it.
+    /// Makes the directory `at`, and mounts the cluster on this directory.
     pub fn weir(weir: &'a Weir, at: &Path, options: &str) -> Outcome<Side<'a>> {
         Side::by(weir, at, options, &weir.url)
     }
 
-    /// Makes the directory `at` and mounts the cluster at it by the given URL.
+    /// Makes the directory `at`, and mounts the cluster on this directory by the given URL.
     pub fn by(weir: &'a Weir, at: &Path, options: &str, url: &str) -> Outcome<Side<'a>> {
         fs::create_dir(at)?;
         let mut command = Command::new(&weir.program);
@@ -190,13 +191,14 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir: at.join("work"), kind: Kind::Up { weir, at } })
     }
 
-    /// Returns a side that measures a file system which the user has mounted, in a new directory of that file system.
+    /// Returns the measured system that is a file system mounted by the user, with a new directory for the benchmark's
+    /// files.
     pub fn other(other: &Other) -> Side<'a> {
         let dir = other.dir.join(format!("bench-mount-{}", std::process::id()));
         Side { name: other.name.clone(), dir, kind: Kind::Other(other.clone()) }
     }
 
-    /// Returns the directory in which the measurements create their files.
+    /// Returns the directory in which the rows of the benchmark create their files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -216,17 +218,17 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Makes the directory in which the rows create their files.
+    /// Makes the directory in which the rows of the benchmark create their files.
     pub fn begin(&self) -> Outcome<()> {
         Ok(fs::create_dir(&self.dir)?)
     }
 
-    /// Removes the directory of the rows' files and everything in it.
+    /// Removes the directory in which the rows of the benchmark create their files, and everything in it.
     pub fn end(&self) -> Outcome<()> {
         Ok(fs::remove_dir_all(&self.dir)?)
     }
 
-    /// Returns the ids of the processes that serve this side.
+    /// Returns the ids of the processes that serve the measured system.
     fn pids(&self) -> Vec<u32> {
         match &self.kind {
             Kind::Mount { weir, daemon, .. } => vec![daemon.pid(), weir.daemon.pid()],
@@ -255,9 +257,9 @@ impl<'a> Side<'a> {
         Err(format!("{}: its processes do not come to rest", self.name).into())
     }
 
-    /// Runs a row. Returns the result, the CPU time, and the number of disk syncs of the servers. Deferred work of the
-    /// servers counts, because the measurement ends when the servers are idle. Returns `None` if the row has no
-    /// counterpart on this side.
+    /// Runs a row of the benchmark. Returns the result, the CPU time, and the number of disk syncs of the servers.
+    /// Deferred work of the servers counts, because the measurement ends when the servers are idle. Returns `None` if
+    /// the row cannot run on this measured system.
     pub fn measure(&self, row: &Row, scale: usize) -> Outcome<Option<(Done, Cpu, u64)>> {
         let work_dir = WorkDir { dir: self.dir.clone(), scale };
         let syncs = || match &self.kind {

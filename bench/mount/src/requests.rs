@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 const EVENT: &str = "events/fuse/fuse_request_send/enable";
-/// Size of the trace buffer for each processor, in KiB. The longest row has 131072 requests, each of some 40 bytes in
+/// Size of the trace buffer for each processor, in KiB. The longest row has 131072 requests, each of about 40 bytes in
 /// the buffer.
 const BUFFER: &str = "8192";
 
@@ -35,7 +35,8 @@ impl Counter {
         Ok(())
     }
 
-    /// Returns the requests since the last [`Self::clear`] to the mount that contains this directory.
+    /// Returns the counts of the requests that the kernel has sent, since the last [`Self::clear`], to the mount that
+    /// contains this directory.
     pub fn of(&self, dir: &Path) -> Outcome<Requests> {
         let connection = u64::from(libc::minor(fs::metadata(dir)?.dev()));
         count(&fs::read_to_string(self.0.join("trace"))?, connection)

@@ -24,26 +24,27 @@ impl Unit {
     }
 }
 
-/// A row of the benchmark: a piece of work in a directory that the benchmark measures.
+/// A row of the benchmark: a workload in a directory, which the benchmark measures.
 pub struct Row {
     pub name: &'static str,
     pub unit: Unit,
-    /// The earlier row whose files this row reads or removes. If the user selects only this row, the earlier row also
-    /// runs.
+    /// The earlier row whose files this row reads or removes. If the user selects only this row, the benchmark also
+    /// runs the earlier row.
     pub behind: Option<&'static str>,
-    /// Runs the row in a directory that contains the files of earlier rows.
+    /// Runs the row of the benchmark in a directory that contains the files of earlier rows.
     pub work: fn(&WorkDir) -> Outcome<Done>,
-    /// Runs the work of the row over a bare socket; `None` if the row has no counterpart there.
+    /// Runs the work of the row over a bare socket; `None` if a bare socket has no such work.
     pub floor: Option<fn(&Server, &WorkDir) -> Outcome<Done>>,
-    /// Makes as many changes durable over a bare socket as the row makes; `None` if the row makes no durable changes.
+    /// Makes as many changes durable over a bare socket as the row makes in a file system; `None` if the row makes no
+    /// durable changes.
     pub durable: Option<fn(&Server, &WorkDir) -> Outcome<Done>>,
-    /// The lowest CPU time that was measured with other mounted file systems, in the unit of the row.
+    /// The lowest CPU time that was measured with mounts of file systems other than Weir, in the unit of the row.
     pub best: Option<f64>,
-    /// Target: the largest ratio of the CPU time to the CPU time of bare sockets.
+    /// Target for Weir: the largest ratio of its CPU time to the CPU time of bare sockets.
     pub cpu_over_floor: Option<f64>,
-    /// Target: the smallest ratio of the rate to the rate of bare sockets.
+    /// Target for Weir: the smallest ratio of its rate to the rate of bare sockets.
     pub rate_of_floor: Option<f64>,
-    /// Target: the smallest ratio of the rate to the rate of the local file system.
+    /// Target for Weir: the smallest ratio of its rate to the rate of the local file system.
     pub rate_of_local: Option<f64>,
 }
 

@@ -60,7 +60,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Receives answers from the server and puts them into the queue with their arrival times.
+/// Receives answers from the server, and puts them into a queue with their arrival times.
 fn note(mut from: TcpStream, queue: Sender<(Instant, Vec<u8>)>) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {
@@ -100,8 +100,8 @@ fn writers(path: &Path, count: usize, scale: usize) -> Outcome<f64> {
     Ok((each * count) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Measures the writers in an additional mount that reaches the mgr through the delaying proxy and sends each write to
-/// the mgr at once.
+/// Measures concurrent writers of one file in an additional mount, which reaches the mgr through the delaying proxy and
+/// sends each write to the mgr at once.
 pub fn measure(weir: &Weir, work_dir: &Path, rounds: u32, scale: usize) -> Outcome<Table> {
     let at = delaying_proxy(weir.address()?)?;
     let options = "access=unbuffered,write_threshold=max";

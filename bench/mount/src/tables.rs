@@ -9,14 +9,14 @@ use crate::{Findings, Found};
 use record::{Better, Cell, Draft, Kind, Record};
 use std::collections::BTreeSet;
 
-/// The measurements of one row on all sides.
+/// The measurements of one row of the benchmark on all measured systems.
 struct OfRow<'a> {
     row: &'a Row,
     found: Vec<(&'a Side<'a>, &'a Found)>,
 }
 
 impl OfRow<'_> {
-    /// Returns the measurements of the first side of the given kind.
+    /// Returns the measurements of the first measured system of the given kind.
     fn of(&self, what: SideKind) -> Option<&Found> {
         self.found.iter().find(|(side, _)| side.what() == what).map(|(_, found)| *found)
     }
@@ -59,7 +59,8 @@ fn costs(rows: &[OfRow]) -> Table {
     costs
 }
 
-/// Returns the record of the table of costs. The verdict says how many targets are met; the bounds are a column.
+/// Returns the record of the table of costs. The verdict says how many targets are met; the bounds of the targets are a
+/// column.
 pub fn costs_record(draft: &Draft, part: &str, costs: &Table) -> Result<Record, record::Failure> {
     let shape = Shape { part, unit: "CPU time", better: Better::Lower, targets: "" };
     let extra = ["local", "bare socket", "durable request"];

@@ -14,9 +14,9 @@ const PAGE: usize = 4096;
 const LINE: usize = 64;
 /// Length in bytes of the file that rows write and read as a stream.
 const STREAM: usize = 512 * MIB;
-/// Number of pages in the file of pages; random requests choose among these pages.
+/// Number of pages in the file `pages`. Random requests choose among these pages.
 const PAGES: usize = 65_536;
-/// Number of random requests; a quarter of it is the number of appends.
+/// Number of random requests. The number of appends is a quarter of this number.
 const RANDOM: usize = 32_768;
 const LINES: usize = 131_072;
 /// Number of threads that alternately write records of one length to one file.
@@ -28,7 +28,7 @@ const FILES: usize = 1000;
 /// A pause that is longer than the time for which mounts cache names and attributes.
 const FORGOTTEN: Duration = Duration::from_millis(1200);
 
-/// The directory of the rows' files, and the amount of their work.
+/// The directory in which the rows of the benchmark create their files, and the amount of their work.
 pub struct WorkDir {
     pub dir: PathBuf,
     /// The number by which all amounts of work are divided.
@@ -48,7 +48,7 @@ pub struct Done {
 }
 
 impl WorkDir {
-    /// Returns the path of a file in the directory of the rows.
+    /// Returns the path of a file in the directory in which the rows create their files.
     pub fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -57,7 +57,7 @@ impl WorkDir {
         count / self.scale
     }
 
-    /// Returns the length of the stream in bytes.
+    /// Returns the length in bytes of the file that rows write and read as a stream.
     pub fn stream(&self) -> usize {
         self.some(STREAM)
     }
@@ -94,7 +94,7 @@ impl LatencySampler {
         Ok(LatencySampler { start: Instant::now(), every, seen: 0, times: Histogram::new(3)? })
     }
 
-    /// Executes a request, and measures its latency if it is the next one to sample.
+    /// Executes a request, and measures its latency if the sampler selects this request.
     pub fn time<T>(&mut self, request: impl FnOnce() -> std::io::Result<T>) -> Outcome<T> {
         self.seen += 1;
         if !self.seen.is_multiple_of(self.every) {
@@ -106,14 +106,14 @@ impl LatencySampler {
         Ok(answer)
     }
 
-    /// Ends the measurement and returns the result of the row.
+    /// Ends the measurement and returns the result of the row of the benchmark.
     pub fn stop(self, bytes: usize, syncs: u64) -> Done {
         let seconds = self.start.elapsed().as_secs_f64();
         Done { operations: self.seen as u64, bytes: bytes as u64, seconds, times: self.times, syncs }
     }
 }
 
-/// Writes `count` pieces one after the other to a file, which is created and opened with `options`.
+/// Writes `count` pieces of `piece` bytes sequentially to a file, which is created and opened with `options`.
 fn in_order(path: &Path, options: &mut OpenOptions, piece: usize, count: usize, sync: bool) -> Outcome<Done> {
     let mut file = options.create(true).open(path)?;
     let piece = vec![0x5a; piece];
@@ -161,7 +161,7 @@ pub fn write_lines(work_dir: &WorkDir) -> Outcome<Done> {
     in_order(&work_dir.at("lines"), &mut new(), LINE, work_dir.some(LINES), true)
 }
 
-/// Opens the file of pages. Writes the file first if the row that writes it did not run.
+/// Opens the file `pages`. Writes this file first if the row that writes it has not run.
 fn pages(work_dir: &WorkDir) -> Outcome<File> {
     let path = work_dir.at("pages");
     if !path.exists() {
@@ -216,7 +216,7 @@ fn records(
     Ok(whole.stop(count * RECORD, syncs))
 }
 
-/// Each writer or reader has its own open of the file, as separate processes have.
+/// Opens the file once for each writer or reader, as separate processes do.
 fn opens(options: &OpenOptions, path: &Path) -> Outcome<Vec<File>> {
     Ok((0..WRITERS).map(|_| options.open(path)).collect::<Result<_, _>>()?)
 }

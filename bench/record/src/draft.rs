@@ -40,7 +40,7 @@ impl Draft {
         }
     }
 
-    /// Returns a record of a part without numbers, with the texts of the previous record.
+    /// Returns a record of a part of the benchmark, without numbers, with the texts of the previous record.
     ///
     /// # Errors
     /// The previous record cannot be read.
@@ -109,8 +109,8 @@ impl Record {
     }
 }
 
-/// Returns the name without characters that a record may not contain, truncated to the largest length. So an invalid
-/// name does not make a benchmark run fail.
+/// Returns the name without characters that a record may not contain, truncated to the maximum length of a name. So an
+/// invalid name does not make a benchmark run fail.
 fn fitting(name: &str) -> String {
     let plain = |c: char| if c == '|' || c.is_control() { ' ' } else { c };
     let mut name: String = name.chars().map(plain).collect();

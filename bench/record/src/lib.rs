@@ -91,11 +91,11 @@ pub struct Column {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The floor: the baseline for the results. A record has at most one floor column.
+    /// The baseline (floor) to which the results are compared. A record has at most one floor column.
     Floor,
     /// A result, in the unit of the record.
     Result,
-    /// A ratio, usually of a result to the floor.
+    /// A ratio, usually of a result to the baseline.
     Ratio,
     /// The value that a target requires.
     Bound,
@@ -148,9 +148,9 @@ pub struct Target {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// The median must be at least this.
+    /// The median must be at least this value.
     AtLeast(f64),
-    /// The median must be at most this.
+    /// The median must be at most this value.
     AtMost(f64),
 }
 
@@ -160,7 +160,7 @@ impl Record {
         format!("{}-{}", self.bench, self.part)
     }
 
-    /// Returns the index of the floor column; `None` if the record has no floor column.
+    /// Returns the index of the column with the baseline (floor); `None` if the record has no such column.
     pub fn floor(&self) -> Option<usize> {
         self.columns.iter().position(|column| column.kind == Kind::Floor)
     }

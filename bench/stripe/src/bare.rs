@@ -24,7 +24,7 @@ pub fn serve_reads(address: &str, path: &Path) -> Outcome<()> {
 fn answer(mut stream: Box<dyn Stream>, file: &File) -> Outcome<()> {
     let mut request = [0; REQUEST];
     let mut reply = vec![0; REPLY + DATA];
-    // A failed receive ends the loop: the peer has closed the connection.
+    // A failed receive means that the peer has closed the connection, so stop serving the peer.
     while stream.read_exact(&mut request).is_ok() {
         let len = u32::from_be_bytes(request[..4].try_into()?) as usize;
         let offset = u64::from_be_bytes(request[8..16].try_into()?);

@@ -25,7 +25,7 @@ pub fn build() -> Outcome<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("weir"))
 }
 
-/// The place where a daemon runs: namespace, address and store directory.
+/// Where and how a daemon runs: network namespace, address, store directory, and options.
 #[derive(Clone)]
 pub struct DaemonHost {
     /// The words before the command line of the daemon, such as `ip netns exec NAME`.
@@ -39,12 +39,12 @@ pub struct DaemonHost {
 }
 
 impl DaemonHost {
-    /// Returns a place for a daemon that listens on this address and runs under `prefix`.
+    /// Returns the settings of a daemon that listens on this address and runs under `prefix`.
     pub fn at(prefix: Vec<OsString>, host: &str) -> Self {
         DaemonHost { prefix, host: host.to_owned(), store: None, options: Vec::new() }
     }
 
-    /// Returns a place on this machine, without a prefix before the daemon's command line.
+    /// Returns the settings of a daemon on this machine, without a prefix before the daemon's command line.
     pub fn here() -> Self {
         DaemonHost::at(Vec::new(), "127.0.0.1")
     }

@@ -1,7 +1,8 @@
-//! Slow links: a network of namespaces around one bridge, where a token bucket limits both ends of each node's link.
+//! Slow links: network namespaces around one bridge. Each node has a link to the bridge, with a token bucket at both
+//! ends.
 //!
-//! All devices are in namespaces whose names contain the id of this process. The kernel removes the devices with the
-//! namespaces.
+//! All network devices are in namespaces whose names contain the id of this process. The kernel removes the devices
+//! with the namespaces.
 
 use crate::Outcome;
 use crate::cluster::DaemonHost;
@@ -9,11 +10,12 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// Rate of a limited link in each direction, in bytes per second, including packet headers.
+/// Rate of a limited link in bytes per second, including packet headers: the limit for sent bytes, and the limit for
+/// received bytes.
 pub const RATE: u64 = 25_000_000;
 const PREFIX: &str = "weir-bench-";
 
-/// A network of namespaces; dropping the value removes the network.
+/// A network of nodes, each in its own network namespace; dropping the value removes the network.
 pub struct Network {
     nodes: u8,
 }

@@ -27,7 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Measure the costs and gains of striping
 ///
-/// Every part compares several sides within one run; the measurements of the sides alternate. A missed target is no
+/// Every part compares several systems within one run; the measurements of the systems alternate. A missed target is no
 /// failure: the tables report it.
 #[derive(Parser)]
 #[command(name = "stripe", max_term_width = 100)]
@@ -101,7 +101,7 @@ enum Role {
 /// The result of one stream of bytes.
 #[derive(Serialize, Deserialize)]
 struct Moved {
-    /// Time until the last byte is in the target; for a write, until all bytes are durable.
+    /// Time in seconds until the last byte has arrived; for a write, until all bytes are durable.
     seconds: f64,
 }
 
@@ -126,12 +126,12 @@ type Failure = Box<dyn Error + Send + Sync>;
 type Outcome<T> = Result<T, Failure>;
 
 impl Setup {
-    /// Returns the duration, or a tenth of it with `--quick`.
+    /// Returns `duration`, or a tenth of it with `--quick`.
     fn brief(&self, duration: Duration) -> Duration {
         if self.quick { duration / 10 } else { duration }
     }
 
-    /// Returns the number of bytes, or a sixteenth of it with `--quick`.
+    /// Returns `bytes`, or a sixteenth of it with `--quick`.
     fn amount(&self, bytes: u64) -> u64 {
         if self.quick { bytes / 16 } else { bytes }
     }
@@ -161,7 +161,7 @@ impl Role {
     }
 }
 
-/// Prints the result of a role for the process that started it.
+/// Prints the result of a role, so that the process that started this process in the role can read the result.
 fn tell(found: &impl Serialize) -> Outcome<()> {
     println!("{}", serde_json::to_string(found)?);
     Ok(())
@@ -250,7 +250,8 @@ fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
             }
         });
         links::sweep_own();
-        // Daemons may still write to the directory, so some of their files may remain.
+        // Ignore an error: daemons that still run may write files while the directory is being removed, so some files
+        // may remain.
         let _ = std::fs::remove_dir_all(dir);
         std::process::exit(130);
     });

@@ -69,7 +69,7 @@ pub async fn mount(url: &str, checksums: bool) -> Outcome<(Mount, Target)> {
     Ok((Mount::connect(&target, Options { checksums, ..Options::default() }).await?, target))
 }
 
-/// Writes the local file to Weir, and makes the bytes durable.
+/// Writes the local file to a file in Weir, and makes the bytes durable.
 pub fn put(job: &TransferJob) -> Outcome<Moved> {
     Runtime::new()?.block_on(async {
         let (mount, target) = mount(&job.url, job.checksums).await?;
@@ -106,7 +106,7 @@ fn read_all(source: Option<&File>, len: u64, send: &mpsc::Sender<(u64, Bytes)>) 
     Ok(())
 }
 
-/// Reads the file from Weir.
+/// Reads a file from Weir into the local file.
 pub fn get(job: &TransferJob) -> Outcome<Moved> {
     Runtime::new()?.block_on(async {
         let (mount, target) = mount(&job.url, job.checksums).await?;

@@ -15,15 +15,15 @@ pub struct Shape<'a> {
     pub targets: &'a str,
 }
 
-/// A row of a table that is the floor (baseline) of other rows.
+/// A row of a table that is the baseline (floor) of other rows.
 pub struct FloorRow<'a> {
-    /// The prefix of the floor row's name.
+    /// The prefix of the name of the baseline row.
     pub begins: &'a str,
-    /// The prefix of the names of rows to which this floor does not apply; empty if the floor applies to all rows.
+    /// The prefix of the names of rows that do not use this baseline; empty if all rows use this baseline.
     pub not_for: &'a str,
 }
 
-/// Returns the record of some columns of a table. The cell of the floor row in the first of these columns becomes a
+/// Returns the record of some columns of a table. The cell of the baseline row in the first of these columns becomes a
 /// separate column. The record omits all rows whose names begin with `floor`.
 pub fn columns(
     draft: &Draft,
@@ -53,8 +53,9 @@ pub fn columns(
     Ok(record)
 }
 
-/// Returns the record of one column of a table. The name of each row is an operation, `separator`, and a side. Each
-/// side becomes a column of the record. `floor` names the side that is the floor; the plot omits the sides in `extra`.
+/// Returns the record of one column of a table. The name of each row is an operation, `separator`, and a measured
+/// system. Each system becomes a column of the record. `floor` names the system that is the baseline; the plot omits
+/// the systems in `extra`.
 pub fn sides(
     draft: &Draft,
     table: &Table,

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Report {
     /// Facts about the machine, as name and value.
     pub machine: Vec<(String, String)>,
-    /// The tables, in the order of the parts.
+    /// The tables, in the order of the parts of the benchmark.
     pub tables: Vec<Table>,
 }
 
@@ -21,7 +21,7 @@ pub struct Table {
     pub columns: Vec<String>,
     /// The rows of the table, each with a name and its numbers.
     pub rows: Vec<Row>,
-    /// The targets of the part, with the measured numbers.
+    /// The targets of this part of the benchmark, with the measured numbers.
     pub targets: Vec<Target>,
     /// Remarks for readers, printed below the table.
     pub notes: Vec<String>,
@@ -84,7 +84,7 @@ impl Number {
     }
 }
 
-/// Returns the quotient of two measurements in each round.
+/// Returns, for each round, the quotient of the values of two measurements.
 pub fn ratios(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(a, b)| a / b).collect()
 }

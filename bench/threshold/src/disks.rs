@@ -34,8 +34,8 @@ impl Disks {
         Ok(dir)
     }
 
-    /// Adds a disk of `size` bytes. With `at_once` its file system writes synchronously, otherwise at a sync. Returns
-    /// the mount point of the disk.
+    /// Adds a disk of `size` bytes. If `at_once` is true, the file system of the disk writes all data synchronously;
+    /// otherwise it writes data at a sync. Returns the mount point of the disk.
     pub fn add(&mut self, size: u64, at_once: bool) -> Outcome<PathBuf> {
         let name = self.made.to_string();
         self.made += 1;
@@ -83,7 +83,7 @@ fn take_away(room: &Path) -> Outcome<()> {
         if !image.exists() {
             break;
         }
-        // Skip missing parts: a disk whose creation failed may have no mount or no loop device.
+        // A disk whose creation failed may have no mount or no loop device, so skip what does not exist.
         if dir.exists() {
             let _ = run(Command::new("umount").arg(dir));
         }

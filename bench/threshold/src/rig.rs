@@ -101,9 +101,9 @@ impl Run {
 /// The file system that a client uses in a replay.
 #[derive(Clone, Copy)]
 pub enum On<'a> {
-    /// The file system whose mgr gathers, through the client core.
+    /// The file system whose mgr gathers writes; the client uses it without a mount.
     Weir,
-    /// The file system whose mgr does not gather, through the client core.
+    /// The file system whose mgr does not gather writes; the client uses it without a mount.
     Plain,
     /// A local directory or a mount.
     Dir(&'a Path),
@@ -230,13 +230,13 @@ impl Rig {
         Ok(run)
     }
 
-    /// Runs a `weir` command on the client and parses its output.
+    /// Runs a `weir` command in the network namespace of the measured clients, and parses the output of the command.
     pub fn told(&self, words: &[&str]) -> Outcome<Value> {
         let (text, _) = process::run(self.command(&self.client, words))?;
         Ok(serde_json::from_str(&text).map_err(|e| format!("{e} in {text:?}"))?)
     }
 
-    /// Returns the URL of the file system whose mgr gathers.
+    /// Returns the URL of the file system whose mgr gathers writes.
     pub fn weir_url(&self) -> &str {
         &self.gathering.url
     }
@@ -287,8 +287,8 @@ impl Rig {
         Ok(fs::write(self.mgr_cpu.0.join("cpu.cfs_quota_us"), quota.to_string())?)
     }
 
-    /// Starts clients that read through the mgr until the result is dropped. These clients load the link and the
-    /// processor of the mgr, but not the disks.
+    /// Starts clients that read through the mgr until the returned value is dropped. These clients load the link and
+    /// the processor of the mgr, but not the disks.
     pub fn storm(&self) -> Outcome<Daemon> {
         let before = self.proxied()?;
         let words = ["replay", "--generate", "random", "--read", "--fill", "--size", "4M", "--request", "256K"];
@@ -312,7 +312,7 @@ impl Rig {
         Ok(counters.and_then(|counters| counters["values"]["proxy_reads"].as_u64()).unwrap_or(0))
     }
 
-    /// Mounts the file system in a new directory until the result is dropped.
+    /// Mounts the file system in a new directory until the returned value is dropped.
     pub fn mount(&self, name: &str, options: &str) -> Outcome<Mounted> {
         let dir = self.room.join(name);
         fs::create_dir_all(&dir)?;

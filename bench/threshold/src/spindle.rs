@@ -40,7 +40,7 @@ const INIT_FLAGS: u32 = 1 << 5 | 1 << 22;
 /// FOPEN_KEEP_CACHE: the page cache of the file stays valid after a close.
 const KEEP_CACHE: u32 = 1 << 1;
 
-/// Mounts `image` with simulated latency over the file `at`, and serves it until it is unmounted.
+/// Mounts `image` with simulated latency over the file `at`, and serves the file until it is unmounted.
 pub fn mount(image: &Path, at: &Path) -> Outcome<()> {
     let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse")?;
     let disk = OpenOptions::new().read(true).write(true).open(image)?;

@@ -13,8 +13,8 @@ use crate::lock::lock;
 const PAGE: usize = 4096;
 /// Length of a buffer in bytes: the largest payload and its XDR padding.
 pub(crate) const BUFFER_LEN: usize = PAYLOAD_MAX + PAGE;
-/// Number of free buffers that the pool keeps for reuse. Under load the pool allocates more buffers, and frees them
-/// when their borrowers return them.
+/// Maximum number of free buffers that the pool keeps for reuse. The pool frees the memory of all other buffers when
+/// their borrowers return them.
 const KEPT: usize = 64;
 
 /// A pool that lends buffers to connections. The pool makes a caller wait while all buffers are lent. While at least
@@ -44,8 +44,7 @@ impl State {
     }
 }
 
-/// Subtracts one from the number that `counts` has for `machine`, for instance its lent buffers. Removes the entry
-/// when the number is zero.
+/// Subtracts one from the count of `machine` in `counts`. Removes the entry when the count is zero.
 fn take_one(counts: &mut HashMap<Machine, usize>, machine: Machine) {
     if let Some(count) = counts.get_mut(&machine) {
         *count -= 1;
@@ -106,8 +105,8 @@ impl Drop for Permit {
         let mut state = lock(&self.pool.0.state);
         state.lent -= 1;
         take_one(&mut state.by_machine, self.machine);
-        // `notify_all` wakes every thread that waits for a buffer. So call it only if one of these threads serves a
-        // machine below its share of the buffers. Otherwise a machine with hundreds of stalled requests would slow
+        // `notify_all` wakes every thread that waits for a buffer. So call `notify_all` only if a waiting thread serves
+        // a machine below its share of the buffers. Otherwise a machine with hundreds of stalled requests would slow
         // down the requests of other machines.
         if state.waiting.keys().any(|machine| !state.is_full(*machine, self.pool.0.most)) {
             self.pool.0.returned.notify_all();
@@ -115,7 +114,7 @@ impl Drop for Permit {
     }
 }
 
-/// Memory of a buffer, which begins on a page boundary inside a larger allocation.
+/// A page-aligned buffer inside a larger allocation.
 struct Memory {
     bytes: Vec<u8>,
     start: usize,
@@ -190,8 +189,8 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| sender.send(pool.borrow(ONE).len()).unwrap());
-            // The spawned thread waits, because its machine has its full share of buffers. A connection of another
-            // machine gets a buffer at once.
+            // The spawned thread waits for a buffer, because its machine already holds its full share of buffers. A
+            // connection of another machine gets a buffer at once.
             held.push(pool.borrow(OTHER));
             assert!(receiver.try_recv().is_err());
             held.truncate(1);

@@ -48,9 +48,9 @@ counters! {
     syncs_object = "syncs.object",
     /// `fsync` calls on directories of the store.
     syncs_directory = "syncs.directory",
-    /// `fdatasync` calls on sum files, which hold the block checksums of objects.
+    /// `fdatasync` calls on checksum files, which hold the block checksums of objects.
     syncs_sums = "syncs.sums",
-    /// Syncs that a request did not make itself, because an earlier or concurrent sync had already made its changes
+    /// Syncs that requests did not need to make, because an earlier or concurrent sync had already made their changes
     /// durable.
     syncs_shared = "syncs.shared",
     /// `fdatasync` and `fsync` calls that failed.
@@ -59,7 +59,7 @@ counters! {
     objects_created = "objects.created",
     /// Objects that the iod removed.
     objects_removed = "objects.removed",
-    /// Object files that REMOVE did not delete, because the head in the file names another object or another file
+    /// Object files that REMOVE did not delete, because the header of the file names another object or another file
     /// system.
     objects_left = "objects.left",
     /// Descriptors of object files passed to clients of this machine, for short-circuit reads.
@@ -74,7 +74,7 @@ counters! {
     sums_rebuilt = "sums.rebuilt",
     /// Bytes that scrubs have read.
     scrub_bytes = "scrub.bytes",
-    /// Objects that scrubs have finished.
+    /// Objects that scrubs have checked completely.
     scrub_objects = "scrub.objects",
     /// Damaged ranges and objects that scrubs have found.
     scrub_findings = "scrub.findings",
@@ -131,7 +131,7 @@ impl Counters {
         Self::add(counter, 1);
     }
 
-    /// Returns the value of the counter with this name, or 0 if no counter has the name.
+    /// Returns the value of the counter called `name`, or 0 if no counter has the name.
     pub fn get(&self, name: &str) -> u64 {
         self.snapshot().into_iter().find(|c| c.name == name).map_or(0, |c| c.value)
     }

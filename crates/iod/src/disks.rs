@@ -13,7 +13,7 @@ pub use memory::{Fault, Memory, Operation};
 /// The directory of one store, on a local file system or simulated in memory. Paths are relative to the directory, with
 /// `/` between names; the empty path is the directory itself.
 ///
-/// Errors are Linux error numbers, because the store distinguishes errors by number.
+/// Each error has a Linux error number (errno), by which the store distinguishes errors.
 pub trait Disk: Send + Sync {
     /// Returns the path of the store's directory, for messages.
     fn path(&self) -> &Path;
@@ -111,7 +111,7 @@ pub trait DiskFile: Send + Sync {
     /// The errors of the operating system, never `Interrupted`.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes `first` followed by `second`; returns the number of bytes written, at least one.
+    /// Writes `first` followed by `second` at `offset`; returns the number of bytes written, at least one.
     ///
     /// # Errors
     /// The errors of the operating system, never `Interrupted`. After an error nothing was written.

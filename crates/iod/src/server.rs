@@ -69,7 +69,8 @@ pub struct Config {
     pub fsid: Fsid,
     /// Secret of the cluster that the first store's file system belongs to.
     pub key: Key,
-    /// Further stores to serve, each of a different file system. All other settings apply to every store.
+    /// Stores to serve besides the first store, each of a different file system. All other settings apply to every
+    /// store.
     pub more: Vec<StoreConfig>,
     /// TCP addresses on which the iod listens. For port 0 the system chooses a free port.
     pub listen: Vec<SocketAddr>,
@@ -87,9 +88,9 @@ pub struct Config {
     pub max_connections: usize,
     /// Maximum number of open connections from one machine ([`types::Machine`]); over the Unix socket, from one user.
     pub max_per_peer: usize,
-    /// Longest time that a started request may take to arrive, or that the peer may take to accept a reply. PROVE must
-    /// arrive in this time too, and within ten seconds of the connection. While at least half of the payload buffers
-    /// are lent, the limit for requests and replies is at most two seconds.
+    /// Longest time that a started request may take to arrive, or that the peer may take to accept a reply. PROVE, by
+    /// which the peer authenticates, must arrive in this time too, and within ten seconds of the connection. While at
+    /// least half of the payload buffers are lent, the limit for requests and replies is at most two seconds.
     pub stall: Duration,
 }
 
@@ -150,12 +151,12 @@ struct Shared {
     max_connections: usize,
     max_per_peer: usize,
     stall: Duration,
-    /// The number that the next connection gets.
+    /// The connection number of the next connection. The iod finds open connections by this number.
     next: AtomicU64,
 }
 
-/// How long a start waits for an earlier iod to release its lock on the store. The system may need this time to clean
-/// up after a killed process.
+/// How long a starting iod waits for an earlier iod to release its lock on the store. The system may need this time to
+/// clean up after a killed process.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
 /// Interval between attempts to open a store that an earlier iod has locked.
 const IN_USE_PAUSE: Duration = Duration::from_millis(50);
@@ -268,13 +269,13 @@ impl Running {
         self.sockets.first()?.as_ref().map(|s| s.path.as_path())
     }
 
-    /// Returns the id of the iod that the first volume belongs to. Each volume of a daemon has an iod id of its own.
+    /// Returns the iod id of the first volume. Each volume of a daemon has an iod id of its own.
     pub fn iod(&self) -> IodId {
         self.volume().store().iod()
     }
 
-    /// Returns the daemon behind the sockets, for other services that serve the same objects. Dropping the last
-    /// reference to the daemon closes the stores.
+    /// Returns the daemon that serves the requests from all sockets, so that another service can serve the same
+    /// objects. Dropping the last reference to the daemon closes the stores.
     pub fn daemon(&self) -> Arc<Daemon> {
         self.shared.daemon.clone()
     }
@@ -289,7 +290,7 @@ impl Running {
         self.volume().store()
     }
 
-    /// Returns all counters of the first volume, with those of the daemon's connections.
+    /// Returns all counters of the first volume, and the connection counters of the daemon.
     pub fn counters(&self) -> Vec<Counter> {
         self.shared.daemon.counters_of(self.volume())
     }
@@ -348,7 +349,7 @@ impl UnixSocket {
             }
         }
         let listener = UnixListener::bind(&socket.path)?;
-        // Every user may connect to the socket, because the iod serves only clients that prove to have a ticket.
+        // Every user may connect to the socket, because the iod serves only clients that prove that they have a ticket.
         fs::set_permissions(&socket.path, fs::Permissions::from_mode(0o666))?;
         Ok((socket, listener))
     }

@@ -221,8 +221,8 @@ impl Store {
         Ok((total, free_space::spare((total, free))))
     }
 
-    /// Checks that `len` new bytes fit on the disk without its reserve, and counts them as used. Fails with `NoSpc` if
-    /// the disk would have less free space than the iod's reserve.
+    /// Checks that `len` new bytes fit on the disk without using the iod's reserve, and counts the bytes as used. Fails
+    /// with `NoSpc` if the disk would have less free space than the reserve.
     fn take_room(&self, len: u64) -> Result<(), Failure> {
         self.room.take(len, || self.disk.capacity()).map_err(|e| failure(&e, "write the object"))
     }
@@ -241,7 +241,7 @@ impl Store {
                     Counters::add(&self.counters.objects_evicted, u64::from(dropped));
                     return object;
                 }
-                // If the sync of an object has failed for good, the store remembers the failure by object id, so the
+                // If the sync of an object has failed permanently, the store remembers the failure by object id, so the
                 // cache can evict the object. After a temporary failure, the object still has unsynced data and stays
                 // in the cache.
                 Lookup::SyncFirst(victim) => beyond = victim.sync(self).is_err() && victim.is_dirty(),
@@ -261,14 +261,14 @@ impl Store {
         self.disk.open(&Shards::path(id))
     }
 
-    /// Creates an object file with its head. A file of this name may exist only as the remains of an object that was
+    /// Creates an object file with its header. A file of this name may exist only as the remains of an object that was
     /// never committed.
     ///
     /// Before the store creates its first object of a stream other than 0, it sets a flag in the `FORMAT` file. Builds
     /// without support for streams would overlook the object, so this flag keeps them from opening the store.
     ///
-    /// A file without a head is no object, so its name may become visible before its head is written. The sync of the
-    /// first COMMIT makes the head durable.
+    /// A file without a header is no object, so its name may become visible before its header is written. The sync of
+    /// the first COMMIT makes the header durable.
     fn create_object(&self, id: ObjectId, head: &Head) -> io::Result<(Box<dyn DiskFile>, Arc<Leaf>)> {
         if id.stream != 0 {
             self.announce_streams()?;
@@ -315,8 +315,9 @@ impl Store {
         self.disk.open_to_lend(&Shards::path(id))
     }
 
-    /// Opens the sum file of the object that was created with this nonce; creates the sum file if it is missing. Also
-    /// returns whether the sum file was missing. If the object is `new`, removes the checksums of an earlier object.
+    /// Opens the checksum file of the object that was created with this nonce, or creates the checksum file if it is
+    /// missing. Also returns whether the file was missing. If the object is `new`, removes the checksums of an earlier
+    /// object with this id.
     fn open_sums(&self, id: ObjectId, nonce: u64, new: bool) -> io::Result<(BlockChecksums, bool)> {
         let path = Shards::sums_path(id);
         let (file, made) = match self.disk.open(&path) {
@@ -338,7 +339,7 @@ impl Store {
         Ok(self.sums.then(|| u64::from_be_bytes(bytes)))
     }
 
-    /// Removes the object file and the sum file of an object; returns whether the object file existed.
+    /// Removes the object file and the checksum file of an object; returns whether the object file existed.
     fn remove_object(&self, id: ObjectId) -> io::Result<bool> {
         if self.sums {
             match self.disk.remove(&Shards::sums_path(id)) {

@@ -74,7 +74,7 @@ pub struct Group {
     pub values: Vec<(String, Value)>,
 }
 
-/// The value of a name in the [`Status`] of a daemon.
+/// A named value in the [`Status`] of a daemon: a number or a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
     /// A number: a count, or a size in bytes.

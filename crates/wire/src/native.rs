@@ -73,8 +73,8 @@ pub const WRITE_REPORTS_MAX: usize = 1024;
 /// Maximum number of questions in one LENGTHS reply, and maximum number of answers in the arguments of the next
 /// LENGTHS.
 pub const LENGTHS_MAX: usize = 1024;
-/// Maximum length in bytes of [`Loan::mark`], the first bytes of an object file by which a short-circuit reader
-/// validates it.
+/// Maximum length in bytes of [`Loan::mark`]: the first bytes of an object file, by which a short-circuit reader checks
+/// that its descriptor of the file is still valid.
 pub const LOAN_MARK_MAX: usize = 512;
 /// Maximum number of counters in one STATS reply.
 pub const COUNTERS_MAX: usize = 512;
@@ -163,7 +163,7 @@ impl Procedure {
     }
 
     /// Returns whether the procedure changes an object. After a client has replaced its connection, the iod must not
-    /// execute such a request of the old connection.
+    /// execute such a procedure on the old connection.
     pub fn changes(self) -> bool {
         matches!(
             self,

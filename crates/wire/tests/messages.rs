@@ -1,4 +1,5 @@
-//! Tests of message encoding: frames derived by hand from the RFCs, frames captured from Linux, and damaged frames.
+//! Tests of message encoding: encoded messages derived by hand from the RFCs, messages captured from Linux, and damaged
+//! messages.
 
 #[path = "messages/captured.rs"]
 mod captured;

@@ -128,7 +128,8 @@ fn table(out: &mut String, record: &Record) {
     }
 }
 
-/// Appends the table of the targets of these records. With several records, the word "part" and its name precede each target.
+/// Appends the table of the targets of these records. With several records, the part of each record precedes its
+/// targets.
 fn targets(out: &mut String, records: &[&Record]) {
     out.push_str("\n| target | wanted | found | |\n| --- | --- | --- | --- |\n");
     for record in records {

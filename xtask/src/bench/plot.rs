@@ -1,21 +1,21 @@
-//! Plot of a record: horizontal bars with the ratios to the floor, as SVG without scripts.
+//! Plot of a record: horizontal bars with the ratios to the baseline (floor), as SVG without scripts.
 
 use record::{Better, Cell, Kind, Record};
 use std::fmt::Write as _;
 
 /// Width of the plot in pixels.
 const WIDTH: f64 = 840.0;
-/// Horizontal position of the right end of the axis.
+/// Horizontal position of the right end of the axis, in pixels.
 const RIGHT: f64 = 780.0;
-/// Maximum width of the row names, and the width of one letter.
+/// Maximum width of the row names, and width of one letter, in pixels.
 const NAMES_MAX: f64 = 380.0;
 const LETTER: f64 = 6.6;
-/// Maximum width of the number at the end of a bar.
+/// Maximum width of the number at the end of a bar, in pixels.
 const VALUE_WIDTH: f64 = 34.0;
-/// Height of a bar, and the space between two rows.
+/// Height of a bar, and space between two rows of bars, in pixels.
 const BAR: f64 = 11.0;
 const GAP: f64 = 9.0;
-/// The axis is logarithmic if its largest ratio is more than this many times its smallest one.
+/// The axis is logarithmic if the largest ratio is more than this many times the smallest ratio.
 const LOG_FROM: f64 = 12.0;
 /// Minimum number of bars in a plot; a record with fewer ratios gets no plot.
 const BARS_MIN: usize = 3;
@@ -35,7 +35,7 @@ type Bars<'a> = (&'a str, Vec<(usize, f64)>);
 
 /// The horizontal axis of the ratios.
 struct Axis {
-    /// Horizontal position of the left end of the axis.
+    /// Horizontal position of the left end of the axis, in pixels.
     left: f64,
     log: bool,
     low: f64,
@@ -67,7 +67,7 @@ pub fn svg(record: &Record) -> Option<String> {
         }
         y += GAP;
     }
-    // Draw the line of the floor after the bars, so that the line stays visible.
+    // Draw the vertical line of the baseline after the bars, so that the line stays visible.
     let one = axis.x(1.0);
     let _ = writeln!(body, r#"<path class="one" d="M{one:.1} {top:.1}V{:.1}"/>"#, top + height);
     Some(document(record, &body, top + height + 24.0))
@@ -143,7 +143,7 @@ impl Axis {
             BAR - 1.0
         );
         let (end, one) = (left + width, self.x(1.0));
-        // Move the number, so that it does not cross the line of the floor.
+        // Move the number to the right of the baseline if the baseline would cross the number.
         let end = if (end..end + VALUE_WIDTH).contains(&one) { one } else { end };
         let (x, y) = (end + 4.0, y + BAR - 2.5);
         let _ = writeln!(out, r#"<text class="value" x="{x:.1}" y="{y:.1}">{}</text>"#, short(ratio));
@@ -219,7 +219,7 @@ mod tests {
     use record::{Column, Row};
     use std::path::Path;
 
-    /// Returns a real record whose columns and rows are replaced by these columns and rows.
+    /// Returns a record from `bench/results/`, with its columns and rows replaced by the given columns and rows.
     fn record<const N: usize>(columns: &[(&str, Kind)], rows: &[[f64; N]]) -> Record {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/results");
         let mut record = record::read_all(&folder).unwrap().remove(0);

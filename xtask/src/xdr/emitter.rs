@@ -357,16 +357,16 @@ fn case(arm: &Arm, switch: &str) -> String {
     }
 }
 
-/// The parts of the source of a union, with lines for each arm.
+/// The pieces of generated source for a union. Each piece has lines for each arm of the union.
 #[derive(Default)]
 struct UnionText {
     /// Source of the variants of the generated enum.
     variants: String,
-    /// Source of the match arms from variant to discriminant.
+    /// Source of the match arms that map a variant to its discriminant value.
     values: String,
     /// Source of the match arms that write the body of a variant.
     writes: String,
-    /// Source of the match arms from discriminant to variant.
+    /// Source of the match arms that map a discriminant value to its variant.
     reads: String,
     /// Whether at least one variant has no body.
     voids: bool,
@@ -382,7 +382,7 @@ impl UnionText {
         self.voids = true;
     }
 
-    /// Returns the source of the statements that write the body; empty if no variant has a body.
+    /// Returns the source of the statements that write the body of a union; empty if no variant has a body.
     fn write_body(&self) -> String {
         match (self.writes.lines().count(), self.voids) {
             (0, _) => String::new(),

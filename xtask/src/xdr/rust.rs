@@ -68,7 +68,8 @@ impl<'a> Types<'a> {
         self.shaped(declaration, vec![own])
     }
 
-    /// Resolves a type. `names` are the names under which a bound may be listed, the most specific first.
+    /// Resolves the type of a declaration. `names` are the names under which a bound may be listed, the most specific
+    /// name first.
     fn shaped(&self, declaration: &Declaration, names: Vec<String>) -> Result<Resolved, String> {
         match &declaration.shape {
             Shape::Plain => self.base(&declaration.base, names),

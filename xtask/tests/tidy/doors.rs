@@ -3,10 +3,10 @@
 
 use crate::tree::{code, report, rust_files};
 
-/// Pure crates, which use no sockets, disks, clocks and random numbers.
+/// Pure crates, which use no sockets, disks, clocks or random numbers.
 const CORES: [&str; 8] = ["types", "xdr", "wire", "layout", "meta", "nfs", "trace", "chart"];
 
-/// Names that a pure crate may not use: it receives files, times and random numbers as arguments.
+/// Names that a pure crate may not use: a pure crate receives files, times and random numbers as arguments.
 const WORLD: [&str; 8] = [
     "std::fs",
     "std::net",

@@ -1,5 +1,5 @@
-//! Checks that cargo-fuzz builds every fuzz target, that an ordinary test also runs it, and that every decoder has a
-//! fuzz target.
+//! Checks that cargo-fuzz builds every fuzz target, that an ordinary test also runs every fuzz target, and that every
+//! decoder has a fuzz target.
 
 use crate::tree::{Source, report, root, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ fn targets_are_registered_and_tested() {
     report(problems);
 }
 
-/// Returns, for every block of the file that begins with `head`, the name after `head` and the text of the block.
+/// Returns, for every block of `text` that begins with `head`, the name after `head` and the text of the block.
 fn blocks<'a>(text: &'a str, head: &str) -> Vec<(&'a str, &'a str)> {
     let starts = text.match_indices(head).filter(|(at, _)| *at == 0 || text[..*at].ends_with('\n'));
     let block = |at: usize| {

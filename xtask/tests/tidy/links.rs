@@ -15,7 +15,7 @@ fn links(text: &str) -> Vec<String> {
         if in_code {
             continue;
         }
-        // Skip every second part: it is between backquotes, so it is code.
+        // Skip every second piece of the line: such a piece is between backquotes, so it is code.
         let plain: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         for part in plain.split("](").skip(1) {
             if let Some((target, _)) = part.split_once(')') {

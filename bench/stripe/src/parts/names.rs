@@ -91,7 +91,7 @@ pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Measures the floor of creates: durable 4 KiB overwrites of a file per second.
+/// Measures the baseline of creates: durable 4 KiB overwrites of a file per second.
 fn syncs(path: &Path, long: Duration) -> Outcome<f64> {
     let file = File::create(path)?;
     let block = [0x5a; 4096];
@@ -106,7 +106,7 @@ fn syncs(path: &Path, long: Duration) -> Outcome<f64> {
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Measures the floor of a database: durable redb commits per second.
+/// Measures the baseline of a database: durable redb commits per second.
 fn commits(path: &Path, long: Duration) -> Outcome<f64> {
     const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("floor");
     let database = Database::create(path)?;

@@ -10,7 +10,8 @@ use crate::{Moved, Outcome, Role, Setup};
 use std::fs;
 
 const COUNTS: [usize; 4] = [1, 2, 4, 8];
-/// Duration of a stream at the full rate of the links, long enough that the bytes in socket buffers are negligible.
+/// Duration of a stream in seconds at the full rate of the links, long enough that the bytes in socket buffers are
+/// negligible.
 const SECONDS: u64 = 7;
 
 /// A measured cluster: its number of iods, and the MB/s of each round.

@@ -117,7 +117,7 @@ fn add(table: &mut Table, kind: &str, connections: usize, sides: &[Side; 3]) {
     }
 }
 
-/// Writes the same bytes for both servers. The bytes are then in the page cache.
+/// Writes the same bytes to the iod and to the file of the minimal server. The bytes are then in the page cache.
 fn fill(path: &Path, iod: &str) -> Outcome<()> {
     let (mut client, file) = (Client::new(iod, true)?, File::create(path)?);
     let mut piece = vec![0; 1 << 20];
@@ -138,7 +138,7 @@ fn fill(path: &Path, iod: &str) -> Outcome<()> {
     client.commit()
 }
 
-/// Measures the floor: the same reads from the local file, without a server.
+/// Measures the baseline: the same reads from the local file, without a server.
 fn local(setup: &Setup, path: &Path, table: &mut Table) -> Outcome<()> {
     struct Local(File, Vec<u8>);
     impl Reads for Local {

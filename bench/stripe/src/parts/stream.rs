@@ -13,10 +13,10 @@ use std::process::Command;
 use std::time::Instant;
 
 const IODS: usize = 4;
-/// Length of the stream in bytes, in each direction.
+/// Length in bytes of the stream that each round writes and reads.
 const LEN: u64 = 1 << 30;
 
-/// A side of the comparison: a way to transfer the file, and the results.
+/// One of the compared ways to transfer the file, and its results.
 struct Way {
     name: &'static str,
     by: By,
@@ -31,7 +31,7 @@ enum By {
     Command,
 }
 
-/// Results of all rounds for one side and direction.
+/// Results of all rounds for one way to transfer the file, either for writes or for reads.
 #[derive(Default)]
 struct Found {
     /// CPU seconds per GB of client and servers.

@@ -9,9 +9,10 @@ use chart::{Chart, Curve};
 use serde_json::Value;
 use std::fs;
 
-/// The loads of the mgr: name, its share of one processor, and whether other clients read through the mgr. The
-/// experiment does not measure the curves of an overloaded mgr, because these would take too long. With a hundredth of
-/// a processor the mgr completes ten small writes in 100 ms, so each write takes twice as long as on the direct path.
+/// The loads of the mgr: name, its share of one processor, and whether other clients read through the mgr. For an
+/// overloaded mgr, the experiment does not measure throughput by request size, because that would take too long. With a
+/// hundredth of a processor the mgr completes ten small writes in 100 ms, so each write takes twice as long as on the
+/// direct path.
 const MGRS: [(&str, Option<f64>, bool); 3] =
     [("idle", None, false), ("busy", Some(0.05), true), (OVERLOADED, Some(0.01), true)];
 const OVERLOADED: &str = "overloaded";
@@ -68,7 +69,7 @@ pub fn run(setup: &Setup, rig: &Rig) -> Outcome<Table> {
     Ok(table)
 }
 
-/// Measures the curves of the direct path and of the mgr path with `weir tune threshold`.
+/// Measures the throughput by request size on the direct path and on the mgr path with `weir tune threshold`.
 fn tune(rig: &Rig, count: &str) -> Outcome<Value> {
     rig.told(&["tune", "threshold", "--json", "--rounds", "1", "--from", "4K", "--count", count, rig.weir_url()])
 }
@@ -79,15 +80,15 @@ fn replay(rig: &Rig, events: &str, threshold: &str) -> Outcome<Run> {
     rig.replay(On::Weir, &[&words[..], &["--events", events]].concat())
 }
 
-/// Returns the threshold that `auto` has chosen after these writes.
+/// Returns the threshold that `auto` has chosen after the writes of a run.
 fn last_threshold(run: &Run) -> f64 {
     let threshold = run.write_thresholds.first().copied().unwrap_or(0);
     // Show a threshold above all writes as a size just above the longest write.
     threshold.min(2 << 20) as f64
 }
 
-/// Returns the request size at which the curves of the two paths cross. If the curves do not cross, the recommended
-/// threshold shows which path is faster for all sizes.
+/// Returns the request size at which the direct path and the mgr path are equally fast. If one path is faster for all
+/// sizes, returns the recommended threshold, which shows the faster path.
 fn crossing(tuned: &Value) -> f64 {
     let threshold = tuned["threshold"].as_u64().unwrap_or(0).min(2 << 20) as f64;
     tuned["crossing"].as_f64().unwrap_or(threshold)

@@ -51,7 +51,8 @@ pub fn replayed(setup: &Setup, rig: &Rig, csv: &mut CsvTable) -> Outcome<Table> 
     Ok(table)
 }
 
-/// The directories for postmark: the mounts and, last, the local file system.
+/// The mounts on which the experiment runs postmark: name of the mount, and its mount option. The experiment also runs
+/// postmark on the local file system.
 const MOUNTS: [(&str, &str); 4] = [
     ("direct path, gathered", "write_threshold=0"),
     ("mgr path", "write_threshold=max"),

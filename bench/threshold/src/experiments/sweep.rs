@@ -55,14 +55,14 @@ impl Kind {
         if self == Kind::Ten { 10 } else { 1 }
     }
 
-    /// Returns the number of writes of this size before an fsync, for each client.
+    /// Returns the number of writes of this size that each client makes before an fsync.
     fn count(self, setup: &Setup, size: u64) -> u64 {
         let (most, bytes) =
             if setup.quick { (if self == Kind::Random { 40 } else { 80 }, 24 << 20) } else { (400, 64 << 20) };
         (bytes / size).min(most).max(self.clients()) / self.clients()
     }
 
-    /// Returns how often a trace repeats the writes and their fsync, so that a run takes long enough at `rate` bytes
+    /// Returns how often a trace repeats the writes with their fsync, so that a run takes long enough at `rate` bytes
     /// per second.
     fn times(self, setup: &Setup, size: u64, rate: f64) -> u64 {
         let group = (self.count(setup, size) * self.clients() * size) as f64;
@@ -178,8 +178,8 @@ impl Found {
         (0..rounds).map(|round| of_round(round).unwrap_or(0.0)).collect()
     }
 
-    /// Compares a threshold with the faster of the direct path and the mgr path. Returns the size at which the median
-    /// ratio is smallest, and the ratio of each round at this size.
+    /// Compares the throughput under a threshold with the throughput of the faster of the direct path and the mgr path.
+    /// Returns the size at which the median ratio is smallest, and the ratio of each round at this size.
     fn least(&self, way: usize) -> (u64, Vec<f64>) {
         let share = |size: usize, round: usize| {
             let better = self.rates[DIRECT][size][round].max(self.rates[INDIRECT][size][round]);
@@ -237,8 +237,8 @@ impl Found {
     }
 }
 
-/// Compares the crossing size of this experiment with the crossing size of E1, if the results directory has results of
-/// E1.
+/// Compares the size at which the direct path and the mgr path are equally fast in this experiment with this size in
+/// E1, if the results directory has results of E1.
 fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     let path = setup.out.join(if setup.quick { "crossing-quick" } else { "crossing" });
     match kind {

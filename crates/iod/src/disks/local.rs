@@ -128,8 +128,8 @@ impl Disk for Local {
         fs::metadata(&self.dir).ok().map(|meta| meta.dev())
     }
 
-    /// Returns one eighth of the process's limit on open files. Connections, and other stores of the same iod, need
-    /// the other descriptors.
+    /// Returns one eighth of the process's limit on open files. The remaining descriptors are for connections and for
+    /// other stores of the same iod.
     fn open_files(&self) -> usize {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         limit.map_or(OPEN_OBJECTS_MAX, |limit| usize::try_from(limit / 8).unwrap_or(usize::MAX))
@@ -143,7 +143,7 @@ struct LocalFile {
 
 impl Drop for LocalFile {
     /// Release the lock explicitly. A child process between `fork` and `exec` shares every descriptor. If this process
-    /// only closed the file, the child would keep the lock.
+    /// only closed the file, the child process would keep the lock.
     fn drop(&mut self) {
         if *self.locked.get_mut() {
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
@@ -237,8 +237,8 @@ impl DiskFile for LocalFile {
 
     fn forget(&self, offset: u64, len: u64) {
         if let Some(len) = NonZeroU64::new(len) {
-            // `posix_fadvise` is only advice, so ignore errors: a system that ignores it serves the next read from the
-            // page cache.
+            // `posix_fadvise` is only advice, so ignore errors. If the kernel does not follow the advice, the next read
+            // comes from the page cache.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
         }
     }

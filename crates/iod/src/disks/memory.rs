@@ -7,9 +7,9 @@
 //! caller of [`Memory::power_cut`] chooses what survives, in a fixed order.
 //!
 //! After a failed sync the disk behaves as Linux does. The page cache still shows the pages that the sync should have
-//! written, but later syncs do not write them unless they change again. Names are in the log of the file system. If a
-//! write to this log fails, every operation fails until the file system is mounted again. In this simulation, a power
-//! cut also mounts the file system again.
+//! written, but later syncs do not write them unless they change again. Directory entries are in the log (journal) of
+//! the simulated file system. If a write to this log fails, every operation fails until the file system is mounted
+//! again. In this simulation, a power cut also mounts the file system again.
 
 mod node;
 
@@ -25,7 +25,7 @@ use super::{Disk, DiskFile, Measure};
 use crate::lock::lock;
 use node::{Node, PAGE};
 
-/// An operation on a disk, for which an injected fault decides whether it fails.
+/// An operation on a simulated disk. Fault injection can make the operation fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Reading bytes of a file.
@@ -114,7 +114,7 @@ struct State {
 }
 
 impl State {
-    /// Returns a disk with the same content, without an injected fault and without a scheduled death.
+    /// Returns a copy of this disk. The copy has no injected fault and no scheduled death.
     fn copy(&self) -> State {
         State {
             now: self.now.clone(),
@@ -159,7 +159,8 @@ impl Memory {
         self.state().changes
     }
 
-    /// Lets `more` further changes succeed. After them, every operation returns `EIO` until a power cut.
+    /// Schedules the death of the disk: the next `more` changes succeed. After these changes, every operation returns
+    /// `EIO` until a power cut.
     pub fn die_after(&self, more: u64) {
         let mut state = self.state();
         state.dies_at = Some(state.changes + more);
@@ -180,8 +181,8 @@ impl Memory {
         Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
     }
 
-    /// Returns the copies that the disk has made since the last call, each as if the disk had died before one of the
-    /// changes. Call [`Memory::power_cut`] on each copy before use.
+    /// Returns the copies that the disk has made since the last call of this function, each as if the disk had died
+    /// before one of the changes. Call [`Memory::power_cut`] on each copy before use.
     pub fn copies(&self) -> Vec<Memory> {
         let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
         let disk = |state| Memory { path: self.path.clone(), state: Arc::new(Mutex::new(state)) };
@@ -205,8 +206,8 @@ impl Memory {
     }
 
     /// Cuts the power and turns it on again. Synced data survive. For each change that is not synced, the disk calls
-    /// `choose` with a bound to determine what survives. `choose` returns a number below the bound. Handles that were
-    /// open return `EIO` from now on, and their locks are released. Injected faults stay.
+    /// `choose` with a bound. `choose` returns a number below the bound, which determines what survives. Handles that
+    /// were open return `EIO` from now on, and their locks are released. Fault injection stays active.
     pub fn power_cut(&self, choose: &mut dyn FnMut(u64) -> u64) {
         let mut state = self.state();
         let state = &mut *state;
@@ -255,7 +256,7 @@ impl Memory {
     }
 }
 
-/// Returns the folders on a path, without the root directory of the store.
+/// Returns the parent folders of a path, from the outermost to the innermost, without the root directory of the store.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }
@@ -320,7 +321,7 @@ impl State {
         self.pending.push(Pending { folder: folder.to_owned(), change });
     }
 
-    /// Marks a file as one without a name; frees its pages if no handle of the file is open.
+    /// Marks a file as unlinked (without a name). Frees the pages of the file if no handle of the file is open.
     fn unlink(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.linked = false;
@@ -613,8 +614,9 @@ impl Drop for MemoryFile {
         let Some(node) = state.nodes.get_mut(&self.id).filter(|_| state.life == self.life) else { return };
         node.open -= 1;
         if node.open == 0 {
-            // Release the file's lock only with its last handle. This is exact, because only the iod locks files, and
-            // opens each of them once.
+            // Release the file's lock only with its last handle. A real file system releases the lock with the handle
+            // that locked the file. This is the same here, because only the iod locks files, and opens each of these
+            // files once.
             node.locked = false;
             if !node.linked {
                 state.pages -= node.pages();

@@ -84,7 +84,7 @@ impl From<Replaced> for Broken {
 }
 
 impl<C: Channel> Connection<C> {
-    /// Makes the state of a new connection of a peer on this machine.
+    /// Makes the state of a new connection. `machine` is the machine of the peer.
     pub(super) fn new(daemon: Arc<Daemon>, socket: C, machine: Machine) -> Self {
         Connection {
             daemon,
@@ -105,7 +105,7 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Serves one request. Returns false if the peer closed the connection before a request.
+    /// Serves one request. Returns false if the peer has closed the connection instead of sending a request.
     pub(super) fn serve_next(&mut self) -> Result<bool, Broken> {
         match self.receive()? {
             Some(record) => self.serve(record).map(|()| true),
@@ -113,12 +113,12 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Returns the volume of the session; fails with `NoSession` until PROVE has opened the session.
+    /// Returns the volume of the session; fails with `NoSession` before PROVE has opened a session.
     pub(super) fn volume(&self) -> Result<&Arc<Volume>, Status> {
         self.session.as_ref().map(Session::volume).ok_or(Status::NoSession)
     }
 
-    /// Returns the store of the session; fails with `NoSession` until PROVE has opened the session.
+    /// Returns the store of the session; fails with `NoSession` before PROVE has opened a session.
     pub(super) fn store(&self) -> Result<&Store, Status> {
         self.volume().map(|volume| &volume.store)
     }
@@ -287,7 +287,7 @@ impl<C: Channel> Connection<C> {
         self.send_output(&[])
     }
 
-    /// Sends the reply in `output`, followed by `data`.
+    /// Sends the encoded reply in `output`, followed by `data`.
     pub(super) fn send_output(&mut self, data: &[u8]) -> Result<(), Broken> {
         self.socket.wait_begins();
         self.socket.send(&self.output, data, false)?;
@@ -295,8 +295,8 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Encodes the beginning of a reply into `output`. The record mark announces `behind` more bytes, which the caller
-    /// sends after `output`.
+    /// Encodes the beginning of a reply into `output`. The length in the record mark includes `behind` more bytes,
+    /// which the caller sends after `output`.
     pub(super) fn encode(&mut self, header: &ReplyHeader, behind: usize, body: impl FnOnce(&mut Writer)) {
         let mut out = Writer::reusing(std::mem::take(&mut self.output));
         out.u32(0);

@@ -17,8 +17,8 @@ pub struct Daemon {
     pub(super) counters: Counters,
     first: Arc<Volume>,
     others: Vec<Arc<Volume>>,
-    /// Returns the counters of the NFS service (`ds`) that serves the same objects. Unset if that service does not
-    /// run.
+    /// The function that returns the counters of the NFS service (`ds`) for the same objects. Unset if the NFS service
+    /// does not run.
     doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
 }
 
@@ -66,8 +66,8 @@ impl Daemon {
     /// Registers the counters of another service that serves the same objects. STATS then returns these counters for
     /// every volume. Only the first call of this function has an effect.
     pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
-        // Only the first call of `count_also` succeeds. Ignore the failure of a later call: STATS then lacks its
-        // counters, which is harmless.
+        // Only the first call of `count_also` succeeds. Ignore the failure of a later call: STATS then lacks the
+        // counters that this later call wanted to add, which is harmless.
         let _ = self.doors.set(Box::new(counters));
     }
 

@@ -15,7 +15,7 @@ use wire::native::{FileLength, LENGTHS_MAX, Length, LengthQuestion};
 
 use crate::lock::lock;
 
-/// The open questions to the mgr, and the readers that wait for the answers.
+/// The open questions to the mgr about file lengths, and the readers that wait for the answers.
 #[derive(Default)]
 pub(super) struct FileSizes {
     state: Mutex<State>,
@@ -79,7 +79,8 @@ impl Questions {
         self.open.values().any(|question| question.answer.is_none())
     }
 
-    /// Returns all questions without an answer. So if a reply is lost, the next reply repeats its questions.
+    /// Returns all questions without an answer. So if a LENGTHS reply is lost, the next reply repeats the questions of
+    /// the lost reply.
     fn hand_out(&mut self) -> Vec<LengthQuestion> {
         let unanswered = self.open.iter_mut().filter(|(_, question)| question.answer.is_none());
         unanswered
@@ -174,12 +175,12 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Ask(ObjectId),
-        /// The mgr looks up the answers to the questions in its last reply.
+        /// The mgr looks up the answers to the questions in the iod's last LENGTHS reply.
         LookUp,
         /// The mgr calls LENGTHS with the file lengths that it has looked up. The iod's reply lists the objects whose
         /// file lengths the iod needs next.
         Call,
-        /// The mgr restarts and loses its questions and answers.
+        /// The mgr restarts and forgets all questions and answers.
         Forget,
         /// The wait of the oldest reader times out.
         Leave,
@@ -187,8 +188,8 @@ mod tests {
         Repeat,
     }
 
-    /// A model of a mgr and of the readers. The answer of the mgr is the time of its lookup. Each reader has its start
-    /// time and its question number.
+    /// A model of a mgr and of the readers. In this model, the mgr's answer is the time at which the mgr looked the
+    /// answer up. Each reader has its start time and its question number.
     #[derive(Clone, Default)]
     struct World {
         questions: Questions,

@@ -22,8 +22,8 @@ pub(super) struct Replaced;
 #[derive(Default)]
 pub(super) struct Incarnations {
     /// Connections by owner, in the order of their PROVEs. An owner without open connections has no entry, so the iod
-    /// then accepts any incarnation. A late PROVE with an old incarnation is harmless, because no client uses its
-    /// connection.
+    /// accepts any incarnation from this owner. A late PROVE with an old incarnation is harmless, because no client
+    /// uses its connection.
     of_owner: Mutex<HashMap<[u8; 16], Vec<Entry>>>,
 }
 

@@ -125,7 +125,7 @@ impl Volume {
 
     /// Asks the mgr for the length of the object's file and for the least valid size of the object. Both values were
     /// valid at some moment during this call. Returns `None` if the mgr does not know the length, or does not answer
-    /// within two seconds. Blocks until then.
+    /// within two seconds. Blocks until the answer or this timeout.
     pub fn file_length(&self, object: ObjectId) -> Option<FileLength> {
         self.lengths.ask(object, LENGTH_WAIT)
     }

@@ -37,8 +37,8 @@ impl Peer {
             return Err(Broken::Protocol("the connection was closed"));
         }
         let channel = &mut self.connection.socket;
-        // A record mark can announce at most 2 GiB. A longer record exceeds the iod's limit anyway, so the iod also
-        // refuses it when its mark has a truncated length.
+        // A record mark can encode only a length below 2 GiB, so truncate the length of a longer record. The iod
+        // refuses such a record anyway, because the record exceeds the iod's limit.
         let mark = (request.len().min(i32::MAX as usize) as u32 | 1 << 31).to_be_bytes();
         channel.input = Bytes::copy_from_slice(&mark).chain(request);
         channel.output.clear();

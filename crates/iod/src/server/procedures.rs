@@ -278,7 +278,7 @@ impl<C: Channel> Connection<C> {
         result
     }
 
-    /// Sends the encoded head of a READ reply (size and pieces), followed by `data` with its XDR padding.
+    /// Sends the encoded header of a READ reply (size and pieces), followed by `data` with its XDR padding.
     fn send_head(&mut self, xid: u32, plan: &mut ReadPlan, data: &[u8]) -> Result<(), Broken> {
         self.encode_head(xid, plan);
         self.send_output(data)

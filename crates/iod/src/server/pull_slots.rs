@@ -1,8 +1,8 @@
-//! Slots for running PULLs, which limit how many an iod executes at the same time.
+//! Slots for running PULLs, which limit how many PULLs an iod executes at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum number of PULLs that an iod executes at the same time. Each uses memory for at most two payloads.
+/// Maximum number of PULLs that an iod executes at the same time. Each PULL uses memory for at most two payloads.
 const PULLS_MAX: usize = 16;
 
 /// The number of running PULLs, and whether this iod can connect to other iods.

@@ -55,8 +55,8 @@ impl<C: Channel> Connection<C> {
         let cap = &args.source.cap;
         let here = args.source.iod == store.iod();
         if here {
-            // This iod checks the capability for the source only if the source object is its own. Otherwise the source
-            // iod checks it.
+            // This iod checks the capability for the source object only if this iod has the source object. Otherwise
+            // the source iod checks the capability.
             volume.judge.object(cap, PULL_SESSION, Rights::READ)?;
         }
         if here && cap.object == args.cap.object {
@@ -161,8 +161,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes the file system copy the bytes, if it supports that and neither object has checksums. Returns whether it
-    /// copied all bytes.
+    /// Makes the file system copy the bytes, if the file system supports that and neither object has checksums. Returns
+    /// whether the file system copied all bytes.
     fn copy_files(&self, source: &Open, part: &[PullExtent]) -> Result<bool, Failure> {
         for extent in part {
             if !self.target.copy_from(&self.volume.store, self.args.cap.generation, source, extent)? {

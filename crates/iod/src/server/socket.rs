@@ -20,16 +20,16 @@ const UNIX_BUFFER: usize = 1 << 20;
 
 /// A bidirectional byte stream to the peer of a connection.
 pub(super) trait Channel {
-    /// Receives once and appends the bytes to `buffer`, at most as many as its spare capacity.
+    /// Receives once, and appends at most as many bytes as the spare capacity of `buffer`.
     fn receive_more(&mut self, buffer: &mut BytesMut) -> io::Result<Received>;
 
     /// Receives until `buffer` is full; returns an error if the stream ends or fails before that.
     fn receive_exact(&mut self, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Sends `head` followed by `data`. If `more` is true, the caller will soon send further bytes.
+    /// Sends `head` followed by `data`. If `more` is true, the caller will soon send more bytes after `data`.
     fn send(&mut self, head: &[u8], data: &[u8], more: bool) -> io::Result<()>;
 
-    /// Starts the measurement of how long the iod waits for the peer. [`Channel::wait_ends`] ends it.
+    /// Starts the measurement of how long the iod waits for the peer. [`Channel::wait_ends`] ends the measurement.
     fn wait_begins(&mut self) {}
 
     /// Ends the measurement of how long the iod waits for the peer.
@@ -44,8 +44,8 @@ pub(super) trait Channel {
     /// Returns whether the channel supports [`Channel::send_file`].
     fn sends_files(&self) -> bool;
 
-    /// Returns whether LEND may pass descriptors to this peer: the channel can pass them, and the peer's user could
-    /// open the files itself.
+    /// Returns whether LEND may pass descriptors to this peer: the channel can pass descriptors, and the peer's user
+    /// could open the object files directly.
     fn may_have_files(&self) -> bool {
         false
     }
@@ -64,8 +64,8 @@ pub(super) struct Socket {
     fd: OwnedFd,
     /// Longest time that the peer may make no progress inside a request or reply.
     stall: Timespec,
-    /// True for Unix sockets. A thread that blocks in recv(2) on a Unix socket also wakes up when the peer has
-    /// received data. So the iod waits for Unix sockets with poll(2).
+    /// Whether this socket is a Unix socket. A thread that blocks in recv(2) on a Unix socket also wakes up when the
+    /// peer has received data. So the iod waits for Unix sockets with poll(2).
     restless: bool,
     /// When the iod began to wait for the peer, as milliseconds of [`coarse_now`]; 0 while the iod does not wait.
     waiting: AtomicU64,
@@ -85,7 +85,7 @@ pub(super) fn coarse_now() -> u64 {
 pub(super) enum Received {
     /// Number of bytes received.
     Bytes(usize),
-    /// The peer has closed its direction of the stream, so no more bytes follow.
+    /// The peer has ended its stream (end of file), so no more bytes follow.
     End,
     /// No byte arrived within the time limit for a stalled peer.
     Nothing,
@@ -106,7 +106,7 @@ impl Socket {
 
     /// Makes a [`Socket`] from a connected Unix socket.
     pub(super) fn unix(fd: OwnedFd, stall: Duration) -> io::Result<Self> {
-        // The kernel reduces too large sizes to the system's maximum without an error.
+        // If a requested buffer size exceeds the system's maximum, the kernel uses the maximum and returns no error.
         sockopt::set_socket_send_buffer_size(&fd, UNIX_BUFFER)?;
         sockopt::set_socket_recv_buffer_size(&fd, UNIX_BUFFER)?;
         Self::new(fd, stall, true)
@@ -296,8 +296,8 @@ impl Channel for Arc<Socket> {
         while offset < end {
             let left = (end - offset) as usize;
             match rustix::fs::sendfile(&self.fd, file, Some(&mut offset), left) {
-                // Another request has truncated the file, so it ends before the requested range. Send zeros for the
-                // missing bytes.
+                // Another request has truncated the file, so the file ends before the requested range. Send zeros for
+                // the missing bytes.
                 Ok(0) => return self.send_zeros(end - offset).map_err(SendFile::Socket),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(SendFile::Socket(io::ErrorKind::TimedOut.into())),

@@ -12,7 +12,7 @@ use super::write_reports::WriteReports;
 use crate::buffers::Pool;
 use crate::store::Store;
 
-/// The store of one file system on an iod, and the secret that decides which requests are valid for it.
+/// The store of one file system on an iod, and the secret by which the iod checks requests to this store.
 pub struct Volume {
     pub(super) store: Store,
     pub(super) judge: CapabilityCheck,

@@ -28,16 +28,17 @@ pub(super) struct WriteReports {
 
 #[derive(Default)]
 struct State {
-    /// Number of the newest write report.
+    /// Sequence number of the newest write report.
     last: u64,
-    /// Number of the newest write report that the iod has sent to the mgr.
+    /// Sequence number of the newest write report that the iod has sent to the mgr.
     sent: u64,
-    /// Number of the newest write report that the mgr has confirmed. A confirmation covers all earlier reports.
+    /// Sequence number of the newest write report that the mgr has confirmed. A confirmation covers all earlier
+    /// reports.
     known: u64,
-    /// Write reports that the mgr has not confirmed, by report number.
+    /// Write reports that the mgr has not confirmed, by sequence number.
     waiting: BTreeMap<u64, (ObjectId, Written)>,
-    /// The last confirmed report of each object. Also whether a client has written to the object after this report and
-    /// without a new report.
+    /// For each object, its last confirmed report, and whether a client has written to the object without a report
+    /// since this confirmed report.
     remembered: HashMap<ObjectId, (Written, bool)>,
     closing: bool,
 }
@@ -83,14 +84,14 @@ impl WriteReports {
         state.known >= number
     }
 
-    /// Executes WRITE_REPORTS: stores that the mgr has confirmed the reports up to number `known`. Then waits up to
-    /// `patience` for unconfirmed reports and returns them.
+    /// Executes WRITE_REPORTS: stores that the mgr has confirmed the reports up to sequence number `known`. Then waits
+    /// up to `patience` for unconfirmed reports and returns them.
     pub(super) fn next(&self, known: u64, patience: Duration) -> WriteReportsReply {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if known == 0 {
-            // A mgr sends 0 in its first WRITE_REPORTS. So this mgr has started after the confirmed reports and does
-            // not know them: forget them.
+            // A mgr sends 0 in its first WRITE_REPORTS after its start. This mgr does not know the reports that an
+            // earlier mgr confirmed, so forget the confirmed reports.
             state.remembered.clear();
         } else if known <= state.sent && known > state.known {
             state.learn(known);
@@ -177,7 +178,8 @@ mod tests {
             assert_eq!(reports.next(first.number, NOW).written, []);
             assert!(writer.join().unwrap());
         });
-        // A write needs no report if its layout is that of the last reported write and it does not extend the object.
+        // A write needs no report if the client has the same layout as for the last reported write, and the write does
+        // not extend the object.
         assert!(
             reports.report(object_id(7), written(1, 100), NOW) && reports.report(object_id(7), written(1, 50), NOW)
         );

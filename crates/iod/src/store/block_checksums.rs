@@ -1,4 +1,4 @@
-//! Block checksums of an object, stored in a sum file beside the object file (`docs/FORMATS.md`, "Sum file").
+//! Block checksums of an object, stored in a checksum file beside the object file (`docs/FORMATS.md`, "Sum file").
 //!
 //! Invariant: after a power cut, each checksum on disk matches the bytes on disk. So the iod writes a checksum only
 //! after it has synced the bytes. Before it overwrites bytes that have a checksum, it removes that checksum durably.
@@ -23,34 +23,35 @@ use crate::lock::{read, write};
 pub(crate) use record::BLOCK;
 use record::{BLOCKS, RECORD, REGION, Record};
 
-/// Number of changed regions of one object at which the iod syncs the object without a request. This bounds the memory
-/// for changed regions.
+/// Number of changed regions of one object at which the iod syncs the object, although no client has requested a sync.
+/// A region is 64 blocks. This limit bounds the memory for changed regions.
 pub(crate) const CHANGED_MAX: usize = 4096;
 
-/// The checksums of one open object. Reads of the object take the lock shared, and writes take it exclusively, so that
-/// bytes and checksums change together.
+/// The checksums of one open object. Reads of the object take the lock of the checksums shared, and writes take this
+/// lock exclusively, so that bytes and checksums change together.
 pub(crate) struct BlockChecksums {
     file: Box<dyn DiskFile>,
     nonce: u64,
     table: RwLock<Table>,
-    /// A sync of the sum file failed, so the content of the sum file after a power cut is unknown.
+    /// Whether a sync of the checksum file failed. If so, the content of the checksum file after a power cut is
+    /// unknown.
     failed: AtomicBool,
 }
 
 #[derive(Default)]
 struct Table {
-    /// Number of records (regions) in the sum file.
+    /// Number of records in the checksum file: one for each region of 64 blocks.
     regions: u64,
-    /// Whether the records in the sum file are durable. An earlier run may have removed a checksum and died before it
-    /// synced the sum file. Then the disk may still have this checksum after a power cut.
+    /// Whether the records in the checksum file are durable. An earlier run may have removed a checksum and died before
+    /// it synced the checksum file. Then the disk may still have this checksum after a power cut.
     proven: bool,
-    /// Blocks that changed since the last sync of the object began, by region.
+    /// Blocks that changed since the last sync of the object began, by number of their region (64 blocks).
     changed: BTreeMap<u64, Changed>,
     /// Blocks that the running sync makes durable, with their new checksums.
     sealing: BTreeMap<u64, Record>,
 }
 
-/// The changed blocks of a region, as bit masks, with the new checksums that are already known.
+/// The changed blocks of one region (64 blocks) as bit masks, with the new checksums that are already known.
 #[derive(Clone)]
 struct Changed {
     /// Blocks whose checksum the next sync must compute from the file.
@@ -99,12 +100,12 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Returns the region of a block and the block's index in the region.
+/// Returns the number of the region (64 blocks) that contains a block, and the block's index in the region.
 fn place(block: u64) -> (u64, usize) {
     (block / BLOCKS as u64, (block % BLOCKS as u64) as usize)
 }
 
-/// The records of consecutive regions, from region `first` on.
+/// The records of consecutive regions (64 blocks each), from region `first` on.
 struct Records {
     first: u64,
     /// One record for each region; `None` for a damaged record.
@@ -198,7 +199,7 @@ impl Table {
 }
 
 impl BlockChecksums {
-    /// Opens the checksums in `file`, the sum file of the object with this nonce. `new` is true if the file cannot
+    /// Opens the checksums in `file`, the checksum file of the object with this nonce. `new` is true if the file cannot
     /// contain checksums yet.
     pub(crate) fn open(file: Box<dyn DiskFile>, nonce: u64, new: bool) -> io::Result<Self> {
         let regions = file.measure()?.len / RECORD as u64;
@@ -210,7 +211,7 @@ impl BlockChecksums {
         })
     }
 
-    /// Returns the offset behind the last byte that has a checksum on disk. Returns `None` if a damaged record hides
+    /// Returns the offset after the last byte that has a checksum on disk. Returns `None` if a damaged record hides
     /// this offset.
     pub(crate) fn end(&self) -> io::Result<Option<u64>> {
         let table = read(&self.table);
@@ -228,29 +229,30 @@ impl BlockChecksums {
         Ok(Some(0))
     }
 
-    /// Returns the disk space that the sum file occupies, in bytes.
+    /// Returns the disk space that the checksum file occupies, in bytes.
     pub(crate) fn allocated(&self) -> io::Result<u64> {
         self.file.measure().map(|measure| measure.allocated)
     }
 
-    /// Returns the number of regions with changes that no sync has covered yet.
+    /// Returns the number of regions (64 blocks each) with changes that no sync has covered yet.
     pub(crate) fn changed(&self) -> usize {
         read(&self.table).changed.len()
     }
 
-    /// Returns whether a sync of the sum file failed.
+    /// Returns whether a sync of the checksum file failed.
     pub(crate) fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Makes the records in the sum file durable.
+    /// Makes the records in the checksum file durable.
     fn sync(&self, counters: &Counters) -> io::Result<()> {
         Counters::add(&counters.syncs_sums, 1);
         self.file.sync().inspect_err(|_| self.failed.store(true, Ordering::Release))
     }
 
-    /// Syncs the sum file if an earlier run of the iod may have left it unsynced. The iod calls this before bytes of
-    /// the object change. After the sync, a block without a checksum in memory has no checksum on disk.
+    /// Syncs the checksum file if an earlier run of the iod may have left the file unsynced. The iod calls this
+    /// function before bytes of the object change. After the sync, a block without a checksum in memory has no checksum
+    /// on disk.
     fn prove(&self, table: &mut Table, counters: &Counters) -> Result<(), Failure> {
         if !table.proven {
             self.sync(counters).map_err(|e| failure(&e, "sync the checksums of the object"))?;
@@ -259,8 +261,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Calls `act`, which writes `a` followed by `b` at `offset` of `data`. Updates the checksums of the written blocks
-    /// in memory.
+    /// Calls `act`, which writes `a` followed by `b` at `offset` of the object file `data`. Updates the checksums of
+    /// the written blocks in memory.
     pub(crate) fn write(
         &self,
         data: &dyn DiskFile,
@@ -313,8 +315,8 @@ impl BlockChecksums {
             let mut touched = false;
             let record = match record {
                 Some(record) => record,
-                // The request overwrites all bytes whose checksums the damaged record held, so the record can be
-                // replaced.
+                // The request overwrites all bytes whose checksums the damaged record held, so an empty record can
+                // replace the damaged record.
                 None if offset <= start && end >= self.end_in(data, start).map_err(fail)? => {
                     touched = true;
                     record.insert(Record::EMPTY)
@@ -507,7 +509,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Removes, durably, the checksums of the blocks from `offset` to `end`, before the caller punches a hole there.
+    /// Removes, durably, the checksums of the blocks from `offset` to `end`, before the caller punches a hole into this
+    /// range.
     pub(crate) fn punch(&self, data: &dyn DiskFile, offset: u64, end: u64, counters: &Counters) -> Result<(), Failure> {
         let mut table = write(&self.table);
         self.prove(&mut table, counters)?;
@@ -524,8 +527,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Marks unchanged data blocks that have no checksum, so that the next sync computes their checksums. Returns the
-    /// number of marked blocks. Does not touch damaged records.
+    /// Marks the data blocks in a byte range that are unchanged and have no checksum, so that the next sync computes
+    /// their checksums. Returns the number of marked blocks. Does not change damaged records.
     pub(crate) fn adopt(&self, offset: u64, end: u64) -> io::Result<u64> {
         let mut table = write(&self.table);
         let records = table.load_range(self, offset, end)?;

@@ -20,7 +20,7 @@ pub(crate) struct Cache {
 #[derive(Default)]
 struct Shard {
     slots: HashMap<ObjectId, Slot>,
-    /// The ids of all cached objects, in the order in which eviction visits them.
+    /// The ids of all cached objects, in the order in which eviction examines the objects.
     clock: VecDeque<ObjectId>,
 }
 
@@ -32,7 +32,7 @@ struct Slot {
 
 /// The result of a lookup in the cache.
 pub(crate) enum Lookup {
-    /// The object, and whether the cache evicted another object to make it fit.
+    /// The object, and whether the cache evicted another object to add this object.
     Found(Arc<Object>, bool),
     /// The cache is full and can evict only this object, after a sync. The caller must sync the object and repeat the
     /// lookup.
@@ -46,7 +46,8 @@ impl Cache {
     }
 
     /// Returns the object with this id. If the object is not cached, adds it without opening its file. If `beyond` is
-    /// true, adds the object even if the cache is full. Callers use this if they could not sync the object to evict.
+    /// true, adds the object even if the cache is full. A caller passes true if it could not sync the object that the
+    /// cache must evict.
     pub(crate) fn get(&self, id: ObjectId, beyond: bool) -> Lookup {
         let mut shard = lock(&self.shards[id.file.0 as usize % SHARDS]);
         if let Some(slot) = shard.slots.get_mut(&id) {
@@ -58,7 +59,7 @@ impl Cache {
             match shard.make_room() {
                 FreeSpace::Made => dropped = true,
                 FreeSpace::SyncFirst(object) => return Lookup::SyncFirst(object),
-                // Requests use all cached objects, so let the cache exceed its limit: by at most one object for each
+                // Requests use all cached objects, so let the cache exceed its capacity: by at most one object for each
                 // connection.
                 FreeSpace::AllBusy => {}
             }

@@ -1,5 +1,5 @@
 //! The `STORE` file: a record of the metadata store that uses the objects of an iod. By this record, the iod refuses
-//! other metadata stores and outdated copies.
+//! every other metadata store, and outdated copies of the recorded metadata store.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,9 +24,9 @@ const STORE_NEW: &str = "STORE.new";
 #[derive(Default)]
 pub(super) struct Claimed {
     remembered: Option<Claim>,
-    /// The highest object number in a store without a claim, determined once. Clients of an older mgr, which sends no
-    /// claims, may create objects afterwards. This does no harm, because that mgr uses the metadata store that will
-    /// claim the iod.
+    /// The highest object number in a store without a claim. The iod determines this number once. Clients of an older
+    /// mgr, which sends no claims, may create objects with higher numbers after that. This does no harm, because the
+    /// metadata store of the older mgr is the store that will claim the iod.
     highest: Option<u64>,
 }
 
@@ -109,8 +109,8 @@ fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64
 }
 
 impl Store {
-    /// Executes CLAIM: accepts `claiming` if that is allowed, and returns the claim that the iod has recorded
-    /// afterwards. With `want_highest`, also returns the highest object number.
+    /// Executes CLAIM: accepts `claiming` if that is allowed. Returns the recorded claim, which is the new claim if the
+    /// iod accepted it. With `want_highest`, also returns the highest object number.
     pub(crate) fn claim(&self, claiming: Option<&Claiming>, want_highest: bool) -> Result<ClaimReply, Failure> {
         // Hold the lock of the recorded claim for the whole call, so that a concurrent CLAIM sees the claim that this
         // CLAIM records.
@@ -140,9 +140,9 @@ impl Store {
         Ok(ClaimReply { taken, remembered: claimed.remembered, highest })
     }
 
-    /// Checks that the iod may serve clients. That is, no metadata store has ever claimed the iod, or a metadata store
-    /// has claimed it after the iod started. So an iod that runs on an outdated copy of its disk serves no client,
-    /// because no mgr claims it.
+    /// Checks that the iod may serve clients: either no metadata store has ever claimed the iod, or a metadata store
+    /// has claimed the iod since the iod started. So an iod that runs on an outdated copy of its disk serves no client,
+    /// because no mgr claims this iod.
     pub(crate) fn check_confirmed(&self) -> Result<(), Failure> {
         match self.confirmed.load(Ordering::Acquire) {
             true => Ok(()),

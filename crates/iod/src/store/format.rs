@@ -11,7 +11,8 @@ use crate::disks::{Disk, DiskFile, read_full, write_all};
 
 const MAGIC: [u8; 8] = *b"WEIRIOD\0";
 /// The newest store format that this build can open. Version 1 has no optional feature. Version 2 has block checksums.
-/// Version 3 may have objects of streams other than 0. Version 4 has both.
+/// Version 3 may have objects of streams other than 0. Version 4 has block checksums and may have objects of streams
+/// other than 0.
 const VERSION: u32 = 4;
 const LEN: usize = 56;
 const CHECKED: usize = 52;
@@ -94,7 +95,7 @@ pub enum StoreError {
     /// The disk of the store is full.
     #[error("{}: no space left; free some or use another disk", .0.display())]
     Full(PathBuf),
-    /// Another error of the operating system.
+    /// The operating system returned an error for which this type has no other variant.
     #[error("{}: cannot {doing}: {source}", .path.display())]
     Io {
         /// The file or directory on which the operation failed.

@@ -33,7 +33,8 @@ const _: () = assert!(12 * PIECE_MAX <= IOD_RESERVE_BYTES - META_RESERVE_BYTES /
 
 impl FreeSpace {
     /// Counts `len` bytes of the free space as used, or fails with `ENOSPC`. `capacity` returns the total and the free
-    /// bytes of the disk. This function calls `capacity` only when the bytes that the last call allowed are used up.
+    /// bytes of the disk. This function calls `capacity` only after the bytes that the last call of `capacity` allowed
+    /// are used up.
     pub(super) fn take(&self, len: u64, capacity: impl FnOnce() -> io::Result<(u64, u64)>) -> io::Result<()> {
         if self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len)).is_ok() {
             return Ok(());
@@ -42,8 +43,8 @@ impl FreeSpace {
         if spare < len {
             return Err(rustix::io::Errno::NOSPC.into());
         }
-        // Before the next check, allow only a part of the free space. Other stores use the same disk, and the file
-        // system needs space for metadata too.
+        // Allow only a part of the free space until the next check of the capacity. Other stores use the same disk, and
+        // the file system needs space for metadata too.
         self.left.store(((spare - len) / 8).min(IOD_ROOM_BYTES), Ordering::Relaxed);
         Ok(())
     }
@@ -77,7 +78,8 @@ mod tests {
     fn stores_that_allocate_at_the_same_moment_keep_the_reserve() {
         let total = 100 << 30;
         let mut free = 19 << 30;
-        // Eleven other stores have checked the free space before the loop, and allocate only after it.
+        // Eleven other stores have checked the free space before this store fills the disk, and allocate their bytes
+        // only after this store has filled the disk.
         let slow = 11 * piece(spare((total, free)));
         loop {
             let found = spare((total, free));

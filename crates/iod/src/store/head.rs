@@ -1,23 +1,23 @@
-//! The head of an object file: the identity of the object and its generation, with a checksum, in the first sector of
+//! The header of an object file: the identity of the object and its generation, with a checksum, in the first sector of
 //! the file.
 
 use types::{FileId, Fsid, Generation, ObjectId};
 use wire::native::{HeadState, crc32c};
 
-/// Length of the head in bytes, and so the file offset of the object's first byte. One page, so that pages of the
-/// object and of the file coincide.
+/// Length in bytes of the header of an object file, and so the file offset of the object's first byte. The length is
+/// one page, so that pages of the object are aligned with pages of the file.
 pub(crate) const HEAD_LEN: u64 = 4096;
-/// Length of the part of the head that has fields: one sector, which disks write atomically.
+/// Length of the part of the header that has fields: one sector, which disks write atomically.
 pub(crate) const SECTOR: usize = 512;
 
 const MAGIC: [u8; 8] = *b"WEIROBJ\0";
-/// The newest version of the format of heads. Version 1 has neither nonce nor stream, version 2 has a nonce, version 3
-/// a stream, version 4 both. Objects of stream 0 have versions 1 and 2, which older builds can read.
+/// The newest version of the format of headers. Version 1 has neither nonce nor stream, version 2 has a nonce, version
+/// 3 a stream, version 4 both. Objects of stream 0 have versions 1 and 2, which older builds can read.
 const VERSION: u32 = 4;
-/// Offset in the head of its optional fields, nonce and stream.
+/// Offset in the header of its optional fields, nonce and stream.
 const MORE: usize = 48;
 
-/// The fields of the head of an object file.
+/// The fields of the header of an object file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     pub(crate) fsid: Fsid,
@@ -25,12 +25,12 @@ pub(crate) struct Head {
     pub(crate) generation: Generation,
     /// Time at which the object was created, as Unix time in seconds.
     pub(crate) created: u64,
-    /// A random number that ties the object to its sum file. The sum file of an earlier object with the same id has
-    /// another nonce. `None` for objects without block checksums.
+    /// A random number that ties the object to its checksum file. The checksum file of an earlier object with the same
+    /// id has another nonce. `None` for objects without block checksums.
     pub(crate) nonce: Option<u64>,
 }
 
-/// The reason why an object file does not begin with a valid head of the object that the file is named after.
+/// The reason why an object file does not begin with a valid header of the object that the file is named after.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BadHead {
     pub(crate) state: HeadState,
@@ -39,13 +39,13 @@ pub(crate) struct BadHead {
 }
 
 impl BadHead {
-    /// Returns the error for a head that the disk cannot read or whose content is damaged.
+    /// Returns the error for a header that the disk cannot read or whose content is damaged.
     pub(crate) fn damaged(reason: impl Into<String>) -> Self {
         BadHead { state: HeadState::Damaged, reason: reason.into() }
     }
 }
 
-/// Returns the number of bytes that the checksum of a head covers; `None` if this build does not know the version.
+/// Returns the number of bytes that the checksum of a header covers; `None` if this build does not know the version.
 fn checked(version: u32) -> Option<usize> {
     let more = [0, 8, 4, 12];
     more.get(version.checked_sub(1)? as usize).map(|more| MORE + more)
@@ -60,7 +60,7 @@ impl Head {
         MORE + self.nonce.map_or(0, |_| 8) + if self.object.stream == 0 { 0 } else { 4 }
     }
 
-    /// Encodes the head, padded to its full length. Integers are big-endian.
+    /// Encodes the header, padded to its full length. Integers are big-endian.
     pub(crate) fn encode(&self) -> [u8; HEAD_LEN as usize] {
         let mut out = [0; HEAD_LEN as usize];
         out[..8].copy_from_slice(&MAGIC);
@@ -81,16 +81,16 @@ impl Head {
         out
     }
 
-    /// Returns the bytes of the head up to and including its checksum. These bytes change with each fence, and differ
+    /// Returns the bytes of the header up to and including its checksum. These bytes change with each fence, and differ
     /// between objects.
     pub(crate) fn mark(&self) -> Vec<u8> {
         self.encode()[..self.checked() + 4].to_vec()
     }
 
-    /// Decodes the beginning of an object file, which may be shorter than a head.
+    /// Decodes the beginning of an object file, which may be shorter than a header.
     ///
     /// Returns `Ok(None)` if all bytes are zeros, because a power cut then left an object that was never committed.
-    /// Returns `Err` if the head is not that of object `object` of file system `fsid`, or has an unknown version.
+    /// Returns `Err` if the header is not that of object `object` of file system `fsid`, or has an unknown version.
     pub(crate) fn decode(bytes: &[u8], fsid: Fsid, object: ObjectId) -> Result<Option<Head>, BadHead> {
         if bytes.iter().all(|b| *b == 0) {
             return Ok(None);

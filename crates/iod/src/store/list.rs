@@ -14,8 +14,8 @@ use crate::disks::{Disk, read_full};
 impl Store {
     /// Returns at most `max` objects after `after`, ordered by folder number and then by object id.
     ///
-    /// The list includes object files without a usable head, and returns the states of their heads. An object that is
-    /// created or removed during a walk of several calls may be listed or not.
+    /// The list includes object files without a usable header, and returns the states of their headers. An object that
+    /// is created or removed during a walk of several calls may be listed or not.
     pub(crate) fn list(&self, after: Option<ObjectId>, max: u32) -> Result<ListReply, Failure> {
         let max = (max as usize).clamp(1, LIST_MAX);
         let mut reply = ListReply { entries: Vec::new(), eof: true };
@@ -34,8 +34,8 @@ impl Store {
         Ok(reply)
     }
 
-    /// Calls `visit` for each object that has a file, damaged or not. The order is that of folder numbers, then of
-    /// object ids. Begins at `start`, and ends when `visit` returns false.
+    /// Calls `visit` for each object that has a file, damaged or not. Calls `visit` in the order of folder numbers,
+    /// then of object ids. Begins at `start`, and ends when `visit` returns false.
     pub(super) fn walk(
         &self,
         start: Option<ObjectId>,

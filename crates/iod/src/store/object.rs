@@ -37,17 +37,17 @@ enum State {
     Absent,
     /// The object exists, and its file is open.
     Open(Arc<Open>),
-    /// The object file is damaged, or has the head of another object. Requests fail with `Corrupt`.
+    /// The object file is damaged, or has the header of another object. Requests fail with `Corrupt`.
     Damaged(BadHead),
 }
 
-/// The file of an object, as a scrub sees it.
+/// Whether an object exists and its file is valid; a scrub checks this.
 pub(crate) enum Presence {
     /// The object does not exist.
     Absent,
     /// The object exists, with its open file.
     Open(Arc<Open>),
-    /// The object file exists but is damaged, or has the head of another object.
+    /// The object file exists but is damaged, or has the header of another object.
     Damaged,
 }
 
@@ -106,7 +106,7 @@ impl Object {
         }
     }
 
-    /// Returns the state of an object whose file exists, with this head and `size` bytes behind the head.
+    /// Returns the state of an object whose file exists, with this header and with `size` bytes after the header.
     fn found(&self, store: &Store, file: Box<dyn DiskFile>, head: Head, size: u64) -> Result<State, Failure> {
         let leaf = store.leaf(self.id);
         let mut entry = Leaf::FOUND;
@@ -144,7 +144,7 @@ impl Object {
         let (file, leaf) = store.create_object(self.id, &head).map_err(fail)?;
         let sums = nonce.map(|nonce| store.open_sums(self.id, nonce, true)).transpose();
         let sums = sums.map_err(|error| {
-            // Without a sum file the object is incomplete, so remove the object file too.
+            // Without a checksum file the object is incomplete, so remove the object file too.
             drop(store.remove_object(self.id));
             fail(error)
         })?;
@@ -187,8 +187,8 @@ impl Object {
         Ok(open.filter(|_| plan.data_len > 0).cloned())
     }
 
-    /// Writes the extents, whose bytes are the concatenated slices of `data`; returns the size of the object
-    /// afterwards.
+    /// Writes the extents, whose bytes are the concatenated slices of `data`; returns the size of the object after the
+    /// write.
     ///
     /// If extents overlap, the later extent overwrites the earlier one. After an error, any part of the extents may
     /// have been written.
@@ -271,9 +271,9 @@ impl Object {
         Ok((open.size(), measure.allocated + sums.map_err(|e| failure(&e, "look at the checksums of the object"))?))
     }
 
-    /// Truncates or extends the object to `size`, durably; returns its size afterwards.
+    /// Truncates or extends the object to `size`, durably; returns the new size of the object.
     ///
-    /// An object that is shorter than `size` is extended. So if the object is shorter than expected later, it has lost
+    /// An object that is shorter than `size` is extended. So an object that is later shorter than `size` has lost
     /// bytes. If the local file system does not support such a large file, the object keeps its size. The range up to
     /// `size` then reads as a hole.
     pub(crate) fn truncate(&self, store: &Store, generation: Generation, size: u64) -> Result<u64, Failure> {
@@ -312,8 +312,8 @@ impl Object {
         Ok(size)
     }
 
-    /// Removes the object durably, even if it is damaged. Does not remove a file that has the head of another object or
-    /// of a newer version.
+    /// Removes the object durably, even if it is damaged. Does not remove a file that has the header of another object
+    /// or of a newer version.
     pub(crate) fn remove(&self, store: &Store, generation: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         if !matches!(*state, State::Damaged(_)) {
@@ -323,7 +323,7 @@ impl Object {
             store.gone.remember(self.id);
         }
         if let State::Damaged(BadHead { state: HeadState::Foreign | HeadState::Newer, reason }) = &*state {
-            // The file has the head of another object or of a newer version. Keep the file; REMOVE succeeds, because
+            // The file has the header of another object or of a newer version. Keep the file; REMOVE succeeds, because
             // this object does not exist.
             Counters::add(&store.counters().objects_left, 1);
             tracing::error!(object = %self.id, reason, "not removed: the file has the head of another object or file system");
@@ -398,8 +398,9 @@ impl Object {
         open.sync(store)
     }
 
-    /// Makes the file system copy bytes of another object into this object; returns whether it copied all of them.
-    /// Returns false if one of the objects has block checksums, because the iod must then read the bytes itself.
+    /// Makes the file system copy bytes of another object into this object; returns whether the file system copied all
+    /// bytes. Returns false if one of the objects has block checksums, because the iod must then copy the bytes itself
+    /// to verify and compute checksums.
     pub(crate) fn copy_from(
         &self,
         store: &Store,
@@ -455,8 +456,8 @@ impl Object {
         };
         *state = State::Open(open.clone());
         open.check_failed()?;
-        // Write the head again if an earlier run wrote it. A sync that failed before the restart may have lost the
-        // head, and later syncs write only pages that have changed since then.
+        // Write the header again if an earlier run wrote it. A sync that failed before the restart may have lost the
+        // header, and later syncs write only pages that have changed since then.
         if open.generation() < fence || open.is_unproven() {
             let fence = fence.max(open.generation());
             let bytes = Head { generation: fence, ..open.head() }.encode();

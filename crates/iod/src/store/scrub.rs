@@ -1,4 +1,4 @@
-//! Scrubbing: each call of `Store::scrub` checks the heads and block checksums of some objects, and reads all their
+//! Scrubbing: each call of `Store::scrub` checks the headers and block checksums of some objects, and reads all their
 //! bytes from disk.
 
 use types::limits::PAYLOAD_MAX;
@@ -12,14 +12,15 @@ use crate::counters::Counters;
 use crate::disks::read_full;
 use crate::store::head::HEAD_LEN;
 
-/// Maximum number of bytes that one call of [`Store::scrub`] reads; bounds the duration of the call.
+/// Maximum number of bytes that one call of [`Store::scrub`] reads. This limit bounds the duration of the call.
 const BUDGET_MAX: u64 = 16 << 20;
-/// Number of bytes of the budget of a call that each object costs, in addition to the object's own bytes.
+/// Number of bytes that the check of one object takes from the budget of a scrub call, in addition to the object's own
+/// bytes.
 const OBJECT_COST: u64 = 4096;
 /// Number of bytes of an object that a scrub reads at once.
 const CHUNK: u64 = PAYLOAD_MAX as u64 / 2;
-/// Number of findings after which a call of [`Store::scrub`] reads no further chunk. The findings of one more chunk
-/// still fit into the reply.
+/// Number of findings after which a call of [`Store::scrub`] reads no more chunks. The findings of one more chunk still
+/// fit into the reply.
 const FINDINGS_ENOUGH: usize = SCRUB_FINDINGS_MAX - (CHUNK / BLOCK) as usize / 2 - 1;
 
 /// The progress and the results of one call of [`Store::scrub`].

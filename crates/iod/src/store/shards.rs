@@ -15,24 +15,25 @@ use crate::counters::Counters;
 use crate::disks::Disk;
 use crate::lock::lock;
 
-/// Suffix of the name of a sum file.
+/// Suffix of the name of a checksum file.
 const SUMS_SUFFIX: &str = ".sum";
 
-/// One folder of object files. It holds up to 256 consecutive object numbers out of every 2^24.
+/// One folder of object files. The folder holds the objects of up to 256 consecutive file numbers out of every 2^24.
 pub(crate) struct Leaf {
     path: String,
-    /// Number of changes of the folder: names that the iod created or removed. Starts at 1, because names that an
-    /// earlier run left may not be durable.
+    /// Number of changes of the folder: names that the iod created or removed. The count starts at 1, because the names
+    /// that an earlier run of the iod left may not be durable.
     changes: AtomicU64,
-    /// Number of these changes that are durable.
+    /// Number of changes of the folder that are durable.
     durable: AtomicU64,
-    /// Held during a sync of the folder. Threads that wait for this lock then share the next sync.
+    /// The lock that a thread holds while it syncs the folder. Threads that wait for this lock then share the next
+    /// sync.
     syncing: Mutex<()>,
     failed: AtomicBool,
 }
 
 impl Leaf {
-    /// The change number that stands for all names that existed when the iod opened the store.
+    /// The change number of the names that were in the folder when the iod opened the store.
     pub(crate) const FOUND: u64 = 1;
 
     /// Returns the path of the folder, relative to the store's directory.
@@ -45,7 +46,7 @@ impl Leaf {
         self.changes.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Makes the change with this number durable, and all earlier changes of names in the folder.
+    /// Makes the change with this number durable, and all earlier changes of names in the same folder.
     pub(crate) fn sync(&self, change: u64, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
         if self.durable.load(Ordering::Acquire) >= change {
             return Ok(());
@@ -72,8 +73,8 @@ impl Leaf {
         result
     }
 
-    /// Syncs the folder. The first sync of a run also syncs the two parent folders, because the name of the folder
-    /// itself may not be durable.
+    /// Syncs the folder. The first sync after a start of the iod also syncs the two parent folders, because the name of
+    /// the folder itself may not be durable.
     fn sync_chain(&self, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
         let mut folder = self.path.as_str();
         disk.sync_folder(folder)?;
@@ -97,7 +98,8 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// Returns the number of the folder that holds an object. All streams of a file have the same folder.
+    /// Returns the number of the folder that holds an object. The objects of all streams of a file have the same
+    /// folder.
     fn number(object: ObjectId) -> u16 {
         (object.file.0 >> 8) as u16
     }
@@ -110,7 +112,7 @@ impl Shards {
         if stream == 0 { format!("{folder}/{file:016x}") } else { format!("{folder}/{file:016x}-{stream:08x}") }
     }
 
-    /// Returns the path of an object's sum file, which holds its block checksums.
+    /// Returns the path of an object's checksum file, which holds its block checksums.
     pub(crate) fn sums_path(object: ObjectId) -> String {
         Self::path(object) + SUMS_SUFFIX
     }

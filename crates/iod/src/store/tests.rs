@@ -204,7 +204,8 @@ fn a_late_write_does_not_create_an_object_of_a_removed_file_again() {
     store.object(object_id(2)).remove(&store, ONE).unwrap();
     assert_eq!(write(&store, 1, 0, b"late"), Err(Status::Fenced));
     assert_eq!(store.object(object_id(1)).truncate(&store, ONE, 5).unwrap_err().status, Status::Fenced);
-    // Reads are refused too: the file may have moved, so the absent object must not read as a hole.
+    // The store also refuses reads of the removed object: its file may have moved, so the absent object must not read
+    // as a hole.
     let (extent, mut plan) = ([Extent { offset: 0, len: 1 }], ReadPlan::default());
     let read = store.object(object_id(1)).plan_read(&store, ONE, &extent, &mut plan).map(drop);
     assert_eq!(read.unwrap_err().status, Status::Fenced);

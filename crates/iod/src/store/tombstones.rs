@@ -18,7 +18,7 @@ pub(super) struct Tombstones(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     ids: HashSet<ObjectId>,
-    /// The ids in `ids`, in the order of their removal.
+    /// The ids in `ids`, in the order in which the iod removed the objects.
     order: VecDeque<ObjectId>,
 }
 

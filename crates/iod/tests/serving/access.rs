@@ -324,8 +324,8 @@ fn fences_hold_and_survive_a_restart() {
         assert_eq!(client.call::<ReadReply>(Procedure::Read, &read).unwrap().data, "old");
     }
     assert_eq!(server.counter("refused.fenced"), 22);
-    // FENCE with an older generation does not lower the generation of the object. FENCE accepts a capability of a
-    // newer generation than that of the object.
+    // FENCE with an older generation does not lower the generation of the object. FENCE accepts a capability whose
+    // generation is newer than that of the object.
     let args = FenceArgs { cap: cap_of(1, 7, ALL), generation: Generation(3) };
     client.call::<Nothing>(Procedure::Fence, &args).unwrap();
     let read = ReadArgs { cap: cap_of(1, 4, ALL), extents: vec![] };

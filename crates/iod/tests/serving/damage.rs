@@ -168,7 +168,7 @@ fn stalled_connections_are_closed_and_other_clients_continue() {
     let args = half.write_args(1, false, &[(0, &pattern(500_000, 1))]);
     let record = mark(half.message(Procedure::Write as u32, &args)).to_bytes();
     half.stream.write_all(&record[..200_000]).unwrap();
-    // This client sends READs for more bytes than the socket buffers can hold, and receives no reply.
+    // This client sends READs for more bytes than the socket buffers can hold, and does not receive the replies.
     let mut deaf = server.client_with(false);
     deaf.write(2, 0, &pattern(1 << 20, 2)).unwrap();
     let read = ReadArgs { cap: cap(2, ALL), extents: vec![Extent { offset: 0, len: 1 << 20 }] };

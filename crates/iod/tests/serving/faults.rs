@@ -60,8 +60,8 @@ fn a_full_disk_returns_nospc_and_keeps_all_data() {
     };
     assert_eq!(error.status(), Status::NoSpc);
     assert!((2 << 20..4 << 20).contains(&written), "{written}");
-    // The iod also refuses to create an object, because the disk has no space for the head. It leaves no object file
-    // behind.
+    // The iod also refuses to create an object, because the disk has no space for the header of the object file. The
+    // iod leaves no object file behind.
     let room = pattern(4096, 2);
     let filled = (0..2000).find_map(|i| client.write(1, (1 << 30) + i * 4096, &room).err());
     assert_eq!(filled.expect("the last block is taken at some time").status(), Status::NoSpc);

@@ -128,8 +128,8 @@ fn unauthenticated_connections_are_closed_after_a_time_limit() {
     good.write(1, 0, b"here I am").unwrap();
 }
 
-/// The body of the iod process whose memory [`a_thousand_idle_sessions_take_little_memory`] measures. As a test it does
-/// nothing.
+/// Runs the iod process whose memory [`a_thousand_idle_sessions_take_little_memory`] measures. Does nothing in an
+/// ordinary run of the tests, where the environment variable `WEIR_TEST_IOD_TO_BE_MEASURED` is not set.
 #[test]
 fn iod_process_for_the_memory_test() {
     let Some(dir) = std::env::var_os(TO_BE_MEASURED) else { return };

@@ -11,8 +11,8 @@ use crate::cluster::{ALL, Client, FSID, Fault, Server, cluster_key, config, form
 
 const OTHER: IodId = IodId([6; 16]);
 
-/// Returns a capability for an object on the iod `at`. `session` is the session number of the mgr. For an iod that
-/// reads on behalf of the mgr it is `PULL_SESSION`.
+/// Returns a capability for an object on the iod `at`. `session` is the session number of the peer that uses the
+/// capability: that of the mgr, or `PULL_SESSION` for an iod that reads on behalf of the mgr.
 fn sign(at: &Server, object: u64, generation: u32, rights: Rights, session: u64) -> Capability {
     let key = cluster_key().of_iod(at.running().iod());
     key.sign_capability(FSID, ObjectId::stream_0(FileId(object)), Generation(generation), rights, now() + 1000, session)
@@ -25,7 +25,7 @@ fn server(sums: bool) -> Server {
     Server { running: Some(Iod::start(config(&store)).unwrap()), dir }
 }
 
-/// Starts a second iod. Its objects have the same numbers as those of the first iod.
+/// Starts another iod, whose objects have the same numbers as those of the first iod.
 fn another(sums: bool) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -168,8 +168,8 @@ fn pull_stops_if_the_source_cannot_be_read_and_for_no_other_reason() {
         assert_eq!(reply.size, 0);
         (reply.done, reply.stopped.is_some())
     };
-    // PULL ends early for each of these addresses of the source: a listener that never replies, a port without a
-    // listener, and another iod.
+    // PULL ends early for each of these wrong addresses of the source iod: a listener that never replies, a port
+    // without a listener, and an iod other than the source iod.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for address in [silent.local_addr().unwrap(), gone, one.running().addrs()[0]] {

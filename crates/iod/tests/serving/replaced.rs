@@ -117,8 +117,8 @@ fn hello_waits_for_running_writes_and_stops_new_ones_of_old_connections() {
         // After the new connection has sent PROVE, the iod begins no change on the old connections.
         wait_until(|| {
             let mut client = Client::new(Nowhere);
-            // The iod refuses this write to object 0 without access to the disk, whose writes are blocked. When a new
-            // connection has replaced this one, the iod closes this connection instead.
+            // The iod refuses this write to object 0 without access to the disk, whose writes are blocked. Once a new
+            // connection has replaced this connection, the iod closes this connection instead of replying.
             let args = client.write_args(0, false, &[]);
             matches!(record::<WriteReply>(waiting, &mut client, Procedure::Write, &args), Err(Fault::Closed))
         });

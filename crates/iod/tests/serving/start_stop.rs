@@ -176,8 +176,8 @@ fn a_store_with_a_long_path_gets_its_socket_in_another_directory() {
     assert_eq!(running.unix_path(), None);
 }
 
-/// The body of the iod process that the test [`a_killed_iod_keeps_all_stable_writes`] starts and kills. As a test it
-/// does nothing.
+/// Runs the iod process that the test [`a_killed_iod_keeps_all_stable_writes`] starts and kills. Does nothing in an
+/// ordinary run of the tests, where the environment variable `WEIR_TEST_IOD_TO_BE_KILLED` is not set.
 #[test]
 fn iod_process_for_the_kill_test() {
     let Some(dir) = std::env::var_os(TO_BE_KILLED) else { return };
@@ -258,7 +258,7 @@ fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
         spoil(3, &|bytes| bytes[11] = 9),
         fs::read(path(4)).unwrap(),
     ];
-    // The file of object 5 is a copy of that of object 4, so its head names object 4.
+    // The file of object 5 is a copy of that of object 4, so its header names object 4.
     fs::copy(path(4), path(5)).unwrap();
     server.running = Some(Iod::start(config(&server.store_dir())).unwrap());
     let mut client = server.client();
@@ -276,7 +276,7 @@ fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
     let listed: Vec<_> = listed.iter().map(|e| (e.object.file.0, e.head)).collect();
     let states = [HeadState::Damaged, HeadState::Damaged, HeadState::Newer, HeadState::Own, HeadState::Foreign];
     assert_eq!(listed, (1..).zip(states).collect::<Vec<_>>());
-    // After damage, only REMOVE makes an object usable again. REMOVE keeps a file whose head has a newer version or
+    // After damage, only REMOVE makes an object usable again. REMOVE keeps a file whose header has a newer version or
     // names another object.
     client.remove(1).unwrap();
     client.write(1, 0, b"anew").unwrap();

@@ -89,13 +89,13 @@ fn only_the_mgr_receives_and_answers_questions_about_file_sizes() {
     assert_eq!(refused.unwrap_err().status(), Status::CapRefused);
     let refused = mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(OBJECT), vec![]));
     assert_eq!(refused.unwrap_err().status(), Status::CapRefused);
-    // The mgr has not called LENGTHS yet, so the reader gets no length and does not wait.
+    // The mgr has not called LENGTHS yet, so a reader that asks for a file length gets no length and does not wait.
     assert_eq!(served.file_length(OBJECT), None);
     let mut lengths = move |answers| mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(STORE_OBJECT), answers));
     thread::scope(|scope| {
         let next = scope.spawn(move || (lengths(vec![]), lengths));
-        // The iod may receive the reader's question before the mgr's first LENGTHS call. So the reader repeats the
-        // question until it gets an answer.
+        // The iod may receive the question of a reader before the mgr's first LENGTHS call. So the reader repeats the
+        // question until the iod returns an answer.
         let length = || std::iter::repeat_with(|| served.file_length(OBJECT)).find_map(|length| length).unwrap();
         let asking = scope.spawn(length);
         let (asked, mut lengths) = next.join().unwrap();

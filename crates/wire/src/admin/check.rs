@@ -19,10 +19,10 @@ const _: () = assert!(FINDINGS_MAX * (PATHS_MAX * (PATH_MAX + 8) + 5 * TEXT_MAX)
 /// the client may request the same page a second time. The mgr aborts a check if no call arrives for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckArgs {
-    /// The number of the check, which the reply with the check's first page contains; 0 starts a new check.
+    /// Number of the check, which the client takes from the reply with the first page; 0 starts a new check.
     pub run: u64,
-    /// The number of the page to return, counted from 0. The mgr keeps only the page that it sent last. So it can
-    /// return only this page and the next one.
+    /// The number of the page to return, counted from 0. The mgr keeps only the page that it sent last. So the client
+    /// can request only this page again, or the page after this page.
     pub page: u32,
     /// Whether the mgr repairs the damage that it finds. The mgr ignores this field after the first page.
     pub repair: bool,
@@ -38,7 +38,7 @@ pub struct CheckReply {
     pub run: u64,
     /// The number of this page, counted from 0.
     pub page: u32,
-    /// The findings of the check since its previous page.
+    /// The findings that the check has made since the mgr returned the previous page.
     pub findings: Vec<Finding>,
     /// The phase that the check is in: a word or two for people.
     pub phase: String,
@@ -91,7 +91,7 @@ pub struct Finding {
     pub paths: Vec<Bytes>,
     /// Id of the iod with the problem; `None` if the problem is not about one iod.
     pub iod: Option<String>,
-    /// The byte range of the file that has the problem: offset of its first byte, and offset behind its last byte.
+    /// The byte range of the file that has the problem: offset of its first byte, and offset after its last byte.
     pub range: Option<(u64, u64)>,
     /// Description of the problem, for people.
     pub text: String,

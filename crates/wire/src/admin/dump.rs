@@ -14,7 +14,7 @@ pub const DUMP_PAGE_MAX: usize = 512 << 10;
 /// request the same page a second time. The mgr aborts a dump if no call arrives for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DumpArgs {
-    /// The number of the dump, which the reply with the dump's first page contains; 0 starts a new dump.
+    /// Number of the dump, which the client takes from the reply with the first page; 0 starts a new dump.
     pub run: u64,
     /// The number of the page to return, counted from 0.
     pub page: u32,

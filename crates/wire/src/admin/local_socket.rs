@@ -17,8 +17,8 @@ pub struct LocalSocketArgs {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LocalSocketReply {
     /// A random number that the daemon chooses at each start; 0 for clients that may not use the Unix socket. A client
-    /// that has connected over the Unix socket calls LOCAL_SOCKET a second time there. If both calls return the same
-    /// number, both connections lead to the same daemon.
+    /// that has connected over the Unix socket calls LOCAL_SOCKET a second time over this socket. If both calls return
+    /// the same number, both connections lead to the same daemon.
     pub run: u64,
     /// The daemon's Unix socket; `None` if this client may not use the socket.
     pub local: Option<Local>,

@@ -101,7 +101,7 @@ pub struct ScrubFinding {
     pub iod: String,
     /// File number of the damaged object, which is the inode number of its file.
     pub object: u64,
-    /// Description of the damage, for people.
+    /// The kind of damage.
     pub damage: Damage,
     /// Offset of the first damaged byte of the object.
     pub offset: u64,
@@ -109,7 +109,7 @@ pub struct ScrubFinding {
     pub len: u64,
     /// Paths of the file; empty if the file no longer exists.
     pub paths: Vec<Bytes>,
-    /// The damaged ranges of the file: offset of the first byte, and offset behind the last byte.
+    /// The damaged ranges of the file: for each range the offset of its first byte, and the offset after its last byte.
     pub ranges: Vec<(u64, u64)>,
     /// Whether the file has more damaged ranges than this finding lists.
     pub more: bool,

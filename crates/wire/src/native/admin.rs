@@ -28,22 +28,22 @@ impl Xdr for ListArgs {
     }
 }
 
-/// Whether the head of an object file is intact, and names the right object.
+/// Whether the header of an object file is intact, and names the same object as the file name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum HeadState {
-    /// The head is intact, and names the object that the file is named after.
+    /// The header is intact, and names the object that the file is named after.
     Own = 0,
-    /// The iod cannot read the head, or its checksum does not match.
+    /// The iod cannot read the header, or its checksum does not match.
     Damaged = 1,
-    /// The head names another object or another file system. REMOVE does not delete the file.
+    /// The header names another object or another file system. REMOVE does not delete the file.
     Foreign = 2,
-    /// The head has a version that this iod does not know. REMOVE does not delete the file.
+    /// The header has a version that this iod does not know. REMOVE does not delete the file.
     Newer = 3,
 }
 
 impl HeadState {
-    /// All states that the head of an object file can have.
+    /// All states that the header of an object file can have.
     pub const ALL: [HeadState; 4] = [HeadState::Own, HeadState::Damaged, HeadState::Foreign, HeadState::Newer];
 }
 
@@ -66,11 +66,11 @@ pub struct ListEntry {
     pub object: ObjectId,
     /// Size of the object in bytes.
     pub size: u64,
-    /// Disk space that the object occupies in bytes, including the head of its file.
+    /// Disk space that the object occupies in bytes, including the header of its file.
     pub allocated: u64,
-    /// Generation in the head of the object; 0 if the state of the head is not [`HeadState::Own`].
+    /// Generation in the header of the object; 0 if the state of the header is not [`HeadState::Own`].
     pub generation: Generation,
-    /// The state of the head in the object's file.
+    /// The state of the header in the object's file.
     pub head: HeadState,
 }
 
@@ -140,7 +140,7 @@ impl Xdr for Counter {
 pub struct StatsReply {
     /// Total capacity in bytes of the file system on which the store is.
     pub capacity: u64,
-    /// Free bytes of this file system that the iod may use.
+    /// Free bytes that the iod may use, on the file system on which the store is.
     pub free: u64,
     /// The counters, at most `COUNTERS_MAX`.
     pub counters: Vec<Counter>,

@@ -21,12 +21,13 @@ const DOMAIN_DATA_HANDLE: u8 = 4;
 const DOMAIN_FILE_HANDLE: u8 = 5;
 /// First byte of the input from which the secret of one iod is derived.
 const DOMAIN_IOD: u8 = 6;
-/// First byte of the input of the proofs that the client and the iod send in HELLO and PROVE.
+/// First byte of the MAC input of the iod's proof in the reply to HELLO. The next two constants are for the client's
+/// proof in PROVE and for the iod's proof in the reply to PROVE, so that no proof is valid in place of another.
 const DOMAIN_IOD_PROOF: u8 = 7;
 const DOMAIN_CLIENT_PROOF: u8 = 8;
 const DOMAIN_TOLD_PROOF: u8 = 9;
 
-/// The object id that stands for the whole store, for instance in capabilities for LIST. No file has this id.
+/// The object id by which a capability names the whole store, for instance a capability for LIST. No file has this id.
 pub const STORE_OBJECT: ObjectId = ObjectId::stream_0(FileId(0));
 
 /// The secret that the mgr and the iods of a cluster share. Its `Debug` output does not contain the secret.
@@ -209,7 +210,7 @@ impl Capability {
     }
 }
 
-/// Omits the MAC: with the MAC, a reader of logs could use the capability.
+/// Omits the MAC from debug output, because a reader of logs could use a capability with its MAC.
 impl fmt::Debug for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Capability")
@@ -316,7 +317,7 @@ impl Ticket {
     }
 
     /// Returns whether the client that sent the arguments `args` of PROVE knows the secret of this ticket. `transcript`
-    /// is the digest of the preceding HELLO.
+    /// is the digest of the HELLO on the same connection.
     pub fn is_proven(&self, transcript: &Transcript, args: &ProveArgs) -> bool {
         self.client_proof(transcript, &args.origin).is(&args.proof)
     }
@@ -348,7 +349,7 @@ impl Proof {
     }
 }
 
-/// Prints no byte of the proof, so that logs do not contain it.
+/// Omits the bytes of the proof from debug output, so that logs do not reveal the proof.
 impl fmt::Debug for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[proof]")
@@ -365,7 +366,7 @@ impl Xdr for Proof {
     }
 }
 
-/// Omits the secret, so that logs do not contain it.
+/// Omits the secret from debug output, so that logs do not reveal the secret.
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket")

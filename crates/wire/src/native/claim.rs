@@ -89,7 +89,7 @@ impl Xdr for ClaimArgs {
 /// Result of CLAIM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClaimReply {
-    /// Whether the iod accepted the claim. After acceptance, it replies only when the claim is durable.
+    /// Whether the iod accepted the claim. An iod that accepts the claim replies only after the claim is durable.
     pub taken: bool,
     /// The claim that the iod has recorded after this request; `None` if it has recorded none.
     pub remembered: Option<Claim>,

@@ -15,8 +15,8 @@ const MAGIC: u32 = 0x5744_4804;
 pub const DATA_HANDLE_LEN: usize = SHOWN_LEN + 16;
 /// Length of the part of a handle before its MAC, in bytes.
 const SHOWN_LEN: usize = 2 * 4 + 12 + 3 * 4 + 3 * 8;
-/// Number of bits in a handle for the number of iods, and also for the index of the iod. Both share a 32-bit word with
-/// the rights, which have the highest bits.
+/// Number of bits in a handle for the number of iods, and also for the index of the iod. Both numbers share a 32-bit
+/// word with the rights, which have the highest bits of the word.
 const INDEX_BITS: u32 = 12;
 
 const _: () = assert!(DATA_HANDLE_LEN <= types::limits::FILEHANDLE_MAX);
@@ -127,8 +127,8 @@ impl DataHandle {
         put_object(out, self.object);
         out.u32(self.generation.0);
         out.u32(self.stripe_unit);
-        // Truncate a stripe count or index that needs more bits. The iod refuses the resulting handle, or the handle
-        // grants no access.
+        // Truncate a stripe count or index that needs more than `INDEX_BITS` bits. The iod refuses the resulting
+        // handle, or the handle grants no access.
         let low = |value: u32| value & ((1 << INDEX_BITS) - 1);
         out.u32(self.rights.0 << (2 * INDEX_BITS) | low(self.stripe_count) << INDEX_BITS | low(self.stripe_index));
         out.u64(self.grant);
@@ -151,7 +151,7 @@ impl DataHandle {
     }
 }
 
-/// Omits the MAC: with the MAC, a reader of logs could use the handle.
+/// Omits the MAC from debug output, because a reader of logs could use a handle with its MAC.
 impl fmt::Debug for DataHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataHandle")

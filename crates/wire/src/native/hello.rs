@@ -12,15 +12,16 @@ pub const ADDRESSES_MAX: usize = 16;
 
 /// The owner of a connection, and its incarnation.
 ///
-/// On PROVE, the iod closes all connections of the same owner that have a smaller incarnation. The iod replies to
-/// PROVE when no request of the closed connections is in progress. After that, it executes no request of them.
+/// On PROVE, the iod closes all connections of the same owner that have a smaller incarnation. The iod replies to PROVE
+/// when no request of the closed connections is in progress. After that reply, the iod executes no request of the
+/// closed connections.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
     /// The owner of the connection: bytes that no other client can guess. Connections that replace one another have
     /// the same owner.
     pub owner: [u8; 16],
-    /// The incarnation of the connection: a connection that replaces earlier connections of its owner has a larger
-    /// number than they have. Connections with equal numbers do not replace each other.
+    /// The incarnation of the connection. A connection replaces the connections of the same owner that have a smaller
+    /// incarnation. Connections with equal incarnations do not replace each other.
     pub incarnation: u64,
 }
 

@@ -117,7 +117,7 @@ impl Xdr for Piece {
     }
 }
 
-/// The result of READ without its data. The iod encodes this head and the length of the data. The data follow from
+/// The result of READ without its data. The iod encodes this header and the length of the data, and sends the data from
 /// separate buffers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadHead {
@@ -128,7 +128,7 @@ pub struct ReadHead {
 }
 
 impl ReadHead {
-    /// Returns the number of data bytes that follow this head in the reply.
+    /// Returns the number of data bytes that follow this header in the reply.
     pub fn data_len(&self) -> u64 {
         self.pieces.iter().filter(|p| p.kind == PieceKind::Data).map(|p| u64::from(p.len)).sum()
     }
@@ -203,7 +203,7 @@ impl Xdr for WriteHead {
 }
 
 impl WriteHead {
-    /// Returns the number of data bytes that follow this head in the request.
+    /// Returns the number of data bytes that follow this header in the request.
     pub fn data_len(&self) -> u64 {
         self.extents.iter().map(|e| u64::from(e.len)).sum()
     }

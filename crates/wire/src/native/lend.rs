@@ -6,7 +6,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::LOAN_MARK_MAX;
 
-/// What a client needs to know about a lent object file, besides its descriptor.
+/// The data that a client needs to use a lent object file, besides the descriptor of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loan {
     /// File offset of the first byte of the object.

@@ -48,7 +48,7 @@ impl Xdr for CommitReply {
 pub struct SizeReply {
     /// Size of the object in bytes.
     pub size: u64,
-    /// Disk space in bytes that the object occupies, including the head of its file.
+    /// Disk space in bytes that the object occupies, including the header of its file.
     pub allocated: u64,
     /// Whether clients of the files layout have written to the object after the last WRITE_REPORTS report of the
     /// object. The iod returns true once for such writes, and only to the mgr.

@@ -8,9 +8,9 @@ use super::{Capability, SCRUB_FINDINGS_MAX, put_object, take_object};
 /// The position in a store at which a scrub continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ScrubCursor {
-    /// The object to check next. If the object no longer exists, the scrub continues with the object after it.
+    /// The object to check next. If the object no longer exists, the scrub continues with the next object.
     pub object: ObjectId,
-    /// Offset in the object, in bytes.
+    /// Offset in the object, in bytes, at which the scrub continues.
     pub offset: u64,
 }
 
@@ -54,7 +54,7 @@ impl Xdr for ScrubArgs {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u32)]
 pub enum Damage {
-    /// The head of the object file is damaged, or the object has lost bytes at its end.
+    /// The header of the object file is damaged, or the object has lost bytes at its end.
     Object = 0,
     /// Bytes of the object do not match their block checksum.
     Checksum = 1,

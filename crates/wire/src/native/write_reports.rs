@@ -11,8 +11,8 @@ use super::{Capability, WRITE_REPORTS_MAX, put_object, take_object};
 pub struct WriteReportsArgs {
     /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// Number of the last WRITE_REPORTS reply whose objects the mgr has processed. A restarted mgr sends 0. The iod
-    /// then forgets which reports the mgr has confirmed.
+    /// Sequence number of the last WRITE_REPORTS reply whose objects the mgr has processed. A restarted mgr sends 0.
+    /// The iod then forgets which reports the mgr has confirmed.
     pub known: u64,
 }
 
@@ -30,8 +30,8 @@ impl Xdr for WriteReportsArgs {
 /// Result of WRITE_REPORTS. If no client writes an object for some time, the iod sends a reply without objects.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WriteReportsReply {
-    /// Number of this reply. The mgr sends this number with its next WRITE_REPORTS, to confirm that it has processed
-    /// the objects.
+    /// Sequence number of this reply. The mgr sends this sequence number with its next WRITE_REPORTS, to confirm that
+    /// it has processed the objects.
     pub number: u64,
     /// Objects that clients have written. The mgr must update the change attributes of their files, and request the
     /// sizes of the objects from the iods.

@@ -91,7 +91,7 @@ impl Xdr for ResHeader {
 /// An iterator over the operations of a COMPOUND, or over the results in its reply.
 ///
 /// After each operation number, the caller must decode the body of that operation, and only then request the next
-/// number. The length of a body follows only from its type.
+/// number. A body carries no length, so only the decoder of its type finds the end of the body.
 #[derive(Clone, Debug)]
 pub struct Ops {
     left: u32,
@@ -130,7 +130,7 @@ impl Ops {
         T::decode(&mut self.input)
     }
 
-    /// Returns the reader at the current position, for callers that decode a body themselves.
+    /// Returns the reader at the current position, for callers that decode the body of an operation themselves.
     pub fn input(&mut self) -> &mut Reader {
         &mut self.input
     }

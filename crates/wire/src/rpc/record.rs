@@ -31,22 +31,21 @@ pub struct Progress {
     pub bytes_max: usize,
     /// Maximum number of fragments in the record.
     pub fragments_max: usize,
-    /// Sum of the fragment lengths in the marks of this record that have arrived, in bytes.
+    /// Sum of the fragment lengths in the record marks that have arrived, in bytes.
     pub bytes: usize,
-    /// Number of marks of this record that have arrived.
+    /// Number of record marks that have arrived.
     pub fragments: usize,
 }
 
 impl Progress {
-    /// Returns the progress of a record of which no mark has arrived.
+    /// Returns the progress of a record before its first record mark has arrived.
     pub fn new(bytes_max: usize, fragments_max: usize) -> Self {
         Progress { bytes_max, fragments_max, bytes: 0, fragments: 0 }
     }
 
     /// Counts the fragment that `mark` announces.
     ///
-    /// Fails if the record exceeds its length limit or its number of fragments, or if a fragment before the last one is
-    /// empty.
+    /// Fails if the record exceeds its limits on length or fragments, or if a fragment before the last one is empty.
     pub fn begin(&mut self, mark: Mark) -> Result<(), Malformed> {
         self.fragments += 1;
         self.bytes += mark.len;

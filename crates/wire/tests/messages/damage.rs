@@ -1,4 +1,4 @@
-//! Tests that run the fuzz targets of this crate on damaged frames and random bytes. No input may cause a panic.
+//! Tests that run the fuzz targets of this crate on damaged messages and random bytes. No input may cause a panic.
 
 use crate::frames;
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ proptest! {
         TARGETS.iter().for_each(|run| run(&data));
     }
 
-    /// Messages that consist of small numbers pass more checks of the decoders than random bytes do.
+    /// Random messages that consist of small integers pass more checks of the decoders than random bytes do.
     #[test]
     fn random_small_words_cause_no_panic(
         words in prop::collection::vec(prop_oneof![0u32..4, 0u32..80, any::<u32>()], 0..150),

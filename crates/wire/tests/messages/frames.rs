@@ -1,4 +1,4 @@
-//! The frames in `tests/frames`: text files of hexadecimal digits, in which `#` begins a comment.
+//! The encoded messages in `tests/frames`: text files of hexadecimal digits, in which `#` begins a comment.
 
 use bytes::Bytes;
 
@@ -29,7 +29,7 @@ pub const ALL: [&str; 11] = [
     STATUS,
 ];
 
-/// Returns the bytes of a frame from its hexadecimal text.
+/// Returns the bytes of an encoded message from its hexadecimal text.
 pub fn bytes(frame: &str) -> Bytes {
     let text: String = frame.lines().filter_map(|line| line.split('#').next()).collect();
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();

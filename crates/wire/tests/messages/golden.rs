@@ -1,5 +1,5 @@
-//! Tests of golden frames: each frame must decode to the values in its comments, and these values must encode to the
-//! bytes of the frame.
+//! Tests of golden messages: each encoded message must decode to the values in its comments, and these values must
+//! encode to the bytes of the message.
 
 use crate::frames;
 use bytes::Bytes;
@@ -19,8 +19,8 @@ fn stateid(seqid: u32) -> stateid4 {
     stateid4 { seqid, other: std::array::from_fn(|i| 0xc0 + i as u8) }
 }
 
-/// Decodes a frame with a COMPOUND of one operation; compares its arguments with the expected ones. Encodes the
-/// COMPOUND again, and compares the bytes with the frame.
+/// Decodes an encoded COMPOUND of one operation, and compares the arguments of the operation with `args`. Encodes the
+/// COMPOUND again, and compares the result with the original bytes.
 fn alone<T: Xdr + PartialEq + std::fmt::Debug>(frame: &str, minorversion: u32, number: nfs_opnum4, args: T) {
     let mut input = Reader::new(frames::bytes(frame));
     let header = ArgsHeader::decode(&mut input).unwrap();
@@ -212,8 +212,8 @@ fn payloads_are_encoded_without_a_copy() {
     assert!(message.len() <= types::limits::RECORD_MAX);
 }
 
-/// This test only checks that the frames decode. Unit tests of this crate compare all messages of the native data
-/// program with golden bytes.
+/// This test only checks that the encoded messages decode. Unit tests of this crate compare all messages of the native
+/// data program with golden bytes.
 #[test]
 fn frames_of_the_native_and_admin_programs_decode() {
     assert!(WriteArgs::from_bytes(&frames::bytes(frames::NATIVE_WRITE)).is_ok());

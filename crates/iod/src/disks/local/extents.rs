@@ -24,7 +24,7 @@ struct Extent {
     reserved: [u32; 3],
 }
 
-/// The fixed part of `struct fiemap`, whose size is encoded in the ioctl number.
+/// The fields of `struct fiemap` before its extent array. The ioctl number encodes the size of these fields.
 #[repr(C)]
 struct Head {
     start: u64,

@@ -13,12 +13,12 @@ const VERSIONS: usize = 4;
 
 type Page = Arc<[u8; PAGE as usize]>;
 
-/// The versions of a page that the file keeps from before the current one, since the last sync; `None` is a hole.
+/// The versions of a page before its current version, since the last sync; `None` is a hole.
 #[derive(Clone, Default)]
 struct OldVersions {
     versions: Vec<Option<Page>>,
-    /// A sync of the page failed, and no write has changed the page since then, so a later sync does not write the
-    /// page.
+    /// Whether a sync of the page failed and no write has changed the page since then. A later sync does not write such
+    /// a page.
     lost: bool,
 }
 
@@ -32,9 +32,11 @@ pub(super) struct Node {
     len: u64,
     /// Earlier versions of each page that changed since the last sync.
     past: BTreeMap<u64, OldVersions>,
-    /// Earlier lengths of the file since the last sync, without the current length. The durable length is the first.
+    /// Earlier lengths of the file since the last sync, without the current length. The first of them is the durable
+    /// length.
     lens: Vec<u64>,
-    /// A sync failed and lost the last bytes of the file, so a later sync does not make the current length durable.
+    /// Whether a failed sync lost the last bytes of the file. If so, a later sync does not make the current length
+    /// durable.
     lens_lost: bool,
     /// Number of open handles.
     pub(super) open: u32,
@@ -241,7 +243,8 @@ fn below(choose: &mut dyn FnMut(u64) -> u64, bound: usize) -> usize {
     (choose(bound as u64) as usize).min(bound - 1)
 }
 
-/// Splits a byte range by pages. Each item is page number, offset in the page, offset in the range, and length.
+/// Splits a byte range at page boundaries. Each item is page number, offset in the page, offset in the range, and
+/// length.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -78,7 +78,8 @@ impl Source {
         }
         let mut rest = &reply.data[..];
         for piece in reply.head.pieces.iter().filter(|piece| piece.kind == PieceKind::Data) {
-            // `split_at` cannot panic: the decoder has checked that the data are as long as the data pieces together.
+            // `split_at` cannot panic: the decoder has checked that the reply has exactly as many data bytes as its
+            // data pieces announce.
             let (data, behind) = rest.split_at(piece.len as usize);
             if self.checksums && crc32c(data) != piece.crc32c {
                 return Err("its data do not match their checksum".into());

@@ -1,15 +1,15 @@
-//! The record of one region in a sum file: the checksums of 64 blocks in one disk sector, because disks write a sector
-//! atomically.
+//! The record of one region in a checksum file: the checksums of 64 blocks in one disk sector, because disks write a
+//! sector atomically.
 
 use wire::native::crc32c;
 
-/// Bytes of a block, for which the sum file has one checksum.
+/// Size of a block in bytes. The checksum file has one checksum for each block.
 pub(crate) const BLOCK: u64 = 4096;
 /// Number of blocks in a region.
 pub(super) const BLOCKS: usize = 64;
-/// Bytes of an object in a region.
+/// Number of bytes of an object in one region.
 pub(super) const REGION: u64 = BLOCK * BLOCKS as u64;
-/// Bytes of a record in the sum file: one disk sector.
+/// Size of a record in the checksum file, in bytes: one disk sector.
 pub(super) const RECORD: usize = 512;
 
 const MAGIC: [u8; 4] = *b"WSUM";
@@ -19,7 +19,7 @@ const END: usize = SUMS + 4 * BLOCKS;
 
 const _: () = assert!(END <= RECORD);
 
-/// The checksums of the blocks of one region.
+/// The checksums of the blocks of one region (64 blocks).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     /// For each block, the number of bytes from its start that the checksum covers; 0 if the block has no checksum.
@@ -50,8 +50,8 @@ impl Record {
         out
     }
 
-    /// Decodes a sector of a sum file. Returns an empty record for a sector that was never written, or that belongs to
-    /// an earlier object with the same id. Returns `None` for a damaged sector.
+    /// Decodes a sector of a checksum file. Returns an empty record for a sector that was never written, or that
+    /// belongs to an earlier object with the same id. Returns `None` for a damaged sector.
     pub(super) fn decode(bytes: &[u8; RECORD], nonce: u64, region: u64) -> Option<Record> {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));

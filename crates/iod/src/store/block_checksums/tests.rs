@@ -6,7 +6,7 @@ use crate::disks::{Disk, Memory};
 
 const NONCE: u64 = 9;
 
-/// An object file and its sum file on a simulated disk.
+/// An object file and its checksum file on a simulated disk.
 struct TestObject {
     disk: Memory,
     data: Box<dyn DiskFile>,

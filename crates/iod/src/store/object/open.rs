@@ -15,9 +15,9 @@ use crate::store::head::{HEAD_LEN, Head};
 use crate::store::shards::Leaf;
 use crate::store::{Store, failure};
 
-/// The change number that stands for the content that a file has when the iod opens it. An earlier run of the iod may
-/// have died before it synced this content. So the iod must sync once before it reports anything about the object as
-/// durable.
+/// The change number of the content that the object file had when the iod opened the file. An earlier run of the iod
+/// may have died before it synced this content. So the iod must sync the file once before it reports anything about the
+/// object as durable.
 const FOUND: u64 = 1;
 
 /// An open object file. Only the iod changes the file, so the iod knows its size without a system call.
@@ -28,23 +28,25 @@ pub(crate) struct Open {
     pub(crate) sums: Option<BlockChecksums>,
     head: Head,
     pub(super) generation: AtomicU32,
-    /// Size of the object in bytes. Grows under the shared lock of the object, shrinks under the exclusive lock.
+    /// Size of the object in bytes. The size grows under the shared lock of the object, and shrinks under the exclusive
+    /// lock.
     pub(super) size: AtomicU64,
-    /// Length of the dense prefix: the object has no hole before this offset. May exceed `size` for a moment, while a
+    /// Length in bytes of the dense prefix of the object, which has no hole. May exceed `size` for a moment, while a
     /// request changes the size.
     pub(super) dense: AtomicU64,
-    /// Number of finished changes of the object. Starts at [`FOUND`], because the content that an earlier run left may
-    /// not be durable.
+    /// Number of finished changes of the object. Starts at [`FOUND`], because the content that an earlier run of the
+    /// iod left may not be durable.
     written: AtomicU64,
     /// Number of changes of the object that are durable.
     durable: AtomicU64,
-    /// Held during a sync of the object. Threads that wait for this lock then share the next sync.
+    /// The lock that a thread holds while it syncs the object. Threads that wait for this lock then share the next
+    /// sync.
     syncing: Mutex<()>,
-    /// A sync of the object failed, so the iod reports nothing about this object as durable until the object is
-    /// removed or the iod restarts.
+    /// Whether a sync of the object failed. If so, the iod reports nothing about this object as durable until the
+    /// object is removed or the iod restarts.
     pub(super) failed: AtomicBool,
-    /// `sendfile` failed in the middle of a reply, where the iod cannot report an error. So later READs copy the bytes
-    /// through memory.
+    /// Whether `sendfile` failed in the middle of a reply, where the iod cannot report an error. If so, later READs
+    /// copy the bytes through memory.
     pub(crate) read_by_copy: AtomicBool,
     leaf: Arc<Leaf>,
     /// The number of the folder change that gave the file its name. The file survives a power cut once this change is
@@ -74,7 +76,8 @@ impl ReadPlan {
         if len == 0 {
             return;
         }
-        // The cast cannot truncate: an extent is shorter than 4 GiB, and a piece is not longer than its extent.
+        // The cast of `len` to `u32` cannot truncate: an extent is shorter than 4 GiB, and a piece is not longer than
+        // its extent.
         self.pieces.push(Piece { kind, len: len as u32, crc32c: 0 });
         if kind == PieceKind::Data {
             self.data_len += len;
@@ -113,7 +116,7 @@ impl Open {
         }
     }
 
-    /// Returns the head of the object file, with the current generation of the object.
+    /// Returns the header of the object file, with the current generation of the object.
     pub(super) fn head(&self) -> Head {
         Head { generation: self.generation(), ..self.head }
     }
@@ -155,8 +158,8 @@ impl Open {
         Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })
     }
 
-    /// Adds the pieces between `offset` and `end` to the plan, so that the plan has at most `spare` pieces afterwards.
-    /// Neither offset may exceed the size of the object.
+    /// Adds the pieces between `offset` and `end` to the plan of a READ. The plan then has at most `spare` pieces in
+    /// total. Neither offset may exceed the size of the object.
     pub(super) fn plan(
         &self,
         plan: &mut ReadPlan,
@@ -169,8 +172,8 @@ impl Open {
         while at < end {
             let mut dense = self.dense();
             if at >= dense {
-                // A write may have filled the hole behind the dense prefix since the last check, so look for the first
-                // hole again.
+                // A write may have filled the object's first hole since the last check, so search for the first hole
+                // again.
                 dense = self.next_hole(dense, counters)?;
                 self.dense.fetch_max(dense, Ordering::AcqRel);
             }
@@ -183,8 +186,8 @@ impl Open {
                     None => (PieceKind::Hole, end),
                 }
             };
-            // If the reply can have no more pieces, plan the rest of the range as one data piece. Holes in it are sent
-            // as zeros.
+            // If this is the last piece that fits into the reply, plan the rest of the range as one data piece. The iod
+            // then sends the holes in the rest as zeros.
             let full = plan.pieces.len() + 2 >= spare;
             let (kind, until) = if full { (PieceKind::Data, end) } else { (kind, until.min(end)) };
             if let Some(sums) = self.sums.as_ref().filter(|_| kind == PieceKind::Hole) {
@@ -293,8 +296,8 @@ impl Open {
         })
     }
 
-    /// Returns the number of bytes in the extents for which the disk may need new space: the bytes beyond the dense
-    /// prefix.
+    /// Returns the number of bytes in the extents for which the disk may need new space: the bytes after the dense
+    /// prefix, which has no hole.
     pub(super) fn growth(&self, extents: &[WriteExtent]) -> u64 {
         let dense = self.dense().min(self.size());
         let end = |extent: &WriteExtent| extent.offset + u64::from(extent.len);
@@ -336,7 +339,8 @@ impl Open {
         Ok(self.size())
     }
 
-    /// Makes the file system copy bytes of another object into this object; returns whether it copied all of them.
+    /// Makes the file system copy bytes of another object into this object; returns whether the file system copied all
+    /// bytes.
     pub(super) fn copy_from(&self, source: &Open, extent: &PullExtent) -> Result<bool, Failure> {
         let PullExtent { from, to, len } = *extent;
         let (mut done, len) = (0, u64::from(len));
@@ -357,7 +361,8 @@ impl Open {
         };
         if done > 0 {
             self.size.fetch_max(to + done, Ordering::AcqRel);
-            // Do not extend the dense prefix: the copy may have holes where the source has holes.
+            // Do not extend the dense prefix (the range before the first hole): the copy may have holes where the
+            // source has holes.
             self.changed();
         }
         outcome.or_else(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -429,7 +434,8 @@ impl Open {
         }
     }
 
-    /// Returns whether so many regions have unsynced checksums that the iod should sync the object without a request.
+    /// Returns whether so many regions (64 blocks each) have unsynced checksums that the iod should sync the object,
+    /// although no client has requested a sync.
     pub(super) fn wants_sync(&self) -> bool {
         self.sums.as_ref().is_some_and(|sums| sums.changed() >= CHANGED_MAX)
     }

@@ -1,7 +1,7 @@
-//! The iod's side of short-circuit reads: opening an object file for a local process.
+//! Short-circuit reads on the iod: the opening of an object file for a local process.
 //!
-//! After each read, the client checks two conditions: the head of the file has not changed after the loan, and the
-//! file still has a name. FENCE changes the head and REMOVE removes the name, each before the iod replies. So if both
+//! After each read, the client checks two conditions: the header of the file has not changed after the loan, and the
+//! file still has a name. FENCE changes the header and REMOVE removes the name, each before the iod replies. So if both
 //! conditions hold after a read, the read happened before any FENCE or REMOVE took effect.
 
 use std::fs::File;
@@ -32,8 +32,8 @@ impl Object {
             return Err(no("the store has block checksums, which the iod verifies"));
         }
         // While this thread holds the shared lock, no other thread can remove or create the object, or change its
-        // generation. So the file that this name opens is the object's file, and it begins with the head that this
-        // function returns.
+        // generation. So the opened file is the object's file, and it begins with the header that this function
+        // returns.
         let opened = store.open_to_lend(self.id).map_err(|e| failure(&e, "open the object for short-circuit reads"))?;
         let file = opened.ok_or_else(|| no("the store keeps no files that a client could read itself"))?;
         Counters::add(&store.counters().objects_short_circuit, 1);

@@ -210,7 +210,8 @@ fn perform(store: &Store, object: u64, step: usize, op: &Op) -> Result<(), Failu
                 .collect();
             let data: Vec<u8> = parts.iter().flat_map(|(_, len)| bytes(step, *len)).collect();
             let (a, b) = data.split_at(data.len() / 3);
-            // Create the object with the oldest generation of all, so that later fences have an effect.
+            // The generation of each write is newer than the generations of all fences in the history, so no fence
+            // refuses a write.
             object.write(store, NOW, (&extents, 0), [a, b]).map(drop)
         }
         Op::Commit => object.commit(store, NOW).map(drop),
