@@ -185,8 +185,8 @@ fn server_config(fsid: Fsid, epoch: u32, lease_secs: u32) -> server::Config {
     }
 }
 
-/// Returns the table of rights at a start. Rights of earlier starts may have the longest lifetime that any
-/// configuration allows.
+/// Returns the table of clients' rights to objects at the start of the mgr. The mgr does not know the lifetime of the
+/// rights that it granted before this start, so the table assumes the longest lifetime that a configuration allows.
 fn earlier_rights(namespace: &Namespace<Embedded>) -> Result<Rights, Status> {
     Ok(Rights::new(namespace.next_id()?, unix_now() + u64::from(*RIGHT_SECS.end())))
 }

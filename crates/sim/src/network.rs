@@ -63,8 +63,8 @@ struct State {
     ports: BTreeMap<(Host, u16), Arc<AcceptQueue>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
-    /// Requested notifications, by host: the number of segments that the host still sends before the notification, and
-    /// the notification.
+    /// Tasks that wait until a host has sent a number of segments, by host: the number of segments that are left, and
+    /// what wakes the task.
     alarms: BTreeMap<Host, (u64, Arc<Notify>)>,
 }
 

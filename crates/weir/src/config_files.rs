@@ -104,7 +104,7 @@ fn quoted(path: &Path) -> String {
 pub mod tests {
     use super::*;
 
-    /// Returns the text of the configuration file in which every commented default is a setting.
+    /// Removes the `#` before every default that a configuration file shows as a comment, and returns the new text.
     pub fn spelled_out(text: &str) -> String {
         let setting = |line: &str| line.strip_prefix('#').is_some_and(|rest| !rest.starts_with(' '));
         text.lines()

@@ -389,8 +389,8 @@ mod tests {
         filling: Option<Fill>,
     }
 
-    /// A write-back in progress: its bytes, and, once the mount has received them, the id of the write-back and the
-    /// ranges that the mount writes.
+    /// A write-back in progress: the bytes that the kernel sends. When the mount has received the bytes: also the id of
+    /// the write-back, and the ranges that the mount writes to the servers.
     struct Back(Vec<u8>, Option<(u64, Vec<Range<usize>>)>);
 
     /// The progress of a page read: requested, being read, or read.

@@ -36,8 +36,8 @@ impl UpperCache for RecallHandler {
                 coherence.drop_pages(file.0).await;
             }
             if let Some(open) = coherence.opens.writing(file.0).filter(|_| newly_shared) {
-                // From now on, other clients may extend the file. So zeros after the present end of the file may come
-                // from the kernel and not from a program.
+                // From now on, other clients may extend the file. Where the kernel does not know their bytes, it fills
+                // the rest of a page with zeros. Zeros after the present end of the file must not replace their bytes.
                 coherence.write_back.reaches(file.0, open.file.attrs().size);
             }
             // Expire the kernel's cached attributes, so that the kernel requests them before the next read or seek to

@@ -43,7 +43,7 @@ struct Question {
     object: ObjectId,
     /// Whether the iod has sent the question to the mgr.
     handed_out: bool,
-    /// Number of readers that wait for the answer to this question.
+    /// Number of readers that wait until the mgr has reported the size of this object's file.
     waiting: usize,
     answer: Option<Option<FileLength>>,
 }

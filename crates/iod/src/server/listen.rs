@@ -294,7 +294,7 @@ mod tests {
         let all = STRANGERS_MAX as u64;
         let others = (0..all - 3).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(others.chain(of(two, all..all + 3)), three), Some(all));
-        // Each machine has one connection, so the iod closes the oldest of all connections.
+        // The total maximum is reached, and each machine has one connection, so the iod closes the oldest connection.
         let each = (0..all).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(each, three), Some(0));
     }

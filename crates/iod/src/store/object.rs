@@ -323,8 +323,8 @@ impl Object {
             store.gone.remember(self.id);
         }
         if let State::Damaged(BadHead { state: HeadState::Foreign | HeadState::Newer, reason }) = &*state {
-            // The file has the header of another object or of a newer version. Keep the file; REMOVE succeeds, because
-            // this object does not exist.
+            // The header of the file names another object, or a newer build has written it. Keep the file; REMOVE
+            // succeeds, because the requested object does not exist.
             Counters::add(&store.counters().objects_left, 1);
             tracing::error!(object = %self.id, reason, "not removed: the file has the head of another object or file system");
             return Ok(());

@@ -1,4 +1,4 @@
-//! Rebuild of lost copies: a copy of an object that has lost bytes gets them from another copy.
+//! Rebuild of lost copies: if one copy of an object has lost bytes, the mgr copies them from another copy.
 
 use super::Objects;
 use super::data::assemble;

@@ -181,8 +181,8 @@ impl Callbacks {
         pending.sequence.csr_sessionid == self.session
     }
 
-    /// Returns the reply (`CB_COMPOUND4res`) to a callback, with one status for each event; a missing status counts as
-    /// NFS4ERR_SERVERFAULT. The reply ends after the first status other than NFS4_OK.
+    /// Returns the reply (`CB_COMPOUND4res`) to a callback, with one status for each operation of the callback; a
+    /// missing status counts as NFS4ERR_SERVERFAULT. The reply ends after the first status other than NFS4_OK.
     pub fn answer(&mut self, pending: Pending, statuses: &[nfsstat4]) -> Segments {
         let mut out = OpsWriter::new();
         out.op(OP_CB_SEQUENCE, &CB_SEQUENCE4res::NFS4_OK(pending.sequence));

@@ -52,8 +52,8 @@ impl<W, T: Clone> Links<W, T> {
         }
     }
 
-    /// Records that the copy of the file `id` is complete at `path`. Returns the names that waited for it; the caller
-    /// makes a hard link for each.
+    /// Records that the copy of the file `id` is complete at `path`. Returns the other names of the file that waited
+    /// for this copy; the caller makes a hard link for each name.
     pub fn done(&self, id: Identity, path: T) -> Vec<W> {
         match self.put(id, Some(State::Done(path))) {
             Some(State::Copying(waiting)) => waiting,
@@ -61,8 +61,8 @@ impl<W, T: Clone> Links<W, T> {
         }
     }
 
-    /// Records that the copy of the file `id` has failed. Returns the names that waited for it; the first of them tries
-    /// to copy the bytes again.
+    /// Records that the copy of the file `id` has failed. Returns the other names of the file that waited for this
+    /// copy; the caller copies the bytes again under the first name.
     pub fn failed(&self, id: Identity) -> Vec<W> {
         match self.put(id, None) {
             Some(State::Copying(waiting)) => waiting,
