@@ -27,7 +27,7 @@ enum Op {
     Punch(u64, u64),
     Reserve(u64, u64),
     Remove,
-    Fence(u32),
+    Fence(Generation),
 }
 
 fn object_id(object: u64) -> ObjectId {
@@ -45,10 +45,15 @@ impl Random {
     }
 }
 
-/// Returns a pseudo-random history of operations, the same in every run.
-fn history(len: usize) -> Vec<(u64, Op)> {
+/// An operation on an object, with the generation of its capability.
+#[derive(Clone, Debug)]
+struct Step(u64, Generation, Op);
+
+/// Returns a pseudo-random history of operations, the same in every run. The generation of each capability is that of
+/// the last fence of the object, so no fence refuses an operation.
+fn history(len: usize) -> Vec<Step> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let mut generations = BTreeMap::new();
+    let mut generations = BTreeMap::from(OBJECTS.map(|object| (object, 1)));
     let mut step = |_| {
         let object = OBJECTS[random.below(OBJECTS.len() as u64) as usize];
         let op = match random.below(20) {
@@ -59,15 +64,14 @@ fn history(len: usize) -> Vec<(u64, Op)> {
             15 => Op::Punch(random.below(40_000), random.below(30_000)),
             16 => Op::Remove,
             17 => {
-                let generation = generations.entry(object).or_insert(1);
-                *generation += 1;
-                Op::Fence(*generation)
+                generations.entry(object).and_modify(|generation| *generation += 1);
+                Op::Fence(Generation(generations[&object]))
             }
             18 => Op::Reserve(random.below(60_000), 1 + random.below(30_000)),
             // This operation mostly overwrites bytes of earlier writes.
             _ => Op::Write(vec![(random.below(4) * BLOCK, 2 * BLOCK as usize), (40_000, 100)]),
         };
-        (object, op)
+        Step(object, Generation(generations[&object]), op)
     };
     (0..len).map(&mut step).collect()
 }
@@ -102,7 +106,8 @@ struct Model {
     /// Blocks of the object that have committed data.
     committed: BTreeSet<u64>,
     data: BTreeSet<u64>,
-    generation: u32,
+    /// The generation of the last durable fence; requests with earlier generations must fail.
+    fenced: Option<Generation>,
 }
 
 impl Model {
@@ -159,17 +164,19 @@ impl Model {
             }
             Op::Remove => {
                 self.touch(0, now.len() as u64);
-                (now, self.generation) = (Vec::new(), 0);
+                (now, self.fenced) = (Vec::new(), None);
                 self.data.clear();
             }
-            Op::Fence(generation) => self.generation = *generation,
-            Op::Commit => {}
+            Op::Fence(_) | Op::Commit => {}
         }
         self.versions.push(Rc::new(now));
     }
 
     /// Records that the store has replied to the operation, so that a durable operation must survive a power cut.
     fn end(&mut self, op: &Op) {
+        if let Op::Fence(generation) = op {
+            self.fenced = Some(*generation);
+        }
         if !matches!(op, Op::Write(_)) {
             self.settle();
         }
@@ -198,10 +205,11 @@ impl Model {
     }
 }
 
-const NOW: Generation = Generation(1000);
+/// A generation that no fence of a history refuses.
+const LATEST: Generation = Generation(1 << 30);
 
-fn perform(store: &Store, object: u64, step: usize, op: &Op) -> Result<(), Failure> {
-    let object = store.object(object_id(object));
+fn perform(store: &Store, step: usize, Step(object, generation, op): &Step) -> Result<(), Failure> {
+    let (object, generation) = (store.object(object_id(*object)), *generation);
     match op {
         Op::Write(parts) => {
             let extents: Vec<_> = parts
@@ -210,16 +218,14 @@ fn perform(store: &Store, object: u64, step: usize, op: &Op) -> Result<(), Failu
                 .collect();
             let data: Vec<u8> = parts.iter().flat_map(|(_, len)| bytes(step, *len)).collect();
             let (a, b) = data.split_at(data.len() / 3);
-            // The generation of each write is newer than the generations of all fences in the history, so no fence
-            // refuses a write.
-            object.write(store, NOW, (&extents, 0), [a, b]).map(drop)
+            object.write(store, generation, (&extents, 0), [a, b]).map(drop)
         }
-        Op::Commit => object.commit(store, NOW).map(drop),
-        Op::Truncate(size) => object.truncate(store, NOW, *size).map(drop),
-        Op::Punch(offset, len) => object.punch(store, NOW, *offset, *len),
-        Op::Reserve(offset, len) => object.reserve(store, NOW, *offset, *len),
-        Op::Remove => object.remove(store, NOW),
-        Op::Fence(generation) => object.fence(store, NOW, Generation(NOW.0 - 500 + generation)),
+        Op::Commit => object.commit(store, generation).map(drop),
+        Op::Truncate(size) => object.truncate(store, generation, *size).map(drop),
+        Op::Punch(offset, len) => object.punch(store, generation, *offset, *len),
+        Op::Reserve(offset, len) => object.reserve(store, generation, *offset, *len),
+        Op::Remove => object.remove(store, generation),
+        Op::Fence(fence) => object.fence(store, generation, *fence),
     }
 }
 
@@ -243,7 +249,7 @@ fn read(store: &Store, object: u64) -> Result<Vec<u8>, Failure> {
 
 struct CrashTest {
     sums: bool,
-    history: Vec<(u64, Op)>,
+    history: Vec<Step>,
 }
 
 impl CrashTest {
@@ -265,9 +271,10 @@ impl CrashTest {
         disk.keep_copies();
         let mut models: BTreeMap<u64, Model> = OBJECTS.iter().map(|id| (*id, Model::new())).collect();
         let mut points = 0;
-        for (step, (object, op)) in self.history.iter().enumerate() {
+        for (step, operation) in self.history.iter().enumerate() {
+            let Step(object, _, op) = operation;
             models.get_mut(object).unwrap().begin(step, op);
-            perform(&store, *object, step, op).unwrap();
+            perform(&store, step, operation).unwrap();
             // The disk dies before one of the changes of this operation.
             for copy in disk.copies() {
                 for variant in 0..3 {
@@ -293,9 +300,10 @@ impl CrashTest {
         disk.keep_copies();
         let mut models: BTreeMap<u64, Model> = OBJECTS.iter().map(|id| (*id, Model::new())).collect();
         let mut points = 0;
-        for (step, (object, op)) in self.history.iter().enumerate() {
+        for (step, operation) in self.history.iter().enumerate() {
+            let Step(object, _, op) = operation;
             models.get_mut(object).unwrap().begin(step, op);
-            perform(&store, *object, step, op).unwrap();
+            perform(&store, step, operation).unwrap();
             // Blocks that were not committed at the kill have no checksum until a request writes them again.
             let mut done = models.clone();
             let model = done.get_mut(object).unwrap();
@@ -306,7 +314,7 @@ impl CrashTest {
                 killed.kill();
                 let next = Self::open(&killed);
                 killed.keep_copies();
-                perform(&next, *object, step, op).unwrap();
+                perform(&next, step, operation).unwrap();
                 let copies = killed.copies();
                 for variant in 0..3 {
                     for copy in &copies {
@@ -339,6 +347,11 @@ impl CrashTest {
             if let Err(problem) = model.check(&found) {
                 panic!("object {object} after a cut of seed {seed:#x}: {problem}");
             }
+            if let Some(fenced) = model.fenced {
+                let earlier = store.object(object_id(*object)).commit(&store, Generation(fenced.0 - 1));
+                let status = earlier.map(drop).map_err(|failure| failure.status);
+                assert_eq!(status, Err(Status::Fenced), "object {object} after a cut of seed {seed:#x}");
+            }
         }
         if self.sums {
             self.damage_is_seen(disk, &store, models, &mut random);
@@ -346,7 +359,7 @@ impl CrashTest {
         // After the power cut, the store executes further operations correctly.
         let object = OBJECTS[random.below(OBJECTS.len() as u64) as usize];
         for op in [Op::Write(vec![(5, 9000)]), Op::Commit, Op::Remove, Op::Write(vec![(0, 10)]), Op::Commit] {
-            perform(&store, object, 1, &op).unwrap();
+            perform(&store, 1, &Step(object, LATEST, op)).unwrap();
         }
         assert_eq!(read(&store, object).unwrap(), bytes(1, 10));
         let listed = store.list(None, 100).unwrap().entries;
