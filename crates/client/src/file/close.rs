@@ -155,8 +155,7 @@ impl Open {
             making.answered();
         }
         if sent.is_err() {
-            // The client got no reply, and does not send CLOSE and DELEGRETURN again: the mgr drops the open and the
-            // delegation when the session ends.
+            // Without a reply, send neither again: the mgr drops the open and the delegation when the session ends.
             (rest.close, rest.give_back) = (None, false);
         }
         let mut results = sent?;
@@ -180,8 +179,7 @@ impl Open {
             inode.mount.removed(removal);
         }
         match booked {
-            // The mgr executed some operations, and answered the next one with NFS4ERR_DELAY. The next COMPOUND begins
-            // with the delayed operation, so the session can retry it.
+            // The mgr answered one operation with NFS4ERR_DELAY. The next COMPOUND begins with this operation.
             Err(error) if error.is(Status::Delay) && rest.steps() < before => Ok(()),
             booked => booked,
         }
