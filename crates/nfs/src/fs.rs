@@ -405,8 +405,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Terms::default()
     }
 
-    /// Returns the current position (export) for a position that a client reached before the list of exports changed
-    /// ([`Place::epoch`]).
+    /// Returns the present position (export) of a file, for the position in a filehandle that a client got before the
+    /// list of exports changed ([`Place::epoch`]).
     fn reached_now(&self, place: Place) -> Place {
         place
     }

@@ -295,8 +295,8 @@ impl State {
             return false;
         }
         let same = self.clients.beside(client);
-        // Counting the state of more than `COUNTED_MAX` clients takes long, so treat the share of their address as used
-        // up.
+        // Counting the state of more than `COUNTED_MAX` clients takes long. If one address has more clients, treat its
+        // share of the table as used up.
         same.len() > COUNTED_MAX || is_share_full(same.iter().map(|client| of_client(*client)).sum(), all, max)
     }
 

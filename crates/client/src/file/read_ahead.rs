@@ -140,8 +140,8 @@ impl ReadAhead {
 
     /// Drops all read-ahead pieces, and prevents further read-ahead.
     pub(super) async fn end(&self) {
-        // While this task holds the lock for writing, no read-ahead task can begin. Then `over` keeps later reads of
-        // the file from starting read-ahead.
+        // While this task holds the write lock `reading`, no read-ahead task can begin. After this task has released
+        // the lock, the flag `over` keeps later reads of the file from starting read-ahead.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;

@@ -81,7 +81,7 @@ enum Usability {
 enum Renewal {
     /// A task is requesting the next layout.
     Running,
-    /// The last attempt failed. The next attempt may begin at this time.
+    /// The last LAYOUTGET failed. The client may send the next LAYOUTGET at this time.
     NotBefore(Instant),
 }
 

@@ -371,7 +371,8 @@ mod tests {
     use proptest::prelude::*;
 
     const LEN: usize = 2 * PAGE as usize;
-    /// Bytes of a cell. Each of the two direct writers and the mapping writes only every third cell.
+    /// Size in bytes of a cell of the file. Three writers write the cells in turns: two use direct I/O, and one stores
+    /// through a mapping.
     const CELL: usize = 512;
 
     fn page_of(number: usize) -> Range<usize> {

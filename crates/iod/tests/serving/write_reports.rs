@@ -48,8 +48,9 @@ fn an_nfs_write_waits_until_the_mgr_has_received_the_write_report() {
         let (mgr, served) = (&mut mgr, &served);
         let next = scope.spawn(move || write_reports(mgr, told.number));
         assert!(writer.join().unwrap());
-        // A write that does not extend the object needs no report under the same layout. The iod only sets a flag that
-        // the object has changed. SIZE returns this flag to the mgr, but not to other clients.
+        // The iod has reported the first write under this layout to the mgr. It does not report a later write under
+        // this layout that does not extend the object, and only sets a flag that the object has changed. SIZE returns
+        // this flag to the mgr, but not to other clients.
         write(b"world");
         assert!(served.tell_written(OBJECT, 1, size));
         assert!(!changed(&mut client, cap(OBJECT.file.0, ALL)));

@@ -91,8 +91,8 @@ impl Recorded {
         Recorded { epoch: self.epoch, good_from }
     }
 
-    /// Returns the lowest epoch of valid filehandles of an export. The mgr refuses filehandles of files with a lower
-    /// epoch.
+    /// Returns the lowest version of the list of exports that a valid filehandle of an export may contain. The mgr
+    /// refuses filehandles with a lower version.
     pub(super) fn good_from(&self, root: FileId) -> u32 {
         self.good_from.get(&root).copied().unwrap_or(0)
     }

@@ -113,8 +113,8 @@ impl Volume {
         }
     }
 
-    /// Records that all writes of the file are reported, so that the mgr can remove the intent unless a client may
-    /// still write.
+    /// Records that a client has reported all its writes of the file. If no other client holds a write layout, the mgr
+    /// then removes the file's write intent.
     pub(crate) fn all_told(&self, file: FileId) {
         self.intents.reported(file, || self.grants.written(file));
     }

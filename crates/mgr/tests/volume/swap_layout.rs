@@ -1,5 +1,5 @@
-//! Layout swaps: all bytes arrive in the new objects, and rights to the old objects end. After a stop at any point, the
-//! file has either its old or its new objects.
+//! Tests of layout swaps (moves of a file to new objects): all bytes arrive in the new objects, and capabilities for
+//! the old objects end. If the mgr stops at any point of a swap, the file has either its old or its new objects.
 
 use crate::check::{Native, check, object, offline, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
