@@ -144,7 +144,7 @@ impl Piece {
     }
 
     /// Returns the file offset just after the last byte of the piece.
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.parts.iter().map(|part| part.end()).max().unwrap_or(0)
     }
 

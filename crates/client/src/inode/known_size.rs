@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Maximum number of size reports that the client remembers, to recognize replies that are older than a report.
+/// Maximum number of size reports and writes that the client remembers, to recognize replies that are older than them.
 const REPORTS: usize = 16;
 
 /// The version of a file's contents as far as this client knows. It changes when this client writes, truncates or locks
@@ -40,9 +40,9 @@ pub(super) struct KnownSize {
     learned: Option<Instant>,
     /// Whether a request for the size is in flight, because the size that the client last learned is too old.
     asking: bool,
-    /// The last size reports (LAYOUTCOMMIT): the end offset in the report, and the mount's logical time when the mgr
-    /// replied. The end offsets decrease. A size that the client requested before the reply to a report may be too
-    /// small: the file reaches at least to the end offset of this report.
+    /// The last completed size reports (LAYOUTCOMMIT) and writes: the end offset of each, and the mount's logical time
+    /// at the reply. The end offsets decrease. A size that the client requested before this reply may be too small: the
+    /// file reached at least to the end offset.
     reported: VecDeque<(u64, u64)>,
 }
 
@@ -123,9 +123,15 @@ impl KnownSize {
     /// The mgr knows of every write that has returned, except for bytes that this client wrote directly to iods and
     /// reported later or not at all. `own_end` is the file offset just after the last unreported byte.
     pub(super) fn learn_shared(&mut self, size: u64, stamp: u64, own_end: u64) -> u64 {
-        let reported = self.reported.iter().find(|(_, at)| *at > stamp).map_or(0, |(end, _)| *end);
-        self.size = size.max(reported).max(own_end);
+        self.size = size.max(self.reported_since(stamp)).max(own_end);
         self.size
+    }
+
+    /// Returns the largest end offset of the size reports and writes that have completed since logical time `stamp`; 0
+    /// if there are none. If the client requested a size at `stamp` and the mgr returned a smaller one, the mgr may
+    /// have read the size before the report or write, or another client may have truncated the file after it.
+    pub(super) fn reported_since(&self, stamp: u64) -> u64 {
+        self.reported.iter().find(|(_, at)| *at > stamp).map_or(0, |(end, _)| *end)
     }
 
     /// Records the mgr's size. The caller has checked that nothing on this mount has changed the size since the
@@ -172,8 +178,8 @@ impl KnownSize {
         std::mem::take(&mut self.shorter)
     }
 
-    /// Records that the mgr received a size report up to `end`. Sizes that the client requested earlier may be older
-    /// than the report.
+    /// Records that a size report or a write up to file offset `end` is complete. Sizes that the client requested
+    /// earlier may be older than this report or write.
     pub(super) fn reported(&mut self, end: u64, stamp: u64) {
         self.touch(stamp);
         while self.reported.back().is_some_and(|(before, _)| *before <= end) {

@@ -25,6 +25,8 @@ const RUNS_SHORT: u64 = 16 << 10;
 /// How often a read requests the size again because other tasks on this mount have changed the size during the request.
 const SIZE_TRIES: u32 = 16;
 
+/// How often the client requests attributes again because a write completed during the request.
+const ATTRS_TRIES: u32 = 4;
 /// How long a read up to the end of a file waits for the mgr to confirm the end.
 const END_WAIT: Duration = Duration::from_secs(1);
 
@@ -225,14 +227,22 @@ impl Inode {
     }
 
     async fn ask_attrs(&self) -> Result<Attrs> {
-        let stamp = self.stamp();
-        let mut compound = Compound::new("asking for attributes");
-        compound.putfh(&self.node.handle).getattr();
-        let mut results = self.mount.session.call(compound).await?;
-        results.done(&[OP_PUTFH])?;
-        let mut attrs = results.attrs()?;
-        attrs.size = self.learn_size(attrs.size, stamp);
-        Ok(self.shown(attrs))
+        let mut tries = 0..ATTRS_TRIES;
+        loop {
+            let stamp = self.stamp();
+            let mut compound = Compound::new("asking for attributes");
+            compound.putfh(&self.node.handle).getattr();
+            let mut results = self.mount.session.call(compound).await?;
+            results.done(&[OP_PUTFH])?;
+            let mut attrs = results.attrs()?;
+            // Whether a write of this client beyond the returned size has completed since the request. The mgr may have
+            // executed GETATTR before this write, or another client may have truncated the file after it: ask again.
+            let misses = self.is_shared() && attrs.size < self.state().size.reported_since(stamp);
+            attrs.size = self.learn_size(attrs.size, stamp);
+            if !misses || tries.next().is_none() {
+                return Ok(self.shown(attrs));
+            }
+        }
     }
 
     /// Sends all pending bytes that overlap `range`, and waits until servers have received them.

@@ -369,9 +369,11 @@ impl Inode {
         let ended = {
             let mut state = self.state();
             let ended = state.dirty.request_ended(request.batch, done);
-            if ended.is_some() {
-                // A size that the client requested before the write completed may not include these bytes, so treat it
-                // as outdated.
+            // A size that the client requested before the write completed may not include these bytes, so treat it as
+            // outdated.
+            if done {
+                state.size.reported(request.piece.end(), self.mount.next_stamp());
+            } else if ended.is_some() {
                 state.size.touch(self.mount.next_stamp());
             }
             ended
