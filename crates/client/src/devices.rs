@@ -172,13 +172,13 @@ impl Iod {
         args: impl Fn(bool) -> Segments + Sync,
         what: &str,
     ) -> std::result::Result<(T, bool), Refused> {
-        // `acquire` fails only if the semaphore is closed, and the client never closes this semaphore.
+        // Waiting for a permit fails only if the semaphore is closed, and the client never closes this semaphore.
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
-        // The host of the iod may have lost power, and a layout recall may wait for this request. So the first two
-        // attempts together take at most a lease time. Later attempts have longer timeouts, for an iod with a slow
-        // disk.
+        // The host of the iod may have lost power while a layout recall waits for the end of this request. To answer
+        // the recall in time, the first two attempts together take at most a lease time. Each later attempt has a
+        // longer timeout, for an iod with a slow disk.
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
@@ -226,7 +226,7 @@ impl Iod {
         }
     }
 
-    /// Closes the connection to the iod. For the time `LEFT_ALONE`, all requests to the iod then fail at once.
+    /// Closes the connection to the iod. For the next few seconds (`LEFT_ALONE`), all requests to the iod fail at once.
     fn leave_alone(&self, link: &mut Link, why: &Error) {
         if let Some(line) = link.line.take() {
             line.connection.close();
@@ -339,8 +339,8 @@ impl Iod {
 
     async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<Origin> {
         let bad = |e| Error::protocol(format!("the mgr sent a malformed ticket: {e}"));
-        // Connect with a higher incarnation, so that the iod refuses late requests of earlier connections. The client
-        // sends requests without a reply again over the new connection.
+        // Connect with a higher incarnation, so that the iod refuses late requests of earlier connections. Requests
+        // that got no reply on an earlier connection are sent again over the new connection.
         let incarnation = self.shared.incarnation.fetch_add(1, Relaxed);
         let origin = Origin { owner: self.shared.owner, incarnation };
         let ticket = Ticket::from_bytes(&device.ticket).map_err(bad)?;

@@ -44,7 +44,7 @@ pub(crate) struct Origin {
     pub(crate) key: u64,
     /// The credentials of the caller that opened the file.
     pub(crate) caller: Caller,
-    /// The node that the caller opened; `None` if the caller opened the file by name.
+    /// The node (file id and filehandle) that the caller opened; `None` if the caller opened the file by name.
     pub(crate) node: Option<Node>,
     /// The name under which the open created the file; `None` if the open did not create the file.
     pub(crate) name: Option<Name>,
@@ -433,8 +433,7 @@ impl Drop for File {
         let runtime = open.inode.mount.runtime.clone();
         let closing = open.inode.mount.dropped.clone().try_read_owned();
         net::task::spawn_on(&runtime, async move {
-            // Hold this permit until the file is closed: before a mount disconnects, it waits until no task holds a
-            // permit.
+            // Hold this permit until the file is closed: a mount disconnects only when no task holds such a permit.
             let _closing = closing;
             let id = open.inode.node.id;
             if let Err(error) = open.close().await {

@@ -267,14 +267,15 @@ impl Inode {
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
         let shared = self.is_shared();
         let state = self.state();
-        // The mgr knows the modification time of the writes that it received. So ignore the time of the last write if
-        // the only uncommitted bytes are at the mgr.
+        // If all uncommitted bytes are at the mgr, the modification time from the mgr already includes these writes. So
+        // keep it.
         let told = shared && state.dirty.is_clean_but(Lane::Mgr);
         let written = state.dirty.written().filter(|_| !told && !state.dirty.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));
         let (mtime, ctime) = (later(attrs.mtime), later(attrs.ctime));
         let size = attrs.size.max(state.dirty.own_end_of(|lane| !shared || lane != Lane::Mgr));
-        // Count unreported bytes as used space: programs that look for holes treat a file that uses no space as empty.
+        // Count bytes that the mgr does not know of as used space: programs that look for holes treat a file that uses
+        // no space as empty.
         let used = attrs.used.saturating_add(size - attrs.size).min(size).next_multiple_of(512);
         Attrs { size, used, mtime, ctime, ..attrs }
     }
@@ -327,7 +328,7 @@ impl Inode {
         let mut settled = self.settled.subscribe();
         let next = self.state().dirty.next_batch();
         while self.state().dirty.is_in_flight(range, next) {
-            // `changed` cannot fail: the sender lives as long as this inode.
+            // Waiting for a change cannot fail: the sender of the changes lives as long as this inode.
             let _ = settled.changed().await;
         }
     }

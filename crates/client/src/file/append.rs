@@ -105,8 +105,8 @@ impl Inode {
             tokio::time::sleep_until(until).await;
             let Some(inode) = inode.upgrade() else { return };
             let mut appending = inode.appending().await;
-            // If the client has acquired the append lock again since this timer started, leave the lock to the new
-            // timer.
+            // If the client has acquired the append lock again since this timer started, the new timer releases the
+            // lock.
             if appending.kept.is_some_and(|(_, kept)| kept <= until) {
                 inode.let_go(&mut appending).await;
             }
