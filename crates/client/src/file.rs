@@ -161,8 +161,8 @@ impl File {
         self.inode().size()
     }
 
-    /// Returns the current size. The client asks the mgr if another client may have changed it, and otherwise returns
-    /// the cached size.
+    /// Returns the current size. If another client may have changed the size, the client requests it from the mgr;
+    /// otherwise it returns the cached size.
     ///
     /// # Errors
     /// The mgr cannot be reached.

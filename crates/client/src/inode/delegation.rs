@@ -22,8 +22,8 @@ use types::FileId;
 use wire::native::Nothing;
 use wire::nfs4::*;
 
-/// How long the client delays its reply to the mgr's notification of a new size, so that the cache above the client can
-/// take over the size.
+/// How long the client at most delays its reply to the mgr's notification of a new size, so that the cache above the
+/// client can take over the size.
 const RESIZED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A cache above the client, such as the kernel's page cache behind FUSE, that holds bytes and attributes of files
@@ -153,8 +153,8 @@ impl Inode {
         !self.is_alone() && self.state().sharing.is_coherent()
     }
 
-    /// Requests a delegation of a shared file in the background, unless the client did so recently. Other clients may
-    /// have closed the file by now.
+    /// Requests a delegation of a shared file in the background, because other clients may have closed the file by now.
+    /// Does nothing if the client requested a delegation recently.
     pub(crate) fn ask_again(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -177,7 +177,8 @@ impl Inode {
         self.delegated().held().map(|(stateid, _)| stateid)
     }
 
-    /// Returns the delegation, and the claim to reclaim it from a restarted mgr.
+    /// Returns the stateid of the delegation, and the claim (CLAIM_PREVIOUS) of the OPEN that reclaims the delegation
+    /// from a restarted mgr.
     pub(crate) fn delegation_to_reclaim(&self) -> Option<(stateid4, open_claim4)> {
         let (stateid, power) = self.delegated().held()?;
         let kind = if power == DelegationType::Read { OPEN_DELEGATE_READ } else { OPEN_DELEGATE_WRITE };
@@ -283,8 +284,8 @@ impl Inode {
                 return outcome;
             }
         }
-        // Compare the epochs only after the delegation is stored: if the mgr restarts after this check, the client
-        // reclaims the delegation.
+        // Compare the mgr's epoch with that of the OPEN only after the client has recorded the delegation: if the mgr
+        // restarts after this comparison, the client reclaims the recorded delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
@@ -427,13 +428,14 @@ impl Inode {
         }
     }
 
-    /// Processes the result of a DELEGRETURN; returns whether the mgr executed the operations after it.
+    /// Processes the result of a DELEGRETURN; returns whether the mgr executed the operations that follow DELEGRETURN
+    /// in the COMPOUND.
     pub(crate) async fn returned(&self, stateid: stateid4, results: &mut Results) -> Result<bool> {
         self.share(stateid);
         match results.raw::<Nothing>(OP_DELEGRETURN) {
             Ok(_) => Ok(true),
-            // The mgr no longer knows the delegation, or has revoked it, so it did not execute the operations after
-            // DELEGRETURN.
+            // The mgr no longer knows the delegation, or has revoked it, so it did not execute the operations that
+            // follow DELEGRETURN in the COMPOUND.
             Err(crate::compound::Failed::Nfs(status)) => {
                 tracing::debug!(file = %self.node.id, ?status, "the mgr had forgotten or revoked the delegation before DELEGRETURN");
                 if status == NFS4ERR_DELEG_REVOKED {
@@ -482,16 +484,16 @@ impl Inode {
     /// Handles a revocation: the mgr has allowed other clients to use the file. The client drops its bytes that are not
     /// durable, because they could overwrite newer bytes of other clients.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
-        // Two tasks may detect the revocation at the same time. Without this lock, the second task drops bytes that
-        // programs wrote after the first task had finished.
+        // Two tasks may detect the revocation of the delegation at the same time. Without this lock, the second task
+        // would drop bytes that programs wrote after the first task had finished.
         let _one = self.revoking.lock();
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().sharing.is_exclusive();
         if !exclusive && (power == DelegationType::Read || self.is_clean()) {
             return self.delegation_lost(stateid);
         }
-        // The order matters: first the cache above the client drops its bytes, then the client does. Only then may
-        // programs write the file, which is now shared.
+        // Keep this order: the cache above the client drops its bytes first, and then the client drops its own. Only
+        // after both may programs write the file again.
         let emptied = self.mount.upper_cache.get().map(|upper_cache| upper_cache.discard(self.node.id));
         {
             let mut state = self.state();

@@ -37,7 +37,8 @@ pub(super) struct Piece {
 /// The conditions under which the client sent some bytes: the layout grant, and whether the file was shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SendConditions {
-    /// The value of [`DirtyData::grant`] when the client sent the bytes; unused on the mgr path.
+    /// The number of the layout grant ([`DirtyData::grant`]) under which the client sent the bytes; unused on the mgr
+    /// path.
     pub(super) grant: u64,
     /// Whether the file was shared. If so, other clients may have overwritten or truncated the bytes since then, and
     /// this client must not undo these changes by sending the bytes again.
@@ -128,7 +129,7 @@ pub(super) struct DirtyData {
 }
 
 impl SendConditions {
-    /// The conditions of bytes that the client sends on the mgr path, which needs no layout: `grant` is unused.
+    /// The send conditions of bytes on the mgr path, which needs no layout: `grant` is unused.
     pub(super) const MGR: SendConditions = SendConditions { grant: 0, shared: false };
 }
 
@@ -219,14 +220,14 @@ impl DirtyData {
         Some((number, extents))
     }
 
-    /// Records the number of requests of a new batch, and when the client sent it, if the client measures the total
-    /// time.
+    /// Records into how many requests the client divided a batch. Also records when the client sent the batch, if it
+    /// measures how long the batch takes.
     pub(super) fn divided(&mut self, batch: u64, requests: usize, timed: Option<Instant>) {
         self.in_flight.entry(batch).and_modify(|batch| (batch.left, batch.timed) = (requests, timed));
     }
 
-    /// Excludes the total time of a batch from the measurements for the write threshold, because it is not
-    /// representative.
+    /// Excludes a batch from the time measurements that set the write threshold: a request of the batch took the mgr
+    /// path after the direct path had failed, so the time is not typical.
     pub(super) fn disregard_time(&mut self, batch: u64) {
         self.in_flight.entry(batch).and_modify(|batch| batch.timed = None);
     }
@@ -323,8 +324,8 @@ impl DirtyData {
         self.uncommitted.values().flatten().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Returns the servers with uncommitted bytes that the pending bytes will overwrite on the other path. `direct` and
-    /// `through_mgr` are the pending ranges for the direct path and for the mgr path.
+    /// Returns the servers whose uncommitted bytes will be overwritten on the other path (direct or mgr). `direct` are
+    /// the pending ranges for the direct path, and `through_mgr` those for the mgr path.
     pub(super) fn lanes_off_path(&self, direct: &[ByteRange], through_mgr: &[ByteRange]) -> Vec<Lane> {
         let off_path = |(lane, sent): &(&Lane, &Vec<UncommittedWrite>)| {
             let others = if **lane == Lane::Mgr { direct } else { through_mgr };
@@ -339,7 +340,8 @@ impl DirtyData {
         self.is_uncommitted(lane).then_some(self.acknowledged)
     }
 
-    /// Processes the reply to a COMMIT, which covers the server's writes whose `acknowledged` is below `covered`.
+    /// Processes the reply to a COMMIT to one server. The COMMIT covers the writes to this server that are among the
+    /// first `covered` acknowledged writes of the file.
     ///
     /// If writes are lost, keeps the first lost write and all later ones. A later write may overlap a lost write, and
     /// must be sent again after it.
@@ -350,9 +352,9 @@ impl DirtyData {
         if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
             all.iter_mut().for_each(|sent| sent.verifier = verifier);
         }
-        // Bytes that were sent before the loss of a layout count as lost, because other clients may have truncated
-        // them. Bytes sent while the file was shared are exempt: the client must not undo later changes of other
-        // clients.
+        // Bytes that the client sent under a layout that it lost later count as lost, because another client may have
+        // truncated them. Bytes sent while the file was shared do not count as lost: sending them again could undo
+        // later changes of other clients.
         let grant = self.grant;
         let granted = |sent: &UncommittedWrite| lane == Lane::Mgr || sent.under.grant == grant;
         let lives = |sent: &UncommittedWrite| sent.verifier == verifier && (sent.under.shared || granted(sent));
@@ -496,8 +498,8 @@ impl DirtyData {
     }
 
     /// Records that the mgr received a size report up to file offset `end`. Returns `None` if a later report is due.
-    /// Otherwise returns whether the mgr asked the iods, so that its size may differ from the size that the client
-    /// knows.
+    /// Otherwise returns whether the mgr asked the iods, so that the mgr's size may differ from the size that the
+    /// client knows.
     pub(super) fn reported(&mut self, end: u64) -> Option<bool> {
         self.unreported.take_if(|due| *due == end)?;
         Some(std::mem::take(&mut self.ask_iods))

@@ -167,7 +167,7 @@ impl KnownSize {
         self.shorter = true;
     }
 
-    /// Returns whether [`KnownSize::found_shorter`] was called since the last call of this method.
+    /// Returns whether the mgr has reported a smaller size than the known size since the last call of this method.
     pub(super) fn take_shorter(&mut self) -> bool {
         std::mem::take(&mut self.shorter)
     }

@@ -172,7 +172,8 @@ impl<L> Held<L> {
         self.grant.stateid
     }
 
-    /// Returns whether a grant of this generation shows that the mgr has kept this layout valid without a break.
+    /// Returns whether a layout grant with this file generation shows that the mgr has kept this layout valid without a
+    /// break.
     fn goes_on_as(&self, generation: Generation) -> bool {
         generation.0 == self.grant.generation.0 + u32::from(self.fenced)
     }
@@ -193,12 +194,13 @@ impl<L> LayoutState<L> {
         self.refused
     }
 
-    /// Returns the index of the kind to request in the client's order of preference.
+    /// Returns which layout kind to request, as an index into the client's order of preference.
     pub(super) fn kind(&self) -> usize {
         self.kind
     }
 
-    /// Records that the mgr refused the kind at index `position` of `count` kinds.
+    /// Records that the mgr refused a layout kind: the one at index `position` of the client's `count` kinds, in the
+    /// order of preference.
     pub(super) fn refuse(&mut self, position: usize, count: usize) {
         if position + 1 < count {
             self.kind = self.kind.max(position + 1);
@@ -249,7 +251,8 @@ impl<L> LayoutState<L> {
     }
 
     /// Begins to replace the layout with this number, which expires soon. Returns whether to request a layout for
-    /// writing; `None` if an attempt is running or has just failed, or if the mgr has recalled the layout.
+    /// writing; `None` if an attempt to replace this layout is running or has just failed, or if the mgr has recalled
+    /// the layout.
     pub(super) fn begin_renewal(&mut self, number: u64, now: Instant) -> Option<bool> {
         let is_recalled = self.recall.is_some();
         let held = self.held.as_mut().filter(|held| held.number == number && !is_recalled)?;
@@ -289,7 +292,7 @@ impl<L: Clone> LayoutState<L> {
 }
 
 impl<L> LayoutState<L> {
-    /// Counts one more request that uses the same layout as an existing use.
+    /// Counts another request under a layout that a request in progress already uses.
     pub(super) fn continue_use(&mut self) {
         self.uses += 1;
     }
@@ -350,7 +353,7 @@ impl<L> Held<L> {
 /// The return, recall and loss of the layout.
 impl<L> LayoutState<L> {
     /// Records a layout recall. Even if the client holds no layout, it answers with a LAYOUTRETURN
-    /// ([`LayoutState::begin_return`]), because the reply with the grant may be in flight or lost.
+    /// ([`LayoutState::begin_return`]), because the reply that grants the layout may be in flight or lost.
     pub(super) fn recalled(&mut self, recall: Recall) {
         let later = |before: Recall| Recall { stateid: later(before.stateid, recall.stateid), ..recall };
         let before = self.recall.filter(|before| before.stateid.other == recall.stateid.other);

@@ -138,8 +138,9 @@ impl Inode {
         self.layout_turn.hold(pin!(self.adopt(0, got, Some(number)))).await;
     }
 
-    /// Processes the result of a LAYOUTGET for the kind at index `position`, like [`Inode::learn_layout`]. `open` is
-    /// the number of the OPEN that requested the layout. Returns the outcome if the mgr granted a layout.
+    /// Processes the result of a LAYOUTGET for the layout kind at index `position` of the client's order of preference,
+    /// like [`Inode::learn_layout`]. `open` is the number of the OPEN that requested the layout. Returns the outcome if
+    /// the mgr granted a layout.
     async fn adopt(
         &self,
         position: usize,
@@ -193,11 +194,11 @@ impl Inode {
         }
         if let Some(stale) = stale {
             self.layouts.state().refused_by_iods(stale.number);
-            // Drop the stale use first: this task may wait for the return of the layout, which waits for the end of all
-            // uses.
+            // First drop this task's use of the refused layout: this task may wait for the return of the layout, and
+            // the return waits until no request uses the layout.
             drop(stale);
         }
-        // Check the lease: if it has expired, the mgr may have granted the layout and locks to other clients.
+        // Check the lease: if it has expired, the mgr may have granted conflicting layouts and locks to other clients.
         self.mount.session.ensure_lease().await?;
         if let Some(layout) = self.usable_layout(write) {
             return Ok(Some(layout));
@@ -243,7 +244,8 @@ impl Inode {
     }
 
     async fn renew(&self, number: u64, write: bool) -> Result<()> {
-        // While the mgr is unreachable, do not lock `layout_turn`, so that no other task has to wait for it.
+        // While the mgr is unreachable, do not take the lock for operations on the layout, so that no other task has to
+        // wait for this lock.
         self.mount.session.answers().await?;
         let ask = async {
             let is_current = self.layouts.state().is_current(number);
@@ -316,7 +318,8 @@ impl Inode {
         self.commit_layout("reporting what was written", patience, due).await
     }
 
-    /// Sends the LAYOUTCOMMIT that `due` returns, if any. Waits at most `patience` for a layout to send it under.
+    /// Sends a LAYOUTCOMMIT with the size report that `due` returns, if any. Waits at most `patience` for a layout
+    /// under which the client can send the LAYOUTCOMMIT.
     pub(super) async fn commit_layout(
         &self,
         what: &'static str,
@@ -470,7 +473,8 @@ impl Inode {
     pub(crate) async fn remove_mere_open(&self, key: u64) -> Option<(stateid4, Option<stateid4>)> {
         let _turn = self.layout_turn().await;
         let has_layout = self.has_layout();
-        // Check and remove under one lock: if two opens close at the same time, exactly one of them is the last.
+        // Look for other opens and remove this open under one lock: if two opens close at the same time, exactly one of
+        // them finds that it is the last.
         let mut state = self.state();
         let has_locks = state.opens.get(key)?.has_locks();
         let takes_more = state.opens.all().len() == 1 && has_layout;
@@ -517,7 +521,8 @@ impl Inode {
         let inode = self.clone();
         net::task::spawn(async move {
             if let Err(error) = inode.give_back().await {
-                // Written bytes may not be durable, so each open for writing must report the error.
+                // Written bytes may not be durable, because the client failed to report them before it returned the
+                // layout. So each open for writing must report the error.
                 inode.fail(error);
             }
         });
@@ -536,25 +541,25 @@ impl Inode {
     /// requests a new layout.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
         // Do not wait for the writes if a truncate by this client delays them: the truncate waits for the mgr, and the
-        // mgr may wait for this return.
+        // mgr may wait for this LAYOUTRETURN.
         let mut cutting = self.cutting.subscribe();
         tokio::select! {
             biased;
-            // `wait_for` cannot fail: the sender lives as long as this inode. A truncate cannot begin while bytes are
-            // being sent, because truncate and send both lock `order`.
+            // Waiting for a truncate cannot fail: the sender of the notification lives as long as this inode. A
+            // truncate cannot begin while a task sends bytes, because both tasks need the lock `order`.
             _ = cutting.wait_for(|cutting| *cutting) => {}
             () = self.hand_over(true) => {}
         }
         self.settle_all().await;
-        // Other tasks may have sent writes during `settle_all`. From now on, no task sends a write until the client has
-        // returned the layout.
+        // Other tasks may have sent writes while this task waited for replies. From now on, no task sends a write until
+        // the client has returned the layout.
         self.leaving.hold(pin!(self.return_recalled())).await
     }
 
     async fn return_recalled(self: &Arc<Self>) -> Result<()> {
         self.settle_all().await;
-        // Do not wait for another layout: the client that caused the recall waits for this return, and the mgr grants
-        // no layout before it.
+        // Do not wait for another layout: the client that caused the recall waits for this LAYOUTRETURN, and the mgr
+        // grants no layout before it.
         let reported = self.report_within(Duration::ZERO).await;
         let returned = self.layout_turn.hold(pin!(self.send_return())).await?;
         match reported {

@@ -179,7 +179,8 @@ impl Inode {
             self.send_unlock(lock, gap).await?;
             self.state().opens.unlocked(owner, lock, gap);
         }
-        // The LOCK may have replaced locks that the owner already held, by locks of another kind: restore them.
+        // The LOCK may have changed earlier locks of the owner from shared to exclusive, or back: restore the earlier
+        // locks.
         for (span, kind) in before {
             if !matches!(
                 self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await?,

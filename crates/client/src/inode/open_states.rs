@@ -257,7 +257,8 @@ impl OpenStates {
     /// stateid, if any.
     pub(super) fn forget_lock(&mut self, lock: stateid4) -> Option<(u64, u64)> {
         self.opens.iter_mut().find_map(|open| {
-            // Locks that the client has reclaimed from a restarted mgr have another stateid, so this keeps them.
+            // Locks that the client has reclaimed from a restarted mgr have another stateid, so the client keeps these
+            // locks.
             let (owner, locks) = open.locks.iter_mut().find(|(_, locks)| locks.is(lock))?;
             locks.stateid = None;
             Some((open.key, *owner))

@@ -17,12 +17,13 @@ use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{Attrs, ByteRange};
 use wire::nfs4::OP_PUTFH;
 
-/// If a read returns at least this many pieces, and their mean length is below `RUNS_SHORT`, the client copies adjacent
-/// pieces into one buffer: thousands of tiny slices cost more than the copy.
+/// If a read returns at least this many pieces, and their mean length in bytes is below `RUNS_SHORT`, the client copies
+/// adjacent pieces into one buffer: thousands of tiny slices cost more than the copy.
 const RUNS_MANY: usize = 16;
 const RUNS_SHORT: u64 = 16 << 10;
 
-/// How often a read requests the size again because other tasks on this mount have changed the size during the request.
+/// How often a read at most requests the size again because other tasks on this mount have changed the size during the
+/// request.
 const SIZE_TRIES: u32 = 16;
 
 /// How long a read up to the end of a file waits for the mgr to confirm the end.
@@ -131,8 +132,8 @@ impl Inode {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
-            // Compute `own_end` before sending READ: if another task sends a size report after the READ, the mgr's
-            // reply to the READ may not include the report.
+            // Compute the end of the bytes that the mgr does not know of before sending READ: if another task reports
+            // these bytes after the READ, the mgr's reply to the READ may not include them.
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;
             if data.is_empty() && !eof {
@@ -204,8 +205,8 @@ impl Inode {
         straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout())
     }
 
-    /// Returns the size that the client knows. Asks the mgr if other clients may change the size, or may have changed
-    /// it.
+    /// Returns the current size. If other clients may change the size or may have changed it, requests it from the mgr;
+    /// otherwise returns the cached size.
     pub(crate) async fn size_now(self: &Arc<Self>) -> Result<u64> {
         let asks = self.is_shared() || self.is_doubtful();
         if asks { self.learn_attrs().await.map(|attrs| attrs.size) } else { Ok(self.size()) }
@@ -246,7 +247,8 @@ impl Inode {
     async fn read_direct(self: &Arc<Self>, layout: LayoutUse, range: ByteRange) -> Result<Runs> {
         let shares = layout.shares(&[range]).into_iter();
         let reads: Vec<_> = shares.map(|share| self.read_share(layout.clone(), share)).collect();
-        // Each share has its own use of the layout, until the request of the share ends. So drop the use of this task.
+        // Each request to a server has its own use of the layout, which ends with the request. So drop this task's use
+        // of the layout.
         drop(layout);
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }

@@ -125,8 +125,8 @@ impl Inode {
 
     async fn report_and_set_attrs(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         let settled = async { self.end_strays().await.and(self.report().await) }.await;
-        // Without an open for writing, the client cannot send a size report, so ignore the error. Each close of an open
-        // for writing has already sent the report, or failed.
+        // Without an open for writing, the client cannot send a size report, so ignore an error of the size report.
+        // Each close of an open for writing has already sent the report, or failed.
         if self.is_open_for_writing() {
             settled?;
         }

@@ -133,8 +133,9 @@ impl Inode {
         if self.size_now().await? >= end {
             return Ok(());
         }
-        // Request the layout before recording the new end of the file: a layout grant after a lost layout makes the
-        // size report ask the iods for the size, which would not include the new end.
+        // Request the layout before recording the new end of the file. If the client had lost its layout, a grant after
+        // the recording would make the mgr ask the iods for the size at the next size report, and the iods do not know
+        // the new end.
         if self.layout(true, None).await?.is_none() {
             // The client gets no layout, for example because the file has mirrors. Write the last byte through the mgr
             // instead, to extend the file.
@@ -315,8 +316,9 @@ impl Inode {
     /// Turns the gathered bytes into a batch, and chooses a path for each range by the write threshold; without `rule`
     /// all ranges take the mgr path.
     ///
-    /// Waits until no request in flight overlaps the batch. Commits overlapping uncommitted bytes that took the other
-    /// path, because the client could send them again later and overwrite the new bytes.
+    /// Waits until no request in flight overlaps the batch. First commits all uncommitted bytes that the batch
+    /// overwrites on the other path. Otherwise the client could send these older bytes again later and overwrite the
+    /// new bytes.
     async fn begin_batch(self: &Arc<Self>, rule: Option<(ThresholdChoice, &dyn Layout)>) -> (u64, Extents, PathSplit) {
         let mut settled = self.settled.subscribe();
         loop {
@@ -340,7 +342,7 @@ impl Inode {
                     return (number, extents, split);
                 }
             }
-            // `changed` cannot fail: the sender lives as long as this inode.
+            // Waiting for a change cannot fail: the sender of the changes lives as long as this inode.
             let _ = settled.changed().await;
         }
     }
@@ -432,7 +434,7 @@ impl Inode {
     }
 
     /// Waits until the iods have all older bytes that `piece` overwrites. While the returned guard exists, no
-    /// uncommitted bytes of this server move to the mgr. Without this, the mgr could send older bytes to the iods after
+    /// uncommitted bytes of this server move to the mgr. Otherwise the mgr could send older bytes to the iods after
     /// `piece`.
     async fn sending_after_mgr<'a>(self: &Arc<Self>, locks: &'a LaneLocks, piece: &Piece) -> RwLockReadGuard<'a, ()> {
         loop {

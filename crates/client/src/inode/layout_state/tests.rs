@@ -160,8 +160,8 @@ impl Model {
         self.dead.iter().any(|(other, seqid)| *other == stateid.other[0] && stateid.seqid <= *seqid)
     }
 
-    /// Records that no request may begin from now on under this layout, nor under an earlier grant with the same
-    /// stateid.
+    /// Records that no request may begin from now on under this layout, nor under an earlier grant of the layout with
+    /// the same stateid.
     fn kill(&mut self, stateid: stateid4) {
         self.dead.insert((stateid.other[0], stateid.seqid));
     }
@@ -201,7 +201,8 @@ impl Model {
             Call::ExecuteReturn => return self.execute_return(),
             Call::Close => return self.close(),
             Call::Revoke => {
-                // The mgr forgets the layout. The client learns of this later; until then the iods refuse the layout.
+                // The mgr forgets the layout, and from now on the iods refuse it. The client learns of the revocation
+                // later.
                 return self.record.take().is_some();
             }
             Call::Lose => self.lose(),
@@ -218,7 +219,8 @@ impl Model {
             self.opens += 1;
             return true;
         }
-        // The client sends only one operation on the layout stateid at a time, so no LAYOUTGET during a LAYOUTRETURN.
+        // The client sends only one operation on the layout stateid at a time, so it sends no LAYOUTGET while a
+        // LAYOUTRETURN is in flight.
         if self.returning.is_some() {
             return false;
         }
