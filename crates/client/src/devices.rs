@@ -282,8 +282,8 @@ impl Iod {
                     self.leave_alone(&mut link, &error);
                     return Err(error);
                 }
-                // The ticket may have expired, or the restarted iod may have another address: request both from the
-                // mgr.
+                // The ticket may have expired, or the iod may have restarted with another address: request a new ticket
+                // and the addresses from the mgr.
                 Err(_) => fresh = true,
             }
             add(&self.shared.tally.retries, 1);
@@ -407,9 +407,8 @@ fn on_the_way(address: &Address) -> bool {
     !matches!(address, Address::Unix(_))
 }
 
-/// Returns the addresses of an iod, best first: its Unix socket if the iod runs on the current boot of this machine,
-/// then its TCP addresses. The connect step skips the Unix socket unless the iod runs as root or as this process's
-/// user.
+/// Returns the addresses of an iod, best first: its Unix socket if the iod runs on this machine, then its TCP
+/// addresses. The connect step skips the Unix socket unless the iod runs as root or as this process's user.
 fn addresses(device: &native::Device, boot_id: Option<[u8; 16]>) -> Vec<Address> {
     let mut out = Vec::new();
     if let Some(local) = &device.local

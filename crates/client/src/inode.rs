@@ -328,7 +328,7 @@ impl Inode {
         let mut settled = self.settled.subscribe();
         let next = self.state().dirty.next_batch();
         while self.state().dirty.is_in_flight(range, next) {
-            // Waiting for a change cannot fail: the sender of the changes lives as long as this inode.
+            // Waiting for the end of a request cannot fail: the sender of the notification lives as long as this inode.
             let _ = settled.changed().await;
         }
     }

@@ -81,8 +81,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Does the work of [`Inode::sync_making`] for a close. If only fsync promises durability (`durable=fsync`), does
-    /// nothing.
+    /// Waits until the creation of the file is durable, when a close requires this. If only fsync promises durability
+    /// (`durable=fsync`), does nothing.
     ///
     /// # Errors
     /// The errors of [`Inode::sync_making`].
@@ -90,8 +90,8 @@ impl Inode {
         if self.mount.session.is_soon() { Ok(()) } else { self.sync_making().await }
     }
 
-    /// Makes the bytes, the size and the creation of the file durable like [`Inode::fsync`], but does not clear a write
-    /// error: the next call reports it too.
+    /// Makes the bytes and the size durable like [`Inode::fsync`], and the creation of the file like
+    /// [`Inode::close_making`]. Does not clear a write error: the next call reports it too.
     pub(crate) async fn flush(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         let reported = self.report().await;

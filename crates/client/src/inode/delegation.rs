@@ -22,8 +22,8 @@ use types::FileId;
 use wire::native::Nothing;
 use wire::nfs4::*;
 
-/// How long the client at most delays its reply to the mgr's notification of a new size, so that the cache above the
-/// client can take over the size.
+/// The longest time for which the client delays its reply to the mgr's notification of a new size. In this time, the
+/// cache above the client can take over the size.
 const RESIZED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A cache above the client, such as the kernel's page cache behind FUSE, that holds bytes and attributes of files
@@ -371,7 +371,8 @@ impl Inode {
                 let Some(inode) = inode.upgrade() else { return };
                 let Some(stateid) = inode.delegated().to_return() else { return };
                 if let Err(error) = inode.give_back_delegation(stateid).await {
-                    // Record the error, so that the next write, fsync or close reports it.
+                    // Record the error of the flush or the size report, so that the next write, fsync or close reports
+                    // it.
                     inode.fail(error);
                 }
                 // Check now whether the delegation is returned, and not after the pause: during the pause the client

@@ -103,7 +103,8 @@ pub(super) struct DirtyData {
     /// Batches with a number below this one are given up: the client lost the locks or the delegation under which
     /// programs wrote their bytes, and must not send the bytes any more.
     given_up: u64,
-    /// Uncommitted writes of each server, in the order of sending.
+    /// Uncommitted writes of each server, in the order of the replies. Each COMMIT sorts the remaining writes into the
+    /// order of sending.
     uncommitted: BTreeMap<Lane, Vec<UncommittedWrite>>,
     /// An upper bound for the number of uncommitted bytes.
     uncommitted_at_most: u64,
@@ -324,8 +325,8 @@ impl DirtyData {
         self.uncommitted.values().flatten().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Returns the servers whose uncommitted bytes will be overwritten on the other path (direct or mgr). `direct` are
-    /// the pending ranges for the direct path, and `through_mgr` those for the mgr path.
+    /// Returns the servers whose uncommitted bytes the pending bytes will overwrite on the other path (direct or mgr).
+    /// `direct` are the pending ranges for the direct path, and `through_mgr` those for the mgr path.
     pub(super) fn lanes_off_path(&self, direct: &[ByteRange], through_mgr: &[ByteRange]) -> Vec<Lane> {
         let off_path = |(lane, sent): &(&Lane, &Vec<UncommittedWrite>)| {
             let others = if **lane == Lane::Mgr { direct } else { through_mgr };
@@ -352,9 +353,9 @@ impl DirtyData {
         if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
             all.iter_mut().for_each(|sent| sent.verifier = verifier);
         }
-        // Bytes that the client sent under a layout that it lost later count as lost, because another client may have
-        // truncated them. Bytes sent while the file was shared do not count as lost: sending them again could undo
-        // later changes of other clients.
+        // Even if the verifier is unchanged, bytes sent under a layout that the client has lost count as lost, because
+        // another client may have truncated them. This does not apply to bytes sent while the file was shared: sending
+        // them again could undo later changes of other clients.
         let grant = self.grant;
         let granted = |sent: &UncommittedWrite| lane == Lane::Mgr || sent.under.grant == grant;
         let lives = |sent: &UncommittedWrite| sent.verifier == verifier && (sent.under.shared || granted(sent));
@@ -388,8 +389,8 @@ impl DirtyData {
         self.uncommitted.get(&lane).map_or(0, Vec::len)
     }
 
-    /// Returns the uncommitted write at position `at` of a server, in the order of sending, so that the client can send
-    /// it again.
+    /// Returns the uncommitted write at position `at` in the list of a server's uncommitted writes, so that the client
+    /// can send it again.
     pub(super) fn resend(&self, lane: Lane, at: usize) -> Option<Resend> {
         let sent = self.uncommitted.get(&lane)?.get(at)?;
         Some(Resend { at, acknowledged: sent.acknowledged, number: sent.number, piece: sent.piece.clone() })

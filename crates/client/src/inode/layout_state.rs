@@ -45,7 +45,7 @@ pub(super) enum Granted {
         /// Whether the mgr kept the previous layout valid until this grant, without a break.
         continues: bool,
     },
-    /// A recall arrived before the grant. The client holds the layout only to return it.
+    /// A recall of this layout arrived before the grant. The client holds the layout only to return it.
     Recalled,
     /// The client lost or returned its layout after it had sent the request for this layout, so the mgr may have
     /// granted this layout before the loss. The client keeps this layout, but requests another layout before it does
@@ -181,7 +181,8 @@ impl<L> Held<L> {
 
 /// Requests for a layout, and their replies.
 impl<L> LayoutState<L> {
-    /// Returns whether the client should send a LAYOUTGET for the preferred kind, for opens with these access modes.
+    /// Returns whether the client should send a LAYOUTGET for the preferred layout kind, for opens with these access
+    /// modes.
     pub(super) fn wants(&self, read: bool, write: bool) -> bool {
         let fits = |held: &Held<L>| {
             held.usability == Usability::Usable && (!write || held.grant.write) && (!read || held.grant.read)

@@ -132,8 +132,8 @@ impl Inode {
         self.layouts.state().held().is_some()
     }
 
-    /// Processes the result of a LAYOUTGET for the preferred kind that followed the OPEN with this number in a
-    /// COMPOUND. A refusal is no error: I/O then takes the mgr path.
+    /// Processes the result of a LAYOUTGET for the preferred layout kind, which followed the OPEN with this number in a
+    /// COMPOUND. It is no error if the mgr refused the layout: I/O then takes the mgr path.
     pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>, number: u64) {
         self.layout_turn.hold(pin!(self.adopt(0, got, Some(number)))).await;
     }
@@ -172,8 +172,8 @@ impl Inode {
 
     fn granted(&self, grant: Grant<DynLayout>) -> Granted {
         if grant.write {
-            // A LAYOUTGET makes the creation durable: an iod must not store bytes of a file that the mgr may still
-            // lose.
+            // A LAYOUTGET for writing makes the creation of the file durable: an iod must not store bytes of a file
+            // that the mgr may still lose.
             self.made_durably();
         }
         let mut layouts = self.layouts.state();

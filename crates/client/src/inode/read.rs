@@ -17,13 +17,13 @@ use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{Attrs, ByteRange};
 use wire::nfs4::OP_PUTFH;
 
-/// If a read returns at least this many pieces, and their mean length in bytes is below `RUNS_SHORT`, the client copies
-/// adjacent pieces into one buffer: thousands of tiny slices cost more than the copy.
+/// If a read returns more than this many pieces, and their mean length in bytes is below `RUNS_SHORT`, the client
+/// copies adjacent pieces into one buffer: thousands of tiny slices cost more than the copy.
 const RUNS_MANY: usize = 16;
 const RUNS_SHORT: u64 = 16 << 10;
 
-/// How often a read at most requests the size again because other tasks on this mount have changed the size during the
-/// request.
+/// Maximum number of times that a read requests the size again because other tasks on this mount have changed the size
+/// during the request.
 const SIZE_TRIES: u32 = 16;
 
 /// How long a read up to the end of a file waits for the mgr to confirm the end.
@@ -132,7 +132,7 @@ impl Inode {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
-            // Compute the end of the bytes that the mgr does not know of before sending READ: if another task reports
+            // Before sending READ, compute the end of the bytes that the mgr does not know of: if another task reports
             // these bytes after the READ, the mgr's reply to the READ may not include them.
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;

@@ -38,7 +38,7 @@ struct PathSplit {
     via_mgr: Vec<ByteRange>,
 }
 
-/// Bytes that the client failed to write, and the window space that they occupy.
+/// The error of a failed write request, and the number of its bytes that the client failed to write.
 struct Lost {
     error: Error,
     bytes: u64,
@@ -190,7 +190,7 @@ impl Inode {
         next.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
-    /// Schedules the flush timer to send gathered bytes, unless another operation sends them first.
+    /// Schedules the flush timer to send gathered bytes, unless the policy disables the timer.
     fn leave_in_a_while(self: &Arc<Self>, state: &mut State, policy: &Policy) {
         if policy.gather_delay != NEVER {
             state.sending.times.leave = Instant::now().checked_add(policy.gather_delay);
@@ -221,7 +221,7 @@ impl Inode {
         self.mount.window.take(len).await;
     }
 
-    /// Returns how many bytes make one full request for each server, at most a quarter of the window.
+    /// Returns how many bytes make one full request for each server, at most a quarter of the write window.
     async fn full(&self, policy: &Policy) -> u64 {
         // Do not request a layout only for this decision if writes take the mgr path: a client with a layout prevents
         // the mgr from gathering other clients' writes to the file.
@@ -292,8 +292,8 @@ impl Inode {
         let timed = whole.then(Instant::now);
         self.state().dirty.divided(batch, requests.len(), timed);
         let runtime = &self.mount.runtime;
-        // Send a small request from this task. Many requests take time to send, so spawn tasks that do not delay the
-        // caller.
+        // Send a single small request from this task. Many requests take time to send, so spawn tasks that do not delay
+        // the caller.
         let alone = requests.len() == 1 && requests[0].piece.bytes() <= BEGIN_MAX;
         let runners = requests.len().min(RUNNERS);
         let requests = Arc::new(Mutex::new(requests.into_iter()));
@@ -334,7 +334,8 @@ impl Inode {
                 let split = state.split_by_path(rule);
                 if let Some((number, extents)) = state.dirty.begin_batch() {
                     // The next range continues a sequential write only if the last range was long. After a short range,
-                    // for example one that measures the direct path, the write threshold decides again.
+                    // for example one that the client writes directly only to measure the direct path, the write
+                    // threshold decides again.
                     if let (Some(last), Some((choice, _))) = (split.direct.last(), rule) {
                         let long = threshold::path(last.len, choice.t) == Path::Direct;
                         state.sending.streamed = long.then(|| last.end());
@@ -342,7 +343,7 @@ impl Inode {
                     return (number, extents, split);
                 }
             }
-            // Waiting for a change cannot fail: the sender of the changes lives as long as this inode.
+            // Waiting for the end of a request cannot fail: the sender of the notification lives as long as this inode.
             let _ = settled.changed().await;
         }
     }
@@ -486,7 +487,7 @@ impl Inode {
         outcome
     }
 
-    /// Sends the oldest uncommitted write of a data server to the mgr. The write stays in the dirty data until the mgr
+    /// Sends the first uncommitted write of a data server to the mgr. The write stays in the dirty data until the mgr
     /// has received it, so that a reader still finds its bytes on this client.
     async fn move_first_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let Some(resend) = self.state().dirty.resend(lane, 0) else { return Ok(()) };
@@ -528,8 +529,7 @@ impl State {
         PathSplit { direct: straight, via_mgr: through }
     }
 
-    /// Returns the servers with uncommitted bytes that the gathered bytes will overwrite on the other path (direct or
-    /// mgr).
+    /// Returns the servers whose uncommitted bytes the gathered bytes will overwrite on the other path (direct or mgr).
     fn lanes_off_path(&self, rule: Option<(ThresholdChoice, &dyn Layout)>) -> Vec<Lane> {
         let split = self.split_by_path(rule);
         self.dirty.lanes_off_path(&split.direct, &split.via_mgr)
