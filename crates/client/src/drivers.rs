@@ -28,8 +28,8 @@ use xdr::{Segments, Xdr};
 /// Why a driver did not complete a request.
 #[derive(Debug)]
 pub(crate) enum NotDone {
-    /// The driver sent nothing, or only a request that does not change the file, such as a read. The client can use the
-    /// mgr path instead.
+    /// The driver sent nothing, or it got no reply to a request that does not change the file, such as a read. The
+    /// client can use the mgr path instead.
     NotAttempted(Error),
     /// The driver sent a change and got no reply. An iod may still execute the change later, unless the mgr fences the
     /// file on the iod.

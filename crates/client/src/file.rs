@@ -144,7 +144,7 @@ impl File {
         outcome.map_err(|error| self.check_locks().err().unwrap_or(error))
     }
 
-    /// Returns the node (file id and file handle) of the file.
+    /// Returns the node (file id and filehandle) of the file.
     pub fn node(&self) -> Node {
         self.inode().node.clone()
     }

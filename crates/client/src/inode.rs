@@ -77,8 +77,8 @@ pub(crate) struct Inode {
     /// Locked while a task sends bytes under a layout, or returns the layout: the client must not send bytes under a
     /// returned layout.
     leaving: AsyncMutex<()>,
-    /// Whether the client has sent a truncate to the mgr and waits for the reply. The waiting task holds
-    /// [`Self::order`].
+    /// Whether a task is setting the size or other attributes of the file (SETATTR). The task holds [`Self::order`]
+    /// until the mgr has replied.
     cutting: watch::Sender<bool>,
     /// Keeps the size report of a close from reaching the mgr after a SETATTR, because the report would overwrite the
     /// size and times that SETATTR set. A close holds this lock for reading until the mgr has the size report. A task

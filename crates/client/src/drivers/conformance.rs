@@ -308,8 +308,8 @@ pub(crate) async fn random_histories<F: Fixture>(make: impl Fn() -> F) {
     }
 }
 
-/// The shares of a layout, each for one request to one server, cover the requested ranges exactly, and each byte
-/// belongs to one lane.
+/// The shares of a layout cover the requested ranges exactly. Each share fits into one request to one server, and each
+/// byte belongs to one lane.
 pub(crate) async fn shares_cover_the_ranges<F: Fixture>(make: impl Fn() -> F) {
     let fixture = make();
     let layout = fixture.grant(0).await;
@@ -422,8 +422,8 @@ fn class<T>(attempt: Result<T, NotDone>) -> &'static str {
     }
 }
 
-/// A driver reports each way in which a server can fail with its own [`NotDone`] variant, and only for requests to that
-/// server.
+/// A driver reports an unreachable, a silent and a failing server with the [`NotDone`] variant that fits the fault and
+/// the request, and only for requests to that server.
 pub(crate) async fn failures_have_their_class<F: Fixture>(make: impl Fn() -> F) {
     for fault in [ServerFault::Unreachable, ServerFault::Silent, ServerFault::Failing] {
         let mut client = Client::new(make(), 1).await;

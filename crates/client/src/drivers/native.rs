@@ -321,8 +321,8 @@ impl Objects {
         self.call::<Nothing>(index, Procedure::Punch, &args, "punching a hole").await.map(|_| ())
     }
 
-    /// Returns the offset of the first data byte or hole byte at or after `offset`. The end of the object counts as a
-    /// hole.
+    /// Returns the offset of the first data byte, or of the first byte in a hole, at or after `offset`. The end of the
+    /// object counts as a hole.
     async fn seek_object(&self, index: usize, offset: u64, what: SeekWhat) -> Attempt<Option<u64>> {
         let args = encode(&SeekArgs { cap: self.cap(index)?, offset, what });
         self.call::<SeekReply>(index, Procedure::Seek, &args, "seeking").await.map(|reply| reply.offset)

@@ -13,7 +13,7 @@ use wire::nfs4::*;
 
 /// The remaining steps of a close. Usually one COMPOUND executes all of them.
 struct RemainingSteps {
-    /// Whether the client still has to send LAYOUTCOMMIT and the LAYOUTRETURN after it.
+    /// Whether the client still has to report the size (LAYOUTCOMMIT), if a size report is due.
     report: bool,
     /// Whether every byte that a server received is durable, and this client has no other open for writing.
     durable: bool,
@@ -106,7 +106,8 @@ impl Open {
         while rest.is_left() {
             if let Err(error) = self.round(&mut rest, &mut attrs).await {
                 outcome = outcome.and(Err(error));
-                // After an error, skip all steps but CLOSE, so that the mgr does not keep the open.
+                // After an error, skip all steps except CLOSE and the return of the layout and the delegation, so that
+                // the mgr does not keep the open.
                 rest = RemainingSteps::closing(rest.give_back, rest.close);
             }
         }

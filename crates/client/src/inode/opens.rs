@@ -26,8 +26,8 @@ impl Inode {
         found.ok_or_else(|| Error::usage("the file is no longer open for this operation"))
     }
 
-    /// Returns an open for requests to the mgr: a current stateid for reading, or for writing if `write`, the file
-    /// handle and the credentials.
+    /// Returns an open for requests to the mgr: a current stateid for reading, or for writing if `write`, the
+    /// filehandle and the credentials.
     pub(super) fn opened(&self, write: bool) -> Result<Opened<'_>> {
         let (stateid, caller) = self.suitable(write)?;
         let (session, tally, handle) = (&self.mount.session, &self.mount.tally, &self.node.handle);

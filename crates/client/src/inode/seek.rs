@@ -191,7 +191,7 @@ impl Drop for InvalidateReads<'_> {
     }
 }
 
-/// A guard: when it is dropped, the truncate counts as finished ([`Inode::cutting`]).
+/// A guard: when it is dropped, the SETATTR counts as finished ([`Inode::cutting`]).
 struct TruncateGuard<'a>(&'a Inode);
 
 impl Drop for TruncateGuard<'_> {
