@@ -408,7 +408,7 @@ fn on_the_way(address: &Address) -> bool {
 }
 
 /// Returns the addresses of an iod, best first: its Unix socket if the iod runs on this machine, then its TCP
-/// addresses. The connect step skips the Unix socket unless the iod runs as root or as this process's user.
+/// addresses. The client connects to the Unix socket only if the iod runs as root or as the user of this process.
 fn addresses(device: &native::Device, boot_id: Option<[u8; 16]>) -> Vec<Address> {
     let mut out = Vec::new();
     if let Some(local) = &device.local

@@ -182,8 +182,8 @@ pub(crate) trait Layout: Send + Sync {
     fn truncating(&self);
     /// Reads the file ranges `parts` with one request to the server of this lane, which stores all of them.
     async fn read(&self, lane: usize, parts: &[ByteRange]) -> Attempt<ReadDone>;
-    /// Writes the file ranges `parts` with one request to the server of this lane; if `stable`, makes them durable
-    /// before it returns. If another server of this layout stores some of the ranges, returns
+    /// Writes the file ranges `parts` with one request to the server of this lane; if `stable`, makes the written bytes
+    /// durable before it returns. If another server of this layout stores some of the ranges, returns
     /// [`NotDone::NotAttempted`].
     async fn write(&self, lane: usize, parts: &[ByteRange], payload: &Payload, stable: bool) -> Attempt<Written>;
     /// Sends COMMIT to one server (lane), and returns the verifier of the reply. The earlier writes to this server that

@@ -406,7 +406,7 @@ impl File {
     /// attributes.
     ///
     /// Only a file that [`Mount::create`](crate::Mount::create) created can be renamed. On an error the file is closed;
-    /// the rename has not happened, unless the error occurred after it.
+    /// the rename has not happened, unless the error occurred after the rename.
     pub async fn finish(mut self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
         match self.open.take() {
             Some(open) => open.finish(changes, rename_to).await,

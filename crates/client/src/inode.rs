@@ -86,7 +86,7 @@ pub(crate) struct Inode {
     reporting: AsyncRwLock,
     /// For each server that receives bytes of the file, the locks for requests to this server.
     lanes: OrderedMutex<BTreeMap<Lane, Arc<LaneLocks>>>,
-    /// Counts completed write requests, and wakes tasks that wait for one.
+    /// Counts completed write requests, and wakes tasks that wait for the end of a write request.
     settled: watch::Sender<u64>,
 }
 
@@ -267,8 +267,8 @@ impl Inode {
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
         let shared = self.is_shared();
         let state = self.state();
-        // If all uncommitted bytes are at the mgr, the modification time from the mgr already includes these writes. So
-        // keep it.
+        // If all uncommitted bytes are at the mgr, the modification time from the mgr already includes these writes, so
+        // keep the mgr's time.
         let told = shared && state.dirty.is_clean_but(Lane::Mgr);
         let written = state.dirty.written().filter(|_| !told && !state.dirty.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));

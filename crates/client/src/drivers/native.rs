@@ -105,8 +105,8 @@ fn refused(refusal: Refused) -> NotDone {
     match refusal {
         Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
         Refused::Answer(error) => match error.as_status() {
-            // An iod returns `Lost` for missing durable bytes. If the file was truncated after the mgr granted this
-            // layout, the bytes are not lost, and the request can succeed under a new layout.
+            // An iod returns the status `Lost` if durable bytes are missing. If the file was truncated after the mgr
+            // granted this layout, the bytes are not lost, and the request can succeed under a new layout.
             Some(Status::CapExpired | Status::CapRefused | Status::Fenced | Status::Lost) => NotDone::Stale(error),
             _ => NotDone::Failed(error),
         },

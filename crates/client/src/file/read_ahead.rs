@@ -106,8 +106,8 @@ impl ReadAhead {
         }
         for wanted in state.streams.note(range, policy.read_ahead) {
             let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
-            // Without free buffer space, do not read ahead. Later requests try again, because other readers free space
-            // as they advance.
+            // If the read-ahead buffers have no free space, do not read ahead. Later requests try again, because other
+            // readers free space as they advance.
             let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
             state.pieces.push(piece);
         }
@@ -142,8 +142,8 @@ impl ReadAhead {
 
     /// Drops all read-ahead pieces, and prevents further read-ahead.
     pub(super) async fn end(&self) {
-        // While this task holds the write lock `reading`, no read-ahead task can begin. Later reads of the file find
-        // the flag `over` set, and start no read-ahead.
+        // While this task holds the write lock, no read-ahead task can begin. Later reads of the file see that the file
+        // is being closed, and start no read-ahead.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;

@@ -115,7 +115,7 @@ impl Inode {
             // Schedule the flush timer, which sends the size report to the mgr later.
             inode.settle_in_a_while(&inode.policy());
             inode.state().sending.relieving = false;
-            // Writers that found the write window full while this task ran did not start a task, so check the window
+            // Writers that found the write window full while this task ran started no second task, so check the window
             // again.
             inode.mount.relieve_if_full();
         });

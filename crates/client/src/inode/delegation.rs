@@ -254,7 +254,8 @@ impl Inode {
                 return OpenOutcome { again: true, ..outcome };
             }
             // Replies may arrive in another order than the mgr sent them. The mgr grants no read delegation to a client
-            // that holds a write delegation. So a read delegation is older than the write delegation: ignore it.
+            // that holds a write delegation. So if the client holds a write delegation, a reply with a read delegation
+            // is older than the write delegation: ignore this reply.
             let is_older =
                 power == DelegationType::Read && matches!(*delegated, Delegation::Held(_, DelegationType::Write));
             if is_older {
@@ -262,7 +263,8 @@ impl Inode {
             }
             if !delegated.is(stateid) {
                 // While the client held no delegation, other clients may have changed the file. So the cached size and
-                // attributes may be outdated, and also those in replies that are in flight. The OPEN reply is current.
+                // attributes may be outdated, and so may the size and attributes in replies that are in flight. Only
+                // the reply to this OPEN is current.
                 state.size.doubt();
                 state.sharing.granted();
                 let changed = state.size.is_newer_than(asking.stamp);

@@ -51,7 +51,8 @@ pub(super) enum Granted {
     /// granted this layout before the loss. The client keeps this layout, but requests another layout before it does
     /// I/O.
     Doubtful,
-    /// The mgr granted this layout before a layout that the client holds or has returned. The client ignores it.
+    /// The mgr granted this layout before a layout that the client holds or has returned. The client ignores this
+    /// layout.
     Outdated,
 }
 

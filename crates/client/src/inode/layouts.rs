@@ -21,7 +21,7 @@ use types::limits::LAYOUT_BODY_MAX;
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// The longest pause between two requests for a layout while the client waits for a layout to send a size report under.
+/// The longest pause between two LAYOUTGETs while the client waits for a layout under which it can send a size report.
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
 /// Maximum number of LAYOUTGETs that the client sends in a row because it loses its layout while each is in flight.
@@ -254,7 +254,8 @@ impl Inode {
         self.layout_turn.hold(pin!(ask)).await
     }
 
-    /// Requests a layout, one kind after the other in the order of preference. The caller has locked `layout_turn`.
+    /// Requests a layout, one kind after the other in the order of preference. The caller holds the lock `layout_turn`,
+    /// which excludes other operations on the layout.
     async fn ask_for_layout(&self, write: bool) -> Result<()> {
         let mut asks = ASKS;
         let first = self.layouts.state().kind();
@@ -500,7 +501,8 @@ impl Inode {
     /// Returns the size report that is due, in the form for an mgr that has restarted since it granted the layout
     /// (`loca_reclaim`, RFC 8881 §12.7.4).
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
-        // If another task has locked `layout_turn`, that task sends the size report, so return no report.
+        // If another task holds the lock for operations on the layout, do not wait for the lock: the size report stays
+        // due.
         let _turn = self.layout_turn.try_lock()?;
         let (end, update) = self.state().dirty.report_due()?;
         let layouts = self.layouts.state();
@@ -540,8 +542,8 @@ impl Inode {
     /// Answers a recall (RFC 8881 §20.3): makes all writes durable, reports them, and returns the layout. The next I/O
     /// requests a new layout.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
-        // Do not wait for the writes if a truncate by this client delays them: the truncate waits for the mgr, and the
-        // mgr may wait for this LAYOUTRETURN.
+        // Do not wait for pending writes if a truncate by this client delays them: the truncate waits for the mgr, and
+        // the mgr may wait for this LAYOUTRETURN.
         let mut cutting = self.cutting.subscribe();
         tokio::select! {
             biased;
@@ -558,8 +560,8 @@ impl Inode {
 
     async fn return_recalled(self: &Arc<Self>) -> Result<()> {
         self.settle_all().await;
-        // Do not wait for another layout: the client that caused the recall waits for this LAYOUTRETURN, and the mgr
-        // grants no layout before it.
+        // Do not wait for another layout for the size report: the client that caused the recall waits for this
+        // LAYOUTRETURN, and the mgr grants no layout before it.
         let reported = self.report_within(Duration::ZERO).await;
         let returned = self.layout_turn.hold(pin!(self.send_return())).await?;
         match reported {

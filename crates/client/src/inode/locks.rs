@@ -389,7 +389,7 @@ impl Inode {
         self.lose_locks_as(key, owner, &lost_error());
     }
 
-    /// Marks locks as lost like [`Inode::lose_locks`]; operations under them will return the error `why`.
+    /// Marks locks as lost like [`Inode::lose_locks`]; operations under these locks will return the error `why`.
     pub(crate) fn lose_locks_as(&self, key: u64, owner: Option<u64>, why: &Error) {
         let writing = {
             let mut state = self.state();

@@ -95,9 +95,9 @@ impl Inode {
     /// Reads a file that other clients may write or truncate at the same time. The result includes every write that has
     /// returned, on any client.
     ///
-    /// The client does not use the cached size. Data on the iods prove that the file reached that far at the time of
-    /// the read, because the mgr answers a truncate only after the objects are truncated. If the iods have no data at
-    /// the end of the range, the mgr tells whether there is a hole or the end of the file.
+    /// The client does not use the cached size. If an iod returns data at an offset, the file was longer than this
+    /// offset at the time of the read, because the mgr answers a truncate only after the objects are truncated. If the
+    /// iods have no data at the end of the range, the mgr tells whether there is a hole or the end of the file.
     async fn read_shared(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         self.ask_again();
         let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
@@ -261,8 +261,8 @@ impl Inode {
                 Ok(ReadDone { mut runs, lost }) => {
                     drop(layout);
                     for range in lost {
-                        // Box the future of this read, which is rarely needed, so that the future of the whole read
-                        // stays small.
+                        // Box the future of this read through the mgr, which is rarely needed, so that the future of
+                        // the whole read stays small.
                         runs.extend(Box::pin(self.read_via_mgr(range)).await?);
                     }
                     return Ok(runs);

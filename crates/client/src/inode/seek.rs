@@ -117,7 +117,7 @@ impl Inode {
     async fn set_attrs_in_order(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         self.cutting.send_replace(true);
         let _truncate = TruncateGuard(self);
-        // Other tasks of this mount may have sent bytes before this task locked `order`. Neither these bytes nor a
+        // Wait for bytes that other tasks of this mount sent before this task locked `order`. Neither these bytes nor a
         // report of them may reach a server after the truncate.
         self.settle_all().await;
         self.reporting.hold_write(pin!(self.report_and_set_attrs(caller, changes))).await

@@ -151,8 +151,8 @@ impl Inode {
         self.report().await
     }
 
-    /// Sends all bytes written to `range`, waits until servers have received them, and reports the error of the open
-    /// `key`.
+    /// Sends all bytes written to `range`, waits until servers have received them, and reports the write error of the
+    /// open `key`, if any.
     async fn send(self: &Arc<Self>, key: Option<u64>, range: ByteRange) -> Result<()> {
         self.expose(range).await;
         key.map_or(Ok(()), |key| self.take_error(key))
@@ -210,7 +210,7 @@ impl Inode {
     /// Returns whether the client has gathered enough bytes to send them.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
-            // Fewer bytes than one full request are never enough, so this decision needs no layout.
+            // Fewer bytes than one full request are never enough. Check this first, because this check needs no layout.
             FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }
@@ -223,8 +223,8 @@ impl Inode {
 
     /// Returns how many bytes make one full request for each server, at most a quarter of the write window.
     async fn full(&self, policy: &Policy) -> u64 {
-        // Do not request a layout only for this decision if writes take the mgr path: a client with a layout prevents
-        // the mgr from gathering other clients' writes to the file.
+        // If writes take the mgr path, do not request a layout only to count its servers: a client with a layout
+        // prevents the mgr from gathering other clients' writes to the file.
         let long = self.size() >= least_size(policy);
         let wanted = long && self.mount.present_threshold(policy.write_threshold) != ALWAYS_MGR;
         let layout = if wanted { self.layout(true, None).await.ok().flatten() } else { None };

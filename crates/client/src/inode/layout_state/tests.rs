@@ -379,7 +379,7 @@ fn a_refused_kind_is_followed_by_the_next() {
     let mut state = LayoutState::<()>::default();
     state.refuse(0, 2);
     assert!(state.kind() == 1 && !state.is_refused());
-    // The mgr refuses the first kind twice if a LAYOUTGET and an OPEN requested this kind at the same time.
+    // The mgr refuses the first layout kind twice if a LAYOUTGET and an OPEN requested this kind at the same time.
     state.refuse(0, 2);
     assert!(state.kind() == 1 && !state.is_refused());
     state.refuse(1, 2);
@@ -407,7 +407,7 @@ fn a_layout_allows_what_it_was_granted_for() {
 fn a_late_answer_may_grant_a_layout_that_was_returned_before_the_last() {
     let mut state = LayoutState::default();
     let first = Grant { open: Some(0), ..grant(1, 0, true, true) };
-    // The reply to an OPEN arrives late: before it, the client gets and returns two other layouts.
+    // The reply to an OPEN arrives late: before this reply, the client gets and returns two other layouts.
     for other in [1, 2] {
         state.granted(Grant { stateid: stateid(other, 1), ..grant(1, 0, true, true) });
         assert_eq!(state.take_for_close(), Some((KIND.number(), stateid(other, 1))));
