@@ -275,7 +275,7 @@ impl File {
     }
 
     /// Returns the first data range at or after `offset`, or `None` if only a hole follows. The range may be longer
-    /// than what was written, because servers store whole blocks. It never ends before the next hole begins.
+    /// than what was written, because servers store whole blocks. The range never ends before the next hole begins.
     pub async fn next_data(&self, offset: u64) -> Result<Option<ByteRange>> {
         self.inode().next_data(offset).await
     }

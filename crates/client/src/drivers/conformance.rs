@@ -20,7 +20,7 @@ const SEEDS: u64 = 12;
 const STEPS: usize = 60;
 /// How often the test client sends bytes again that a server has lost, before the check fails.
 const ROUNDS: usize = 4;
-/// A longer time than a driver waits before it tries to reach an unreachable server again.
+/// Longer than the time after which a driver tries to reach an unreachable server again.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 
 /// How the server of a lane fails.

@@ -142,7 +142,8 @@ impl Inode {
         self.is_delegated().then_some(state.sharing.grants())
     }
 
-    /// Returns whether other clients may write the file, and reads on this client must return their writes.
+    /// Returns whether the file is shared: other clients may write the file, and reads on this client must return what
+    /// they wrote.
     pub(crate) fn is_shared(&self) -> bool {
         !self.is_delegated() && self.state().sharing.is_coherent()
     }
@@ -442,8 +443,8 @@ impl Inode {
             Err(crate::compound::Failed::Nfs(status)) => {
                 tracing::debug!(file = %self.node.id, ?status, "the mgr had forgotten or revoked the delegation before DELEGRETURN");
                 if status == NFS4ERR_DELEG_REVOKED {
-                    // The mgr keeps a revoked stateid, and reports it in every reply, until FREE_STATEID acknowledges
-                    // the revocation.
+                    // The mgr keeps a revoked stateid, and reports the revocation in every reply, until FREE_STATEID
+                    // acknowledges the revocation.
                     drop(self.mount.session.free_stateid(stateid).await);
                 }
                 Ok(false)

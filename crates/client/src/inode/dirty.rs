@@ -50,7 +50,7 @@ pub(super) struct SendConditions {
 struct UncommittedWrite {
     /// The number of the batch that contains the write. The client sends batches in the order of their numbers.
     number: u64,
-    /// The number of unstable writes that servers had acknowledged before this write; it identifies the write.
+    /// The number of unstable writes that servers had acknowledged before this write; this number identifies the write.
     acknowledged: u64,
     piece: Piece,
     /// The verifier in the server's reply.
@@ -113,8 +113,8 @@ pub(super) struct DirtyData {
     /// The file offset just after the last byte that became durable since the last LAYOUTCOMMIT. If set, a LAYOUTCOMMIT
     /// is due.
     unreported: Option<u64>,
-    /// How often the mgr granted a layout after the client had lost one. While the client had no layout, the mgr may
-    /// have truncated bytes that the client wrote under the lost layout.
+    /// How often the mgr granted a layout after the client had lost its earlier layout. While the client had no layout,
+    /// the mgr may have truncated bytes that the client wrote under the lost layout.
     grant: u64,
     /// Whether unreported bytes became durable under a layout that the client has lost. The mgr must then ask the iods
     /// for the length of the file.

@@ -127,7 +127,8 @@ pub(super) struct LayoutState<L> {
     /// The layout kind to request, as an index into the client's order of preference. The mgr has refused all kinds
     /// before it.
     kind: usize,
-    /// Whether the mgr has refused every kind. The client then requests no layout as long as the file stays open.
+    /// Whether the mgr has refused every layout kind. The client then requests no layout as long as the file stays
+    /// open.
     refused: bool,
 }
 
@@ -362,7 +363,8 @@ impl<L> LayoutState<L> {
         self.recall = Some(before.map_or(recall, later));
     }
 
-    /// Begins to answer a recall: no new request may use the layout. Returns `false` if there is no recall to answer.
+    /// Begins to answer a layout recall: no new request may use the layout. Returns `false` if there is no recall to
+    /// answer.
     pub(super) fn begin_return(&mut self) -> bool {
         let is_recalled = self.recall.is_some();
         if let Some(held) = self.held.as_mut().filter(|_| is_recalled) {

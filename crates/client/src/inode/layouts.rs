@@ -206,8 +206,8 @@ impl Inode {
         if self.layouts.state().is_refused() {
             return Ok(None);
         }
-        // Box the future of the request, so that the caller's future stays small. Most I/O finds a usable layout and
-        // sends no request.
+        // Box the future of the layout request, so that the caller's future stays small. Most I/O finds a usable layout
+        // and sends no request.
         let ask = async {
             if let Some(layout) = self.usable_layout(write) {
                 return Ok(Some(layout));
@@ -273,7 +273,8 @@ impl Inode {
                     None => break,
                 }
             }
-            // Try the next kind only if the mgr refused this one. Otherwise the mgr may grant this kind later.
+            // Try the next layout kind only if the mgr refused this kind for good. Otherwise the mgr may grant this
+            // kind later.
             let next = self.layouts.state().kind();
             if next == position {
                 return Ok(());
@@ -364,8 +365,8 @@ impl Inode {
                     }
                     return Ok(());
                 }
-                // The mgr restarted or revoked the layout. The bytes are durable, and the client reports them again
-                // under another layout.
+                // The mgr has restarted, or has revoked the layout. The bytes are durable, so the client reports them
+                // again under another layout.
                 Err(Failed::Nfs(status)) if status == NFS4ERR_BADLAYOUT || is_state_lost(status) => {
                     self.lose_layout();
                 }
@@ -530,7 +531,7 @@ impl Inode {
         });
     }
 
-    /// Handles a recall of all layouts of this client; returns `false` if the client holds none for this file.
+    /// Handles a recall of all layouts of this client; returns `false` if the client holds no layout of this file.
     pub(crate) fn recall_any_layout(self: &Arc<Self>) -> bool {
         let held = self.layouts.state().held().map(|held| (held.kind().number(), held.stateid()));
         if let Some((kind, stateid)) = held {
@@ -539,8 +540,8 @@ impl Inode {
         held.is_some()
     }
 
-    /// Answers a recall (RFC 8881 §20.3): makes all writes durable, reports them, and returns the layout. The next I/O
-    /// requests a new layout.
+    /// Answers a layout recall (RFC 8881 §20.3): makes all writes durable, reports them, and returns the layout. The
+    /// next I/O requests a new layout.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
         // Do not wait for pending writes if a truncate by this client delays them: the truncate waits for the mgr, and
         // the mgr may wait for this LAYOUTRETURN.
@@ -572,8 +573,8 @@ impl Inode {
         }
     }
 
-    /// Sends the LAYOUTRETURN that answers a recall, after the last request under the layout has ended. Returns `false`
-    /// if there is no recall to answer.
+    /// Sends the LAYOUTRETURN that answers a layout recall, after the last request under the layout has ended. Returns
+    /// `false` if there is no recall to answer.
     async fn send_return(&self) -> Result<bool> {
         // The mgr recalls layouts for clients that truncate or extend the file, so the known size may be outdated.
         self.state().size.doubt();
@@ -600,7 +601,8 @@ pub(crate) struct LayoutClose<'a> {
     pub(crate) committed: Option<u64>,
     /// The LAYOUTRETURN that the caller has to append.
     pub(crate) returned: Option<LAYOUTRETURN4args>,
-    /// The lock on `layout_turn`, which keeps other tasks from requesting a layout until the mgr has replied.
+    /// The lock for operations on the layout, which keeps other tasks from requesting a layout until the mgr has
+    /// replied.
     turn: Option<AsyncMutexGuard<'a, ()>>,
 }
 

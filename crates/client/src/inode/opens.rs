@@ -51,7 +51,8 @@ impl Inode {
     pub(super) async fn mgr_write(&self, batch: u64, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let mut tries = TRIES;
         loop {
-            // Check before each attempt: the client may have learned that it lost locks while it opened the file again.
+            // Before each attempt to write, check whether the client gave up the batch: the client may have learned
+            // that it lost locks while it opened the file again.
             self.check_given_up(batch)?;
             let opened = self.opened(true)?;
             match opened.write(offset, data.clone(), stable).await {
@@ -103,7 +104,8 @@ impl Inode {
     }
 
     /// Opens the file again at the mgr, after the mgr refused the stateid of an open with `error`. If the stateid
-    /// belongs to a lock or a delegation, records its loss instead. Fails with `error` when `tries` is 0.
+    /// belongs to a lock or a delegation, records the loss of the lock or delegation instead. Fails with `error` when
+    /// `tries` is 0.
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
         // Box the future, so that the caller's future stays small: the mgr rarely loses a stateid.
@@ -120,7 +122,8 @@ impl Inode {
             return self.lock_refused(stateid).await.and(Err(lost_error()));
         }
         let open = self.state().opens.by_stateid(stateid).cloned();
-        // The open was closed, or got another stateid after the client prepared the request: the caller tries again.
+        // The open was closed, or got another stateid after the client prepared the request: the caller sends the
+        // request again.
         let Some(open) = open else { return Ok(()) };
         tracing::debug!(file = %self.node.id, "{error}; opening it again");
         // When the mgr drops an open, it also drops the locks under the open. The mgr may keep revoked stateids until

@@ -35,7 +35,8 @@ impl Inode {
     /// Reads a range, see [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         if self.is_shared() {
-            // Box this large future, so that the future of the other reads stays small: most files are not shared.
+            // Box the large future of a read of a shared file, so that the futures of other reads stay small: most
+            // files are not shared.
             return Box::pin(self.read_beside_others(&policy, offset, len)).await;
         }
         let found = self.read_once(&policy, offset, len).await?;

@@ -19,7 +19,7 @@ impl Inode {
             return Ok(None);
         }
         // Get a layout, because the mgr then stops gathering other clients' writes. Drop the use of the layout at once,
-        // because a task must not hold it while it waits for the mgr.
+        // because a task that waits for the mgr must not keep a layout in use.
         drop(self.layout(false, None).await?);
         self.expose_to_iods().await;
         let layout = self.layout(false, None).await?;
@@ -42,7 +42,8 @@ impl Inode {
         Ok(found.and_then(|run| run.intersection(ByteRange { offset, len: size - offset })))
     }
 
-    /// Ensures that the iods have the bytes that this client sent to the mgr and that the mgr may still be gathering.
+    /// Ensures that the iods have the bytes that this client sent to the mgr: the mgr may still be gathering these
+    /// bytes.
     async fn expose_to_iods(self: &Arc<Self>) {
         if self.state().dirty.is_uncommitted(Lane::Mgr) {
             self.commit_lane(Lane::Mgr).await;

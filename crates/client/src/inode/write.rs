@@ -80,7 +80,8 @@ impl Inode {
             && (policy.access == Access::Unbuffered || self.writes_through())
         {
             self.ask_again();
-            // Box the future of the send, so that the caller's future stays small: most writes are only gathered.
+            // Box the future that sends the bytes, so that the caller's future stays small: most writes are only
+            // gathered.
             return Box::pin(self.send(key, hull)).await;
         }
         Ok(())
@@ -98,7 +99,8 @@ impl Inode {
             let part = data.split_to(data.len().min(PAYLOAD_MAX));
             let len = part.len();
             if !self.mount.window.try_take(len) {
-                // Box the future of the wait, so that the caller's future stays small: most writes find space at once.
+                // Box the future that waits for space in the write window, so that the caller's future stays small:
+                // most writes find space at once.
                 Box::pin(self.wait_for_room(len)).await;
             }
             let gathered = {
@@ -121,7 +123,8 @@ impl Inode {
                 state.dirty.pending().bytes()
             };
             if !self.writes_through() && self.is_enough(gathered, policy).await {
-                // Box the future of the send, so that the caller's future stays small: most writes do not fill a batch.
+                // Box the future that sends the batch, so that the caller's future stays small: most writes do not fill
+                // a batch.
                 Box::pin(self.hand_over(false)).await;
             }
         }
@@ -210,7 +213,8 @@ impl Inode {
     /// Returns whether the client has gathered enough bytes to send them.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
-            // Fewer bytes than one full request are never enough. Check this first, because this check needs no layout.
+            // Fewer bytes than one full request are never enough to send. Check this first, because this check needs no
+            // layout.
             FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }
