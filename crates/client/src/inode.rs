@@ -347,12 +347,12 @@ impl Inode {
         self.state().dirty.is_sure()
     }
 
-    /// Returns the error that an open has not reported yet, and clears it.
+    /// Returns the write error that an open has not reported yet, and clears it.
     pub(crate) fn take_error(&self, key: u64) -> Result<()> {
         self.state().opens.take_error(key)
     }
 
-    /// Returns the unreported error of an open like [`Inode::take_error`], but does not clear the error.
+    /// Returns the unreported write error of an open like [`Inode::take_error`], but does not clear the error.
     pub(crate) fn see_error(&self, key: u64) -> Result<()> {
         self.state().opens.see_error(key)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The byte that an appender locks: the first one beyond the range that fcntl(2) can lock.
+/// The byte that an appender locks: the first byte beyond the range that fcntl(2) can lock.
 const APPENDING: Span = Span { first: 1 << 63, last: 1 << 63 };
 /// The owner of the append lock. Callers must not use this owner number, because locks of the same owner do not
 /// conflict with the append lock.

@@ -35,7 +35,7 @@ impl Inode {
         self.commit_all().await;
     }
 
-    /// Makes bytes durable like [`Inode::make_durable`], and reports errors to the open `key`.
+    /// Makes bytes durable like [`Inode::make_durable`], and returns the unreported write error of the open `key`.
     pub(crate) async fn fsync_data(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         self.take_error(key)

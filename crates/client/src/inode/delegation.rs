@@ -94,7 +94,7 @@ impl Delegation {
         }
     }
 
-    /// Returns whether this is the delegation with this stateid.
+    /// Returns whether the client holds, or is returning, the delegation with this stateid.
     fn is(self, stateid: stateid4) -> bool {
         self.held().is_some_and(|(held, _)| held.other == stateid.other)
     }

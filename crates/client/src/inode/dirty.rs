@@ -469,7 +469,7 @@ impl DirtyData {
         self.grant
     }
 
-    /// Records that the mgr granted a layout after the client had lost another one.
+    /// Records that the mgr granted a layout after the client had lost its earlier layout.
     pub(super) fn granted_again(&mut self) {
         self.grant += 1;
         self.ask_iods = self.unreported.is_some();

@@ -49,7 +49,8 @@ impl Layouts {
     /// Waits until no request uses a layout.
     async fn are_unused(&self) {
         loop {
-            // Enable the notification before the check, so that the task misses no notification.
+            // Enable the notification before checking whether a request uses a layout, so that the task misses no
+            // notification.
             let mut unused = std::pin::pin!(self.unused.notified());
             unused.as_mut().enable();
             if !self.state().is_in_use() {
@@ -566,7 +567,7 @@ impl Inode {
         let reported = self.report_within(Duration::ZERO).await;
         let returned = self.layout_turn.hold(pin!(self.send_return())).await?;
         match reported {
-            // The client had no layout for the report yet. The next fsync or close sends the report.
+            // The client had no layout for the size report yet. The next fsync or close sends the report.
             Err(error) if returned && error.is(Status::NoLayout) => Ok(()),
             Err(_) if !returned => Ok(()),
             reported => reported,

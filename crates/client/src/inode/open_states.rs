@@ -151,12 +151,12 @@ impl OpenStates {
         }
     }
 
-    /// Returns the error that an open has not reported yet, and clears it.
+    /// Returns the write error that an open has not reported yet, and clears it.
     pub(super) fn take_error(&mut self, key: u64) -> Result<()> {
         self.get_mut(key).and_then(|open| open.error.take()).map_or(Ok(()), Err)
     }
 
-    /// Returns the unreported error of an open like [`OpenStates::take_error`], but does not clear the error.
+    /// Returns the unreported write error of an open like [`OpenStates::take_error`], but does not clear the error.
     pub(super) fn see_error(&self, key: u64) -> Result<()> {
         self.get(key).and_then(|open| open.error.clone()).map_or(Ok(()), Err)
     }

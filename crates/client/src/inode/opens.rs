@@ -108,7 +108,8 @@ impl Inode {
     /// `tries` is 0.
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
-        // Box the future, so that the caller's future stays small: the mgr rarely loses a stateid.
+        // Box the future that opens the file again, so that the caller's future stays small: the mgr rarely loses a
+        // stateid.
         self.reopening.hold(Box::pin(self.replace_stateid(stateid, error)).as_mut()).await
     }
 
