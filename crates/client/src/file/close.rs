@@ -157,8 +157,7 @@ impl Open {
             making.answered();
         }
         if sent.is_err() {
-            // If the COMPOUND got no reply, send neither CLOSE nor DELEGRETURN again: the mgr drops the open and the
-            // delegation when the session ends.
+            // Without a reply, repeat neither CLOSE nor DELEGRETURN: the end of the session has the same effect.
             (rest.close, rest.give_back) = (None, false);
         }
         let mut results = sent?;
