@@ -202,7 +202,7 @@ impl Results {
         Results { what: compound.what.clone(), inner: Err(status), load: Arc::default(), checks: Checks::default() }
     }
 
-    /// Turns a failure into an error whose message names this COMPOUND.
+    /// Turns the failure of an operation into an error whose message names this COMPOUND.
     pub(crate) fn error(&self, failed: &Failed) -> Error {
         match failed {
             Failed::Nfs(status) => nfs_error(*status, &self.what),
@@ -217,7 +217,7 @@ impl Results {
     /// Takes the body of the next operation's result.
     ///
     /// # Errors
-    /// The next result is not a success of operation `number`.
+    /// The next operation failed, or is not the operation with the code `number`.
     pub(crate) fn raw<T: Xdr>(&mut self, number: nfs_opnum4) -> std::result::Result<T, Failed> {
         Ok(self.inner()?.take(number)?)
     }
@@ -235,7 +235,7 @@ impl Results {
         self.raw(number).map_err(|failed| self.error(&failed))
     }
 
-    /// Takes the next results, which have no body, and checks that the operations `numbers` succeeded.
+    /// Takes the next results, which have no body, and checks that the operations with the codes `numbers` succeeded.
     pub(crate) fn done(&mut self, numbers: &[nfs_opnum4]) -> Result<()> {
         let mut all = || numbers.iter().try_for_each(|n| Ok(self.inner()?.done(*n)?));
         all().map_err(|failed| self.error(&failed))

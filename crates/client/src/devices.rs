@@ -172,13 +172,13 @@ impl Iod {
         args: impl Fn(bool) -> Segments + Sync,
         what: &str,
     ) -> std::result::Result<(T, bool), Refused> {
-        // `acquire` fails only if the semaphore is closed, and the client never closes this semaphore.
+        // Waiting for a permit fails only if the semaphore is closed, and the client never closes this semaphore.
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
-        // The host of the iod may have lost power, and a layout recall may wait for this request. So the first two
-        // attempts together take at most a lease time. Later attempts have longer timeouts, for an iod with a slow
-        // disk.
+        // The host of the iod may have lost power while a layout recall waits for the end of this request. To answer
+        // the recall in time, the first two attempts together take at most a lease time. Each later attempt has a
+        // longer timeout, for an iod with a slow disk.
         let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
@@ -226,7 +226,7 @@ impl Iod {
         }
     }
 
-    /// Closes the connection to the iod. For the time `LEFT_ALONE`, all requests to the iod then fail at once.
+    /// Closes the connection to the iod. For the next few seconds (`LEFT_ALONE`), all requests to the iod fail at once.
     fn leave_alone(&self, link: &mut Link, why: &Error) {
         if let Some(line) = link.line.take() {
             line.connection.close();
@@ -282,8 +282,8 @@ impl Iod {
                     self.leave_alone(&mut link, &error);
                     return Err(error);
                 }
-                // The ticket may have expired, or the restarted iod may have another address: request both from the
-                // mgr.
+                // The ticket may have expired, or the iod may have restarted with another address: request a new ticket
+                // and the addresses from the mgr.
                 Err(_) => fresh = true,
             }
             add(&self.shared.tally.retries, 1);
@@ -339,8 +339,8 @@ impl Iod {
 
     async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<Origin> {
         let bad = |e| Error::protocol(format!("the mgr sent a malformed ticket: {e}"));
-        // Connect with a higher incarnation, so that the iod refuses late requests of earlier connections. The client
-        // sends requests without a reply again over the new connection.
+        // Connect with a higher incarnation, so that the iod refuses late requests of earlier connections. Requests
+        // that got no reply on an earlier connection are sent again over the new connection.
         let incarnation = self.shared.incarnation.fetch_add(1, Relaxed);
         let origin = Origin { owner: self.shared.owner, incarnation };
         let ticket = Ticket::from_bytes(&device.ticket).map_err(bad)?;
@@ -407,9 +407,8 @@ fn on_the_way(address: &Address) -> bool {
     !matches!(address, Address::Unix(_))
 }
 
-/// Returns the addresses of an iod, best first: its Unix socket if the iod runs on the current boot of this machine,
-/// then its TCP addresses. The connect step skips the Unix socket unless the iod runs as root or as this process's
-/// user.
+/// Returns the addresses of an iod, best first: its Unix socket if the iod runs on this machine, then its TCP
+/// addresses. The client connects to the Unix socket only if the iod runs as root or as the user of this process.
 fn addresses(device: &native::Device, boot_id: Option<[u8; 16]>) -> Vec<Address> {
     let mut out = Vec::new();
     if let Some(local) = &device.local

@@ -1,6 +1,6 @@
 //! The registry of layout drivers, which read and write data on the direct path under a layout.
 //!
-//! The client speaks to a layout in file ranges; only the driver knows the objects and servers behind them. The driver
+//! The client reads and writes file ranges; only the driver knows which objects on which servers store them. The driver
 //! divides file ranges into shares; each share is one request to one server. The driver numbers the servers of a
 //! layout; such a number is called a lane. Each server has its own write verifier.
 
@@ -28,8 +28,8 @@ use xdr::{Segments, Xdr};
 /// Why a driver did not complete a request.
 #[derive(Debug)]
 pub(crate) enum NotDone {
-    /// The driver sent nothing, or only a request that does not change the file, such as a read. The client can use the
-    /// mgr path instead.
+    /// The driver sent nothing, or it got no reply to a request that does not change the file, such as a read. The
+    /// client can use the mgr path instead.
     NotAttempted(Error),
     /// The driver sent a change and got no reply. An iod may still execute the change later, unless the mgr fences the
     /// file on the iod.
@@ -168,7 +168,8 @@ pub(crate) trait Layout: Send + Sync {
     fn is_old(&self) -> bool;
     /// Returns the number of lanes, which is the number of servers that can work on this file in parallel.
     fn lanes(&self) -> usize;
-    /// Divides file ranges into as few requests as the servers' limits allow. The ranges must not overlap.
+    /// Divides file ranges into shares, each for one request, as few as the servers' limits allow. The ranges must not
+    /// overlap.
     ///
     /// The shares cover the ranges exactly. They are ordered by their first byte, so that a client that sends them in
     /// this order keeps every server busy.
@@ -179,10 +180,11 @@ pub(crate) trait Layout: Send + Sync {
     /// Prepares for a truncate by this client, which the mgr executes on the servers. The layout forgets the durable
     /// lengths that the mgr and the servers have reported.
     fn truncating(&self);
-    /// Reads the file ranges `parts`, which are a share of this lane.
+    /// Reads the file ranges `parts` with one request to the server of this lane, which stores all of them.
     async fn read(&self, lane: usize, parts: &[ByteRange]) -> Attempt<ReadDone>;
-    /// Writes the file ranges `parts`, which are a share of this lane; if `stable`, makes them durable before it
-    /// returns. If another layout made the share and it does not fit this layout, returns [`NotDone::NotAttempted`].
+    /// Writes the file ranges `parts` with one request to the server of this lane; if `stable`, makes the written bytes
+    /// durable before it returns. If another server of this layout stores some of the ranges, returns
+    /// [`NotDone::NotAttempted`].
     async fn write(&self, lane: usize, parts: &[ByteRange], payload: &Payload, stable: bool) -> Attempt<Written>;
     /// Sends COMMIT to one server (lane), and returns the verifier of the reply. The earlier writes to this server that
     /// returned the same verifier are now durable.

@@ -12,8 +12,8 @@ pub enum ErrorKind {
     Connection,
     /// A server violated its protocol.
     Protocol,
-    /// The mgr granted a byte-range lock of this client to another client. The client refuses I/O that relies on the
-    /// lock.
+    /// This client lost a byte-range lock, and the mgr granted a conflicting lock to another client. The client refuses
+    /// I/O that relies on the lost lock.
     LockLost,
     /// The caller's request is invalid, such as an invalid target, or a read of a file that was opened only for
     /// writing.

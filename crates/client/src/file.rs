@@ -44,7 +44,7 @@ pub(crate) struct Origin {
     pub(crate) key: u64,
     /// The credentials of the caller that opened the file.
     pub(crate) caller: Caller,
-    /// The node that the caller opened; `None` if the caller opened the file by name.
+    /// The node (file id and filehandle) that the caller opened; `None` if the caller opened the file by name.
     pub(crate) node: Option<Node>,
     /// The name under which the open created the file; `None` if the open did not create the file.
     pub(crate) name: Option<Name>,
@@ -144,7 +144,7 @@ impl File {
         outcome.map_err(|error| self.check_locks().err().unwrap_or(error))
     }
 
-    /// Returns the node (file id and file handle) of the file.
+    /// Returns the node (file id and filehandle) of the file.
     pub fn node(&self) -> Node {
         self.inode().node.clone()
     }
@@ -161,8 +161,8 @@ impl File {
         self.inode().size()
     }
 
-    /// Returns the current size. The client asks the mgr if another client may have changed it, and otherwise returns
-    /// the cached size.
+    /// Returns the current size. If another client may have changed the size, the client requests it from the mgr;
+    /// otherwise it returns the cached size.
     ///
     /// # Errors
     /// The mgr cannot be reached.
@@ -275,7 +275,7 @@ impl File {
     }
 
     /// Returns the first data range at or after `offset`, or `None` if only a hole follows. The range may be longer
-    /// than what was written, because servers store whole blocks. It never ends before the next hole begins.
+    /// than what was written, because servers store whole blocks. The range never ends before the next hole begins.
     pub async fn next_data(&self, offset: u64) -> Result<Option<ByteRange>> {
         self.inode().next_data(offset).await
     }
@@ -406,7 +406,7 @@ impl File {
     /// attributes.
     ///
     /// Only a file that [`Mount::create`](crate::Mount::create) created can be renamed. On an error the file is closed;
-    /// the rename has not happened, unless the error occurred after it.
+    /// the rename has not happened, unless the error occurred after the rename.
     pub async fn finish(mut self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
         match self.open.take() {
             Some(open) => open.finish(changes, rename_to).await,
@@ -433,8 +433,7 @@ impl Drop for File {
         let runtime = open.inode.mount.runtime.clone();
         let closing = open.inode.mount.dropped.clone().try_read_owned();
         net::task::spawn_on(&runtime, async move {
-            // Hold this permit until the file is closed: before a mount disconnects, it waits until no task holds a
-            // permit.
+            // Hold this permit until the file is closed: a mount disconnects only when no task holds such a permit.
             let _closing = closing;
             let id = open.inode.node.id;
             if let Err(error) = open.close().await {

@@ -12,10 +12,11 @@ use types::{Attrs, FileId, Renaming, SetAttrs, Status};
 /// Maximum number of attempts that may end in doubt before a function of this module returns the error.
 const TRIES: usize = 10;
 
-/// Creates a directory, symbolic link or special file with `attempt`. Repeats `attempt` while it ends in doubt.
+/// Creates a directory, symbolic link or special file with the request that `attempt` sends. Sends the request again
+/// while its outcome is in doubt.
 ///
-/// [`Mount`] itself recognizes a file that its own request created, and reports success. So an attempt that still ends
-/// in doubt created nothing; if the name exists later, another client created it.
+/// [`Mount`] itself recognizes a file that its own request created, and reports success. So a request whose outcome is
+/// still in doubt created nothing; if the name exists later, another client created it.
 pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
     for _ in 1..TRIES {
         match attempt().await {

@@ -77,8 +77,8 @@ pub(crate) struct Inode {
     /// Locked while a task sends bytes under a layout, or returns the layout: the client must not send bytes under a
     /// returned layout.
     leaving: AsyncMutex<()>,
-    /// Whether the client has sent a truncate to the mgr and waits for the reply. The waiting task holds
-    /// [`Self::order`].
+    /// Whether a task is setting the size or other attributes of the file (SETATTR). The task holds [`Self::order`]
+    /// until the mgr has replied.
     cutting: watch::Sender<bool>,
     /// Keeps the size report of a close from reaching the mgr after a SETATTR, because the report would overwrite the
     /// size and times that SETATTR set. A close holds this lock for reading until the mgr has the size report. A task
@@ -86,7 +86,7 @@ pub(crate) struct Inode {
     reporting: AsyncRwLock,
     /// For each server that receives bytes of the file, the locks for requests to this server.
     lanes: OrderedMutex<BTreeMap<Lane, Arc<LaneLocks>>>,
-    /// Counts completed write requests, and wakes tasks that wait for one.
+    /// Counts completed write requests, and wakes tasks that wait for the end of a write request.
     settled: watch::Sender<u64>,
 }
 
@@ -267,14 +267,15 @@ impl Inode {
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
         let shared = self.is_shared();
         let state = self.state();
-        // The mgr knows the modification time of the writes that it received. So ignore the time of the last write if
-        // the only uncommitted bytes are at the mgr.
+        // If all uncommitted bytes are at the mgr, the modification time from the mgr already includes these writes, so
+        // keep the mgr's time.
         let told = shared && state.dirty.is_clean_but(Lane::Mgr);
         let written = state.dirty.written().filter(|_| !told && !state.dirty.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));
         let (mtime, ctime) = (later(attrs.mtime), later(attrs.ctime));
         let size = attrs.size.max(state.dirty.own_end_of(|lane| !shared || lane != Lane::Mgr));
-        // Count unreported bytes as used space: programs that look for holes treat a file that uses no space as empty.
+        // Count bytes that the mgr does not know of as used space: programs that look for holes treat a file that uses
+        // no space as empty.
         let used = attrs.used.saturating_add(size - attrs.size).min(size).next_multiple_of(512);
         Attrs { size, used, mtime, ctime, ..attrs }
     }
@@ -327,7 +328,7 @@ impl Inode {
         let mut settled = self.settled.subscribe();
         let next = self.state().dirty.next_batch();
         while self.state().dirty.is_in_flight(range, next) {
-            // `changed` cannot fail: the sender lives as long as this inode.
+            // Waiting for the end of a request cannot fail: the sender of the notification lives as long as this inode.
             let _ = settled.changed().await;
         }
     }
@@ -346,12 +347,12 @@ impl Inode {
         self.state().dirty.is_sure()
     }
 
-    /// Returns the error that an open has not reported yet, and clears it.
+    /// Returns the write error that an open has not reported yet, and clears it.
     pub(crate) fn take_error(&self, key: u64) -> Result<()> {
         self.state().opens.take_error(key)
     }
 
-    /// Returns the unreported error of an open like [`Inode::take_error`], but does not clear the error.
+    /// Returns the unreported write error of an open like [`Inode::take_error`], but does not clear the error.
     pub(crate) fn see_error(&self, key: u64) -> Result<()> {
         self.state().opens.see_error(key)
     }

@@ -64,7 +64,7 @@ enum Problem {
 }
 
 impl Problem {
-    /// Returns whether the problem is permanent: every later request for a loan from this iod would fail too.
+    /// Returns whether the failure is permanent: every later request for a loan from this iod would fail too.
     fn stays(&self) -> bool {
         match self {
             Problem::Answer(failure) => failure.status == Status::NotSupp,
@@ -135,8 +135,9 @@ impl Iod {
         }
     }
 
-    /// Returns a ticket for opening a session with the iod, or `Some(None)` unless `needed`. If the cached ticket
-    /// expires soon, requests a new ticket from the mgr. Returns `None` if the client cannot get a valid ticket.
+    /// Returns a ticket for opening a session with the iod, or `Some(None)` if the caller needs no ticket. If the
+    /// cached ticket expires soon, requests a new ticket from the mgr. Returns `None` if the client cannot get a valid
+    /// ticket.
     async fn ticket(&self, needed: bool) -> Option<Option<Ticket>> {
         if !needed {
             return Some(None);

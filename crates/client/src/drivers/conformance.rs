@@ -15,12 +15,12 @@ use xdr::Segments;
 
 /// Largest size of the file under test.
 pub(crate) const SIZE: u64 = 64 << 10;
-/// Number of random histories for each driver; `STEPS` is the number of steps in each history.
+/// Number of random histories for each driver (`SEEDS`), and number of steps in each history (`STEPS`).
 const SEEDS: u64 = 12;
 const STEPS: usize = 60;
-/// How often the client sends lost bytes again before the check fails.
+/// How often the test client sends bytes again that a server has lost, before the check fails.
 const ROUNDS: usize = 4;
-/// A longer time than a driver waits before it tries to reach an unreachable server again.
+/// Longer than the time after which a driver tries to reach an unreachable server again.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 
 /// How the server of a lane fails.
@@ -308,7 +308,8 @@ pub(crate) async fn random_histories<F: Fixture>(make: impl Fn() -> F) {
     }
 }
 
-/// The shares cover the ranges exactly, each share fits into one request, and each byte belongs to one lane.
+/// The shares of a layout cover the requested ranges exactly. Each share fits into one request to one server, and each
+/// byte belongs to one lane.
 pub(crate) async fn shares_cover_the_ranges<F: Fixture>(make: impl Fn() -> F) {
     let fixture = make();
     let layout = fixture.grant(0).await;
@@ -389,7 +390,8 @@ pub(crate) async fn verifiers_belong_to_lanes<F: Fixture>(make: impl Fn() -> F) 
     }
 }
 
-/// If the caller passes a share with a wrong lane, or a lane that the layout does not have, the driver sends nothing.
+/// If the caller passes file ranges with a lane whose server does not store them, or with a lane that the layout does
+/// not have, the driver sends nothing.
 pub(crate) async fn lanes_are_never_mixed<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;
@@ -420,8 +422,8 @@ fn class<T>(attempt: Result<T, NotDone>) -> &'static str {
     }
 }
 
-/// A driver reports each way in which a server can fail with its own [`NotDone`] variant, and only for the shares of
-/// that server's lane.
+/// A driver reports an unreachable, a silent and a failing server with the [`NotDone`] variant that fits the fault and
+/// the request, and only for requests to that server.
 pub(crate) async fn failures_have_their_class<F: Fixture>(make: impl Fn() -> F) {
     for fault in [ServerFault::Unreachable, ServerFault::Silent, ServerFault::Failing] {
         let mut client = Client::new(make(), 1).await;

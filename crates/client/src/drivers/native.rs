@@ -105,8 +105,8 @@ fn refused(refusal: Refused) -> NotDone {
     match refusal {
         Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
         Refused::Answer(error) => match error.as_status() {
-            // An iod returns `Lost` for missing durable bytes. If the file was truncated after the grant of this
-            // layout, a new layout helps.
+            // An iod returns the status `Lost` if durable bytes are missing. If the file was truncated after the mgr
+            // granted this layout, the bytes are not lost, and the request can succeed under a new layout.
             Some(Status::CapExpired | Status::CapRefused | Status::Fenced | Status::Lost) => NotDone::Stale(error),
             _ => NotDone::Failed(error),
         },
@@ -321,8 +321,8 @@ impl Objects {
         self.call::<Nothing>(index, Procedure::Punch, &args, "punching a hole").await.map(|_| ())
     }
 
-    /// Returns the offset of the first data byte or hole byte at or after `offset`. The end of the object counts as a
-    /// hole.
+    /// Returns the offset of the first data byte, or of the first byte in a hole, at or after `offset`. The end of the
+    /// object counts as a hole.
     async fn seek_object(&self, index: usize, offset: u64, what: SeekWhat) -> Attempt<Option<u64>> {
         let args = encode(&SeekArgs { cap: self.cap(index)?, offset, what });
         self.call::<SeekReply>(index, Procedure::Seek, &args, "seeking").await.map(|reply| reply.offset)

@@ -1,8 +1,8 @@
 //! Atomic appends to one file by several mounts: concurrent appends never overwrite each other.
 //!
 //! An appender locks a byte beyond the range that fcntl(2) can lock, asks the mgr for the size of the file, and writes
-//! at the end. The client keeps the lock for a moment unless another client wants it. Appends in this time need neither
-//! a LOCK nor a size request.
+//! at the end. The client keeps this lock for a tenth of a second, unless the file is shared or the client recently
+//! waited for another client's append lock. Appends in this time need neither a LOCK nor a size request.
 
 use crate::inode::{Inode, Waited};
 use crate::{File, Result};
@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The byte that an appender locks: the first one beyond the range that fcntl(2) can lock.
+/// The byte that an appender locks: the first byte beyond the range that fcntl(2) can lock.
 const APPENDING: Span = Span { first: 1 << 63, last: 1 << 63 };
 /// The owner of the append lock. Callers must not use this owner number, because locks of the same owner do not
 /// conflict with the append lock.
 const APPENDER: u64 = u64::MAX;
-/// How long the client keeps the append lock while no other client has the file open. An appender on another client may
-/// wait this long for it.
+/// How long the client keeps the append lock after an append, unless the file is shared or another client appended
+/// recently. An appender on another client may wait this long for the lock.
 const KEPT: Duration = Duration::from_millis(100);
-/// After the client had to wait for another client's append lock, it releases the append lock after each append. This
-/// is the time for which it does so.
+/// How long the client releases the append lock after each append, once it had to wait for another client's append
+/// lock.
 const CONTENDED: Duration = Duration::from_secs(1);
 
 /// The state of the append lock. The inode's `appending` mutex protects it, so the appenders of one mount exclude each
@@ -58,7 +58,7 @@ impl File {
         if alone {
             return written.map(|()| end);
         }
-        // Release the append lock, because another client may wait for it. `unlock` first makes the appended bytes
+        // Release the append lock, because another client may wait for it. The client first makes the appended bytes
         // durable.
         appending.kept = None;
         let given_back = inode.unlock(self.key(), APPENDER, APPENDING).await;
@@ -105,8 +105,8 @@ impl Inode {
             tokio::time::sleep_until(until).await;
             let Some(inode) = inode.upgrade() else { return };
             let mut appending = inode.appending().await;
-            // If the client has acquired the append lock again since this timer started, leave the lock to the new
-            // timer.
+            // If the client has acquired the append lock again since this timer started, the new timer releases the
+            // lock.
             if appending.kept.is_some_and(|(_, kept)| kept <= until) {
                 inode.let_go(&mut appending).await;
             }

@@ -13,7 +13,7 @@ use wire::nfs4::*;
 
 /// The remaining steps of a close. Usually one COMPOUND executes all of them.
 struct RemainingSteps {
-    /// Whether the client still has to send LAYOUTCOMMIT and the LAYOUTRETURN after it.
+    /// Whether the client still has to report the size (LAYOUTCOMMIT), if a size report is due.
     report: bool,
     /// Whether every byte that a server received is durable, and this client has no other open for writing.
     durable: bool,
@@ -101,11 +101,13 @@ impl Open {
     async fn work_off(&self, mut rest: RemainingSteps) -> Result<Option<Attrs>> {
         let mut attrs = None;
         let mut outcome = Ok(());
-        // Each COMPOUND that `round` sends completes at least one remaining step; most closes need one COMPOUND.
+        // Each iteration completes at least one remaining step of the close. Most closes need one iteration, with one
+        // COMPOUND.
         while rest.is_left() {
             if let Err(error) = self.round(&mut rest, &mut attrs).await {
                 outcome = outcome.and(Err(error));
-                // After an error, skip all steps but CLOSE, so that the mgr does not keep the open.
+                // After an error, skip all steps except CLOSE and the return of the layout and the delegation, so that
+                // the mgr does not keep the open.
                 rest = RemainingSteps::closing(rest.give_back, rest.close);
             }
         }
@@ -155,7 +157,7 @@ impl Open {
             making.answered();
         }
         if sent.is_err() {
-            // Without a reply, send neither again: the mgr drops the open and the delegation when the session ends.
+            // Without a reply, repeat neither CLOSE nor DELEGRETURN: the end of the session has the same effect.
             (rest.close, rest.give_back) = (None, false);
         }
         let mut results = sent?;
@@ -251,8 +253,8 @@ impl Open {
             self.inode.add_open(self.key, self.origin.caller.clone(), *stateid, self.origin.flags);
         }
         let reported = self.inode.report().await;
-        // During the report the mgr may have restarted, and the client may have reclaimed the open. So close the
-        // current stateid.
+        // While the client reported the size, the mgr may have restarted, and the client may have reclaimed the open
+        // under a new stateid. So close the open with its current stateid.
         rest.close = self.inode.remove_open(self.key).0.or(rest.close.take());
         rest.report = false;
         match reported {
@@ -278,7 +280,7 @@ impl RemainingSteps {
         }
     }
 
-    /// Returns the number of remaining steps.
+    /// Returns the number of remaining steps of the close.
     fn steps(&self) -> usize {
         let steps = [self.report, self.give_back, self.close.is_some(), self.attrs, self.rename.is_some()];
         steps.into_iter().filter(|left| *left).count() + usize::from(!self.changes.is_empty())

@@ -50,8 +50,8 @@ impl File {
     /// locks there, does nothing.
     ///
     /// # Errors
-    /// If the owner lost locks, reports this once; after this report the owner may lock again. If writes could not be
-    /// made durable, the locks are released nevertheless.
+    /// If the owner lost locks, reports the loss once; after this report the owner may lock again. If writes could not
+    /// be made durable, the locks are released nevertheless.
     pub async fn unlock(&self, owner: u64, range: ByteRange) -> Result<()> {
         self.inode().unlock(self.key(), owner, span(range)?).await
     }

@@ -21,7 +21,8 @@ const LIFE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct ReadAhead {
     state: Arc<Mutex<State>>,
-    /// Each read-ahead task holds this lock for reading. `end` locks it for writing, which waits until no task runs.
+    /// Each read-ahead task holds this lock for reading. The close of the file locks it for writing, and so waits until
+    /// no read-ahead task runs.
     reading: Arc<RwLock<()>>,
 }
 
@@ -91,7 +92,8 @@ impl ReadAhead {
         let before = state.pieces.len();
         state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
         if state.pieces.len() < before {
-            // Pieces are outdated, because the file changed or the reader paused: forget the detected access pattern.
+            // The read-ahead pieces are outdated, because the file changed or the reader paused: forget the detected
+            // access pattern.
             state.streams.forget();
         }
         let mut out = Vec::new();
@@ -104,14 +106,14 @@ impl ReadAhead {
         }
         for wanted in state.streams.note(range, policy.read_ahead) {
             let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
-            // Without free buffer space, do not read ahead. Later requests try again, because other readers free space
-            // as they advance.
+            // If the read-ahead buffers have no free space, do not read ahead. Later requests try again, because other
+            // readers free space as they advance.
             let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
             state.pieces.push(piece);
         }
         if !state.tidied && !state.pieces.is_empty() {
             // One task drops all expired pieces of the file. A task for each piece is too expensive, because a reader
-            // may create thousands of short pieces within `LIFE`.
+            // may create thousands of short pieces before the first one expires.
             state.tidied = true;
             net::task::spawn_on(&inode.mount.runtime, tidy(Arc::downgrade(&self.state), now + LIFE));
         }
@@ -126,8 +128,8 @@ impl ReadAhead {
         let reading = self.reading.clone().try_read_owned().ok()?;
         let file = inode.clone();
         let (told, found) = oneshot::channel();
-        // When `begin_on` returns, a short-circuit read is complete, and any other read has sent its requests to the
-        // servers.
+        // Run the read up to its first wait now: by then a short-circuit read is complete, and any other read has sent
+        // its requests to the servers.
         net::task::begin_on(&inode.mount.runtime, async move {
             let found = file.read(policy, range.offset, range.len as usize).await;
             drop((file, reading));
@@ -140,8 +142,8 @@ impl ReadAhead {
 
     /// Drops all read-ahead pieces, and prevents further read-ahead.
     pub(super) async fn end(&self) {
-        // While this task holds the write lock `reading`, no read-ahead task can begin. After this task has released
-        // the lock, the flag `over` keeps later reads of the file from starting read-ahead.
+        // While this task holds the write lock, no read-ahead task can begin. Later reads of the file see that the file
+        // is being closed, and start no read-ahead.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;
@@ -150,7 +152,7 @@ impl ReadAhead {
 }
 
 impl State {
-    /// Drops read-ahead pieces older than `LIFE`. Returns when the oldest remaining piece expires, or `None` if no
+    /// Drops read-ahead pieces that have expired. Returns when the oldest remaining piece expires, or `None` if no
     /// piece is left.
     fn tidy(&mut self, now: Instant) -> Option<Instant> {
         self.pieces.retain(|piece| now < piece.asked + LIFE);

@@ -7,8 +7,9 @@ use crate::drivers::NotDone;
 use layout::kinds::native::Update;
 
 impl Inode {
-    /// If an iod did not reply to a change, records that the client abandons the request. After [`Inode::end_strays`],
-    /// the client may send the bytes of the request on the mgr path.
+    /// If `not_done` says that an iod did not reply to a request that changes the file, records that the client
+    /// abandons this request. After [`Inode::end_strays`], the client may send the bytes of the request on the mgr
+    /// path.
     pub(super) fn note_stray(&self, not_done: NotDone) -> NotDone {
         match not_done {
             NotDone::Unanswered(error) => {

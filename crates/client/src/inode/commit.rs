@@ -21,7 +21,8 @@ impl Inode {
         self.settle_all().await;
     }
 
-    /// Waits until servers have received every byte written before the call, and returns the error of the open `key`.
+    /// Waits until servers have received every byte written before the call, and returns the unreported write error of
+    /// the open `key`.
     pub(crate) async fn push(self: &Arc<Self>, key: u64) -> Result<()> {
         self.hand_over(false).await;
         self.settle(ByteRange::ALL).await;
@@ -34,7 +35,7 @@ impl Inode {
         self.commit_all().await;
     }
 
-    /// Makes bytes durable like [`Inode::make_durable`], and reports errors to the open `key`.
+    /// Makes bytes durable like [`Inode::make_durable`], and returns the unreported write error of the open `key`.
     pub(crate) async fn fsync_data(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         self.take_error(key)
@@ -70,7 +71,8 @@ impl Inode {
             return self.mount.session.settle(&self.losses).await;
         }
         if self.is_unsynced()
-            // `opened` fails if the last open has ended. Its close has made the creation durable, or reports the error.
+            // If the last open has ended, there is no open to send the COMMIT under. The close of that open has made
+            // the creation durable, or reports the error.
             && let Ok(opened) = self.opened(false)
         {
             opened.commit().await?;
@@ -79,8 +81,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Does the work of [`Inode::sync_making`] for a close. If only fsync promises durability (`durable=fsync`), does
-    /// nothing.
+    /// Waits until the creation of the file is durable, when a close requires this. If only fsync promises durability
+    /// (`durable=fsync`), does nothing.
     ///
     /// # Errors
     /// The errors of [`Inode::sync_making`].
@@ -88,7 +90,8 @@ impl Inode {
         if self.mount.session.is_soon() { Ok(()) } else { self.sync_making().await }
     }
 
-    /// Makes everything durable like [`Inode::fsync`], but does not clear a write error: the next call reports it too.
+    /// Makes the bytes and the size durable like [`Inode::fsync`], and the creation of the file like
+    /// [`Inode::close_making`]. Does not clear a write error: the next call reports it too.
     pub(crate) async fn flush(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         let reported = self.report().await;
@@ -112,13 +115,14 @@ impl Inode {
             // Schedule the flush timer, which sends the size report to the mgr later.
             inode.settle_in_a_while(&inode.policy());
             inode.state().sending.relieving = false;
-            // Writers that found the window full while this task ran did not start a task, so check the window again.
+            // Writers that found the write window full while this task ran started no second task, so check the window
+            // again.
             inode.mount.relieve_if_full();
         });
     }
 
-    /// Commits received bytes while writes continue, so that uncommitted bytes do not fill the write window. The next
-    /// write, fsync or close reports errors.
+    /// Commits the bytes that servers have received, while programs continue to write, so that uncommitted bytes do not
+    /// fill the write window. The next write, fsync or close reports errors.
     pub(super) async fn commit_behind(self: Arc<Self>) {
         self.commit_all().await;
         self.state().sending.committing = false;
@@ -232,7 +236,8 @@ impl Inode {
                         tries -= 1;
                         let again = layout.write(index, &piece.parts, &piece.payload, false).await;
                         match again.map_err(|e| self.note_stray(e)) {
-                            // Retry several times: while an iod delays the request, the next layout may expire too.
+                            // Send the bytes again under several new layouts, one after the other: while an iod delays
+                            // the write, each new layout may expire too.
                             Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,
                         }

@@ -81,8 +81,9 @@ impl Inode {
             match to.copy(target, &from, range).await {
                 Err(error) if error.is_state_lost() => {
                     tries = tries.checked_sub(1).ok_or(error)?;
-                    // The client does not know which of the two stateids the mgr lost. So it sends a small READ or
-                    // WRITE under each stateid; if the mgr does not know the stateid, the client opens the file again.
+                    // The mgr has lost the stateid of the source file or of this file, and the client does not know
+                    // which. So the client sends a small READ or WRITE under each stateid; if the mgr does not know the
+                    // stateid, the client opens the file again.
                     source.mgr_read(range.offset, 1).await?;
                     // The empty write belongs to no batch (`u64::MAX`), so the client never gives it up.
                     self.mgr_write(u64::MAX, target, Bytes::new(), false).await?;

@@ -22,8 +22,8 @@ use types::FileId;
 use wire::native::Nothing;
 use wire::nfs4::*;
 
-/// How long the client delays its reply to the mgr's notification of a new size, so that the cache above the client can
-/// take over the size.
+/// The longest time for which the client delays its reply to the mgr's notification of a new size. In this time, the
+/// cache above the client can take over the size.
 const RESIZED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A cache above the client, such as the kernel's page cache behind FUSE, that holds bytes and attributes of files
@@ -94,7 +94,7 @@ impl Delegation {
         }
     }
 
-    /// Returns whether this is the delegation with this stateid.
+    /// Returns whether the client holds, or is returning, the delegation with this stateid.
     fn is(self, stateid: stateid4) -> bool {
         self.held().is_some_and(|(held, _)| held.other == stateid.other)
     }
@@ -142,7 +142,8 @@ impl Inode {
         self.is_delegated().then_some(state.sharing.grants())
     }
 
-    /// Returns whether other clients may write the file, and reads on this client must return their writes.
+    /// Returns whether the file is shared: other clients may write the file, and reads on this client must return what
+    /// they wrote.
     pub(crate) fn is_shared(&self) -> bool {
         !self.is_delegated() && self.state().sharing.is_coherent()
     }
@@ -153,8 +154,8 @@ impl Inode {
         !self.is_alone() && self.state().sharing.is_coherent()
     }
 
-    /// Requests a delegation of a shared file in the background, unless the client did so recently. Other clients may
-    /// have closed the file by now.
+    /// Requests a delegation of a shared file in the background, because other clients may have closed the file by now.
+    /// Does nothing if the client requested a delegation recently.
     pub(crate) fn ask_again(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -177,7 +178,8 @@ impl Inode {
         self.delegated().held().map(|(stateid, _)| stateid)
     }
 
-    /// Returns the delegation, and the claim to reclaim it from a restarted mgr.
+    /// Returns the stateid of the delegation, and the claim (CLAIM_PREVIOUS) of the OPEN that reclaims the delegation
+    /// from a restarted mgr.
     pub(crate) fn delegation_to_reclaim(&self) -> Option<(stateid4, open_claim4)> {
         let (stateid, power) = self.delegated().held()?;
         let kind = if power == DelegationType::Read { OPEN_DELEGATE_READ } else { OPEN_DELEGATE_WRITE };
@@ -253,7 +255,8 @@ impl Inode {
                 return OpenOutcome { again: true, ..outcome };
             }
             // Replies may arrive in another order than the mgr sent them. The mgr grants no read delegation to a client
-            // that holds a write delegation. So a read delegation is older than the write delegation: ignore it.
+            // that holds a write delegation. So if the client holds a write delegation, a reply with a read delegation
+            // is older than the write delegation: ignore this reply.
             let is_older =
                 power == DelegationType::Read && matches!(*delegated, Delegation::Held(_, DelegationType::Write));
             if is_older {
@@ -261,7 +264,8 @@ impl Inode {
             }
             if !delegated.is(stateid) {
                 // While the client held no delegation, other clients may have changed the file. So the cached size and
-                // attributes may be outdated, and also those in replies that are in flight. The OPEN reply is current.
+                // attributes may be outdated, and so may the size and attributes in replies that are in flight. Only
+                // the reply to this OPEN is current.
                 state.size.doubt();
                 state.sharing.granted();
                 let changed = state.size.is_newer_than(asking.stamp);
@@ -283,8 +287,8 @@ impl Inode {
                 return outcome;
             }
         }
-        // Compare the epochs only after the delegation is stored: if the mgr restarts after this check, the client
-        // reclaims the delegation.
+        // Compare the mgr's epoch with that of the OPEN only after the client has recorded the delegation: if the mgr
+        // restarts after this comparison, the client reclaims the recorded delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
@@ -370,7 +374,8 @@ impl Inode {
                 let Some(inode) = inode.upgrade() else { return };
                 let Some(stateid) = inode.delegated().to_return() else { return };
                 if let Err(error) = inode.give_back_delegation(stateid).await {
-                    // Record the error, so that the next write, fsync or close reports it.
+                    // Record the error of the flush or the size report, so that the next write, fsync or close reports
+                    // it.
                     inode.fail(error);
                 }
                 // Check now whether the delegation is returned, and not after the pause: during the pause the client
@@ -427,18 +432,19 @@ impl Inode {
         }
     }
 
-    /// Processes the result of a DELEGRETURN; returns whether the mgr executed the operations after it.
+    /// Processes the result of a DELEGRETURN; returns whether the mgr executed the operations that follow DELEGRETURN
+    /// in the COMPOUND.
     pub(crate) async fn returned(&self, stateid: stateid4, results: &mut Results) -> Result<bool> {
         self.share(stateid);
         match results.raw::<Nothing>(OP_DELEGRETURN) {
             Ok(_) => Ok(true),
-            // The mgr no longer knows the delegation, or has revoked it, so it did not execute the operations after
-            // DELEGRETURN.
+            // The mgr no longer knows the delegation, or has revoked it, so it did not execute the operations that
+            // follow DELEGRETURN in the COMPOUND.
             Err(crate::compound::Failed::Nfs(status)) => {
                 tracing::debug!(file = %self.node.id, ?status, "the mgr had forgotten or revoked the delegation before DELEGRETURN");
                 if status == NFS4ERR_DELEG_REVOKED {
-                    // The mgr keeps a revoked stateid, and reports it in every reply, until FREE_STATEID acknowledges
-                    // the revocation.
+                    // The mgr keeps a revoked stateid, and reports the revocation in every reply, until FREE_STATEID
+                    // acknowledges the revocation.
                     drop(self.mount.session.free_stateid(stateid).await);
                 }
                 Ok(false)
@@ -482,16 +488,16 @@ impl Inode {
     /// Handles a revocation: the mgr has allowed other clients to use the file. The client drops its bytes that are not
     /// durable, because they could overwrite newer bytes of other clients.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
-        // Two tasks may detect the revocation at the same time. Without this lock, the second task drops bytes that
-        // programs wrote after the first task had finished.
+        // Two tasks may detect the revocation of the delegation at the same time. Without this lock, the second task
+        // would drop bytes that programs wrote after the first task had finished.
         let _one = self.revoking.lock();
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().sharing.is_exclusive();
         if !exclusive && (power == DelegationType::Read || self.is_clean()) {
             return self.delegation_lost(stateid);
         }
-        // The order matters: first the cache above the client drops its bytes, then the client does. Only then may
-        // programs write the file, which is now shared.
+        // Keep this order: the cache above the client drops its bytes first, and then the client drops its own. Only
+        // after both may programs write the file again.
         let emptied = self.mount.upper_cache.get().map(|upper_cache| upper_cache.discard(self.node.id));
         {
             let mut state = self.state();

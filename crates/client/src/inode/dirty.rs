@@ -37,7 +37,8 @@ pub(super) struct Piece {
 /// The conditions under which the client sent some bytes: the layout grant, and whether the file was shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SendConditions {
-    /// The value of [`DirtyData::grant`] when the client sent the bytes; unused on the mgr path.
+    /// The number of the layout grant ([`DirtyData::grant`]) under which the client sent the bytes; unused on the mgr
+    /// path.
     pub(super) grant: u64,
     /// Whether the file was shared. If so, other clients may have overwritten or truncated the bytes since then, and
     /// this client must not undo these changes by sending the bytes again.
@@ -49,7 +50,7 @@ pub(super) struct SendConditions {
 struct UncommittedWrite {
     /// The number of the batch that contains the write. The client sends batches in the order of their numbers.
     number: u64,
-    /// The number of unstable writes that servers had acknowledged before this write; it identifies the write.
+    /// The number of unstable writes that servers had acknowledged before this write; this number identifies the write.
     acknowledged: u64,
     piece: Piece,
     /// The verifier in the server's reply.
@@ -102,7 +103,8 @@ pub(super) struct DirtyData {
     /// Batches with a number below this one are given up: the client lost the locks or the delegation under which
     /// programs wrote their bytes, and must not send the bytes any more.
     given_up: u64,
-    /// Uncommitted writes of each server, in the order of sending.
+    /// Uncommitted writes of each server, in the order of the replies. Each COMMIT sorts the remaining writes into the
+    /// order of sending.
     uncommitted: BTreeMap<Lane, Vec<UncommittedWrite>>,
     /// An upper bound for the number of uncommitted bytes.
     uncommitted_at_most: u64,
@@ -111,8 +113,8 @@ pub(super) struct DirtyData {
     /// The file offset just after the last byte that became durable since the last LAYOUTCOMMIT. If set, a LAYOUTCOMMIT
     /// is due.
     unreported: Option<u64>,
-    /// How often the mgr granted a layout after the client had lost one. While the client had no layout, the mgr may
-    /// have truncated bytes that the client wrote under the lost layout.
+    /// How often the mgr granted a layout after the client had lost its earlier layout. While the client had no layout,
+    /// the mgr may have truncated bytes that the client wrote under the lost layout.
     grant: u64,
     /// Whether unreported bytes became durable under a layout that the client has lost. The mgr must then ask the iods
     /// for the length of the file.
@@ -128,7 +130,7 @@ pub(super) struct DirtyData {
 }
 
 impl SendConditions {
-    /// The conditions of bytes that the client sends on the mgr path, which needs no layout: `grant` is unused.
+    /// The send conditions of bytes on the mgr path, which needs no layout: `grant` is unused.
     pub(super) const MGR: SendConditions = SendConditions { grant: 0, shared: false };
 }
 
@@ -219,14 +221,14 @@ impl DirtyData {
         Some((number, extents))
     }
 
-    /// Records the number of requests of a new batch, and when the client sent it, if the client measures the total
-    /// time.
+    /// Records into how many requests the client divided a batch. Also records when the client sent the batch, if it
+    /// measures how long the batch takes.
     pub(super) fn divided(&mut self, batch: u64, requests: usize, timed: Option<Instant>) {
         self.in_flight.entry(batch).and_modify(|batch| (batch.left, batch.timed) = (requests, timed));
     }
 
-    /// Excludes the total time of a batch from the measurements for the write threshold, because it is not
-    /// representative.
+    /// Excludes a batch from the time measurements that set the write threshold: a request of the batch took the mgr
+    /// path after the direct path had failed, so the time is not typical.
     pub(super) fn disregard_time(&mut self, batch: u64) {
         self.in_flight.entry(batch).and_modify(|batch| batch.timed = None);
     }
@@ -323,8 +325,8 @@ impl DirtyData {
         self.uncommitted.values().flatten().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Returns the servers with uncommitted bytes that the pending bytes will overwrite on the other path. `direct` and
-    /// `through_mgr` are the pending ranges for the direct path and for the mgr path.
+    /// Returns the servers whose uncommitted bytes the pending bytes will overwrite on the other path (direct or mgr).
+    /// `direct` are the pending ranges for the direct path, and `through_mgr` those for the mgr path.
     pub(super) fn lanes_off_path(&self, direct: &[ByteRange], through_mgr: &[ByteRange]) -> Vec<Lane> {
         let off_path = |(lane, sent): &(&Lane, &Vec<UncommittedWrite>)| {
             let others = if **lane == Lane::Mgr { direct } else { through_mgr };
@@ -339,7 +341,8 @@ impl DirtyData {
         self.is_uncommitted(lane).then_some(self.acknowledged)
     }
 
-    /// Processes the reply to a COMMIT, which covers the server's writes whose `acknowledged` is below `covered`.
+    /// Processes the reply to a COMMIT to one server. The COMMIT covers the writes to this server that are among the
+    /// first `covered` acknowledged writes of the file.
     ///
     /// If writes are lost, keeps the first lost write and all later ones. A later write may overlap a lost write, and
     /// must be sent again after it.
@@ -350,9 +353,9 @@ impl DirtyData {
         if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
             all.iter_mut().for_each(|sent| sent.verifier = verifier);
         }
-        // Bytes that were sent before the loss of a layout count as lost, because other clients may have truncated
-        // them. Bytes sent while the file was shared are exempt: the client must not undo later changes of other
-        // clients.
+        // Even if the verifier is unchanged, bytes sent under a layout that the client has lost count as lost, because
+        // another client may have truncated them. This does not apply to bytes sent while the file was shared: sending
+        // them again could undo later changes of other clients.
         let grant = self.grant;
         let granted = |sent: &UncommittedWrite| lane == Lane::Mgr || sent.under.grant == grant;
         let lives = |sent: &UncommittedWrite| sent.verifier == verifier && (sent.under.shared || granted(sent));
@@ -386,8 +389,8 @@ impl DirtyData {
         self.uncommitted.get(&lane).map_or(0, Vec::len)
     }
 
-    /// Returns the uncommitted write at position `at` of a server, in the order of sending, so that the client can send
-    /// it again.
+    /// Returns the uncommitted write at position `at` in the list of a server's uncommitted writes, so that the client
+    /// can send it again.
     pub(super) fn resend(&self, lane: Lane, at: usize) -> Option<Resend> {
         let sent = self.uncommitted.get(&lane)?.get(at)?;
         Some(Resend { at, acknowledged: sent.acknowledged, number: sent.number, piece: sent.piece.clone() })
@@ -466,7 +469,7 @@ impl DirtyData {
         self.grant
     }
 
-    /// Records that the mgr granted a layout after the client had lost another one.
+    /// Records that the mgr granted a layout after the client had lost its earlier layout.
     pub(super) fn granted_again(&mut self) {
         self.grant += 1;
         self.ask_iods = self.unreported.is_some();
@@ -496,8 +499,8 @@ impl DirtyData {
     }
 
     /// Records that the mgr received a size report up to file offset `end`. Returns `None` if a later report is due.
-    /// Otherwise returns whether the mgr asked the iods, so that its size may differ from the size that the client
-    /// knows.
+    /// Otherwise returns whether the mgr asked the iods, so that the mgr's size may differ from the size that the
+    /// client knows.
     pub(super) fn reported(&mut self, end: u64) -> Option<bool> {
         self.unreported.take_if(|due| *due == end)?;
         Some(std::mem::take(&mut self.ask_iods))

@@ -30,13 +30,12 @@ pub(super) struct KnownSize {
     stamp: u64,
     /// Whether other clients may have changed the size since the client learned it.
     doubtful: bool,
-    /// A counter that increases when bytes that the client has read become outdated, other than by a change of the
-    /// size.
+    /// A counter that increases when bytes that the client has read may be outdated although `stamp` does not change.
     turns: u64,
     /// Whether the mgr reported a smaller size than the client knew, so that the client must repeat a read that relied
     /// on the larger size.
     shorter: bool,
-    /// When the client last learned the size from the mgr.
+    /// When the client last learned the size from the mgr, or gave up a request for the size.
     learned: Option<Instant>,
     /// Whether a request for the size is in flight, because the size that the client last learned is too old.
     asking: bool,
@@ -173,7 +172,7 @@ impl KnownSize {
         self.shorter = true;
     }
 
-    /// Returns whether [`KnownSize::found_shorter`] was called since the last call of this method.
+    /// Returns whether the mgr has reported a smaller size than the known size since the last call of this method.
     pub(super) fn take_shorter(&mut self) -> bool {
         std::mem::take(&mut self.shorter)
     }

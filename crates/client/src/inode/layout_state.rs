@@ -45,13 +45,14 @@ pub(super) enum Granted {
         /// Whether the mgr kept the previous layout valid until this grant, without a break.
         continues: bool,
     },
-    /// A recall arrived before the grant. The client holds the layout only to return it.
+    /// A recall of this layout arrived before the grant. The client holds the layout only to return it.
     Recalled,
     /// The client lost or returned its layout after it had sent the request for this layout, so the mgr may have
     /// granted this layout before the loss. The client keeps this layout, but requests another layout before it does
     /// I/O.
     Doubtful,
-    /// The mgr granted this layout before a layout that the client holds or has returned. The client ignores it.
+    /// The mgr granted this layout before a layout that the client holds or has returned. The client ignores this
+    /// layout.
     Outdated,
 }
 
@@ -126,7 +127,8 @@ pub(super) struct LayoutState<L> {
     /// The layout kind to request, as an index into the client's order of preference. The mgr has refused all kinds
     /// before it.
     kind: usize,
-    /// Whether the mgr has refused every kind. The client then requests no layout as long as the file stays open.
+    /// Whether the mgr has refused every layout kind. The client then requests no layout as long as the file stays
+    /// open.
     refused: bool,
 }
 
@@ -172,7 +174,8 @@ impl<L> Held<L> {
         self.grant.stateid
     }
 
-    /// Returns whether a grant of this generation shows that the mgr has kept this layout valid without a break.
+    /// Returns whether a layout grant with this file generation shows that the mgr has kept this layout valid without a
+    /// break.
     fn goes_on_as(&self, generation: Generation) -> bool {
         generation.0 == self.grant.generation.0 + u32::from(self.fenced)
     }
@@ -180,7 +183,8 @@ impl<L> Held<L> {
 
 /// Requests for a layout, and their replies.
 impl<L> LayoutState<L> {
-    /// Returns whether the client should send a LAYOUTGET for the preferred kind, for opens with these access modes.
+    /// Returns whether the client should send a LAYOUTGET for the preferred layout kind, for opens with these access
+    /// modes.
     pub(super) fn wants(&self, read: bool, write: bool) -> bool {
         let fits = |held: &Held<L>| {
             held.usability == Usability::Usable && (!write || held.grant.write) && (!read || held.grant.read)
@@ -193,12 +197,13 @@ impl<L> LayoutState<L> {
         self.refused
     }
 
-    /// Returns the index of the kind to request in the client's order of preference.
+    /// Returns which layout kind to request, as an index into the client's order of preference.
     pub(super) fn kind(&self) -> usize {
         self.kind
     }
 
-    /// Records that the mgr refused the kind at index `position` of `count` kinds.
+    /// Records that the mgr refused a layout kind: the one at index `position` of the client's `count` kinds, in the
+    /// order of preference.
     pub(super) fn refuse(&mut self, position: usize, count: usize) {
         if position + 1 < count {
             self.kind = self.kind.max(position + 1);
@@ -249,7 +254,8 @@ impl<L> LayoutState<L> {
     }
 
     /// Begins to replace the layout with this number, which expires soon. Returns whether to request a layout for
-    /// writing; `None` if an attempt is running or has just failed, or if the mgr has recalled the layout.
+    /// writing; `None` if an attempt to replace this layout is running or has just failed, or if the mgr has recalled
+    /// the layout.
     pub(super) fn begin_renewal(&mut self, number: u64, now: Instant) -> Option<bool> {
         let is_recalled = self.recall.is_some();
         let held = self.held.as_mut().filter(|held| held.number == number && !is_recalled)?;
@@ -289,7 +295,7 @@ impl<L: Clone> LayoutState<L> {
 }
 
 impl<L> LayoutState<L> {
-    /// Counts one more request that uses the same layout as an existing use.
+    /// Counts another request under a layout that a request in progress already uses.
     pub(super) fn continue_use(&mut self) {
         self.uses += 1;
     }
@@ -350,14 +356,15 @@ impl<L> Held<L> {
 /// The return, recall and loss of the layout.
 impl<L> LayoutState<L> {
     /// Records a layout recall. Even if the client holds no layout, it answers with a LAYOUTRETURN
-    /// ([`LayoutState::begin_return`]), because the reply with the grant may be in flight or lost.
+    /// ([`LayoutState::begin_return`]), because the reply that grants the layout may be in flight or lost.
     pub(super) fn recalled(&mut self, recall: Recall) {
         let later = |before: Recall| Recall { stateid: later(before.stateid, recall.stateid), ..recall };
         let before = self.recall.filter(|before| before.stateid.other == recall.stateid.other);
         self.recall = Some(before.map_or(recall, later));
     }
 
-    /// Begins to answer a recall: no new request may use the layout. Returns `false` if there is no recall to answer.
+    /// Begins to answer a layout recall: no new request may use the layout. Returns `false` if there is no recall to
+    /// answer.
     pub(super) fn begin_return(&mut self) -> bool {
         let is_recalled = self.recall.is_some();
         if let Some(held) = self.held.as_mut().filter(|_| is_recalled) {

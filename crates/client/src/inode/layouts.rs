@@ -21,7 +21,7 @@ use types::limits::LAYOUT_BODY_MAX;
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// The longest pause between two requests for a layout while the client waits for a layout to send a size report under.
+/// The longest pause between two LAYOUTGETs while the client waits for a layout under which it can send a size report.
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
 /// Maximum number of LAYOUTGETs that the client sends in a row because it loses its layout while each is in flight.
@@ -49,7 +49,8 @@ impl Layouts {
     /// Waits until no request uses a layout.
     async fn are_unused(&self) {
         loop {
-            // Enable the notification before the check, so that the task misses no notification.
+            // Enable the notification before checking whether a request uses a layout, so that the task misses no
+            // notification.
             let mut unused = std::pin::pin!(self.unused.notified());
             unused.as_mut().enable();
             if !self.state().is_in_use() {
@@ -132,14 +133,15 @@ impl Inode {
         self.layouts.state().held().is_some()
     }
 
-    /// Processes the result of a LAYOUTGET for the preferred kind that followed the OPEN with this number in a
-    /// COMPOUND. A refusal is no error: I/O then takes the mgr path.
+    /// Processes the result of a LAYOUTGET for the preferred layout kind, which followed the OPEN with this number in a
+    /// COMPOUND. It is no error if the mgr refused the layout: I/O then takes the mgr path.
     pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>, number: u64) {
         self.layout_turn.hold(pin!(self.adopt(0, got, Some(number)))).await;
     }
 
-    /// Processes the result of a LAYOUTGET for the kind at index `position`, like [`Inode::learn_layout`]. `open` is
-    /// the number of the OPEN that requested the layout. Returns the outcome if the mgr granted a layout.
+    /// Processes the result of a LAYOUTGET for the layout kind at index `position` of the client's order of preference,
+    /// like [`Inode::learn_layout`]. `open` is the number of the OPEN that requested the layout. Returns the outcome if
+    /// the mgr granted a layout.
     async fn adopt(
         &self,
         position: usize,
@@ -171,8 +173,8 @@ impl Inode {
 
     fn granted(&self, grant: Grant<DynLayout>) -> Granted {
         if grant.write {
-            // A LAYOUTGET makes the creation durable: an iod must not store bytes of a file that the mgr may still
-            // lose.
+            // A LAYOUTGET for writing makes the creation of the file durable: an iod must not store bytes of a file
+            // that the mgr may still lose.
             self.made_durably();
         }
         let mut layouts = self.layouts.state();
@@ -193,11 +195,11 @@ impl Inode {
         }
         if let Some(stale) = stale {
             self.layouts.state().refused_by_iods(stale.number);
-            // Drop the stale use first: this task may wait for the return of the layout, which waits for the end of all
-            // uses.
+            // First drop this task's use of the refused layout: this task may wait for the return of the layout, and
+            // the return waits until no request uses the layout.
             drop(stale);
         }
-        // Check the lease: if it has expired, the mgr may have granted the layout and locks to other clients.
+        // Check the lease: if it has expired, the mgr may have granted conflicting layouts and locks to other clients.
         self.mount.session.ensure_lease().await?;
         if let Some(layout) = self.usable_layout(write) {
             return Ok(Some(layout));
@@ -205,8 +207,8 @@ impl Inode {
         if self.layouts.state().is_refused() {
             return Ok(None);
         }
-        // Box the future of the request, so that the caller's future stays small. Most I/O finds a usable layout and
-        // sends no request.
+        // Box the future of the layout request, so that the caller's future stays small. Most I/O finds a usable layout
+        // and sends no request.
         let ask = async {
             if let Some(layout) = self.usable_layout(write) {
                 return Ok(Some(layout));
@@ -243,7 +245,8 @@ impl Inode {
     }
 
     async fn renew(&self, number: u64, write: bool) -> Result<()> {
-        // While the mgr is unreachable, do not lock `layout_turn`, so that no other task has to wait for it.
+        // While the mgr is unreachable, do not take the lock for operations on the layout, so that no other task has to
+        // wait for this lock.
         self.mount.session.answers().await?;
         let ask = async {
             let is_current = self.layouts.state().is_current(number);
@@ -252,7 +255,8 @@ impl Inode {
         self.layout_turn.hold(pin!(ask)).await
     }
 
-    /// Requests a layout, one kind after the other in the order of preference. The caller has locked `layout_turn`.
+    /// Requests a layout, one kind after the other in the order of preference. The caller holds the lock `layout_turn`,
+    /// which excludes other operations on the layout.
     async fn ask_for_layout(&self, write: bool) -> Result<()> {
         let mut asks = ASKS;
         let first = self.layouts.state().kind();
@@ -270,7 +274,8 @@ impl Inode {
                     None => break,
                 }
             }
-            // Try the next kind only if the mgr refused this one. Otherwise the mgr may grant this kind later.
+            // Try the next layout kind only if the mgr refused this kind for good. Otherwise the mgr may grant this
+            // kind later.
             let next = self.layouts.state().kind();
             if next == position {
                 return Ok(());
@@ -316,7 +321,8 @@ impl Inode {
         self.commit_layout("reporting what was written", patience, due).await
     }
 
-    /// Sends the LAYOUTCOMMIT that `due` returns, if any. Waits at most `patience` for a layout to send it under.
+    /// Sends a LAYOUTCOMMIT with the size report that `due` returns, if any. Waits at most `patience` for a layout
+    /// under which the client can send the LAYOUTCOMMIT.
     pub(super) async fn commit_layout(
         &self,
         what: &'static str,
@@ -360,8 +366,8 @@ impl Inode {
                     }
                     return Ok(());
                 }
-                // The mgr restarted or revoked the layout. The bytes are durable, and the client reports them again
-                // under another layout.
+                // The mgr has restarted, or has revoked the layout. The bytes are durable, so the client reports them
+                // again under another layout.
                 Err(Failed::Nfs(status)) if status == NFS4ERR_BADLAYOUT || is_state_lost(status) => {
                     self.lose_layout();
                 }
@@ -470,7 +476,8 @@ impl Inode {
     pub(crate) async fn remove_mere_open(&self, key: u64) -> Option<(stateid4, Option<stateid4>)> {
         let _turn = self.layout_turn().await;
         let has_layout = self.has_layout();
-        // Check and remove under one lock: if two opens close at the same time, exactly one of them is the last.
+        // Look for other opens and remove this open under one lock: if two opens close at the same time, exactly one of
+        // them finds that it is the last.
         let mut state = self.state();
         let has_locks = state.opens.get(key)?.has_locks();
         let takes_more = state.opens.all().len() == 1 && has_layout;
@@ -496,7 +503,8 @@ impl Inode {
     /// Returns the size report that is due, in the form for an mgr that has restarted since it granted the layout
     /// (`loca_reclaim`, RFC 8881 §12.7.4).
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
-        // If another task has locked `layout_turn`, that task sends the size report, so return no report.
+        // If another task holds the lock for operations on the layout, do not wait for the lock: the size report stays
+        // due.
         let _turn = self.layout_turn.try_lock()?;
         let (end, update) = self.state().dirty.report_due()?;
         let layouts = self.layouts.state();
@@ -517,13 +525,14 @@ impl Inode {
         let inode = self.clone();
         net::task::spawn(async move {
             if let Err(error) = inode.give_back().await {
-                // Written bytes may not be durable, so each open for writing must report the error.
+                // Written bytes may not be durable, because the client failed to report them before it returned the
+                // layout. So each open for writing must report the error.
                 inode.fail(error);
             }
         });
     }
 
-    /// Handles a recall of all layouts of this client; returns `false` if the client holds none for this file.
+    /// Handles a recall of all layouts of this client; returns `false` if the client holds no layout of this file.
     pub(crate) fn recall_any_layout(self: &Arc<Self>) -> bool {
         let held = self.layouts.state().held().map(|held| (held.kind().number(), held.stateid()));
         if let Some((kind, stateid)) = held {
@@ -532,41 +541,41 @@ impl Inode {
         held.is_some()
     }
 
-    /// Answers a recall (RFC 8881 §20.3): makes all writes durable, reports them, and returns the layout. The next I/O
-    /// requests a new layout.
+    /// Answers a layout recall (RFC 8881 §20.3): makes all writes durable, reports them, and returns the layout. The
+    /// next I/O requests a new layout.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
-        // Do not wait for the writes if a truncate by this client delays them: the truncate waits for the mgr, and the
-        // mgr may wait for this return.
+        // Do not wait for pending writes if a truncate by this client delays them: the truncate waits for the mgr, and
+        // the mgr may wait for this LAYOUTRETURN.
         let mut cutting = self.cutting.subscribe();
         tokio::select! {
             biased;
-            // `wait_for` cannot fail: the sender lives as long as this inode. A truncate cannot begin while bytes are
-            // being sent, because truncate and send both lock `order`.
+            // Waiting for a truncate cannot fail: the sender of the notification lives as long as this inode. A
+            // truncate cannot begin while a task sends bytes, because both tasks need the lock `order`.
             _ = cutting.wait_for(|cutting| *cutting) => {}
             () = self.hand_over(true) => {}
         }
         self.settle_all().await;
-        // Other tasks may have sent writes during `settle_all`. From now on, no task sends a write until the client has
-        // returned the layout.
+        // Other tasks may have sent writes while this task waited for replies. From now on, no task sends a write until
+        // the client has returned the layout.
         self.leaving.hold(pin!(self.return_recalled())).await
     }
 
     async fn return_recalled(self: &Arc<Self>) -> Result<()> {
         self.settle_all().await;
-        // Do not wait for another layout: the client that caused the recall waits for this return, and the mgr grants
-        // no layout before it.
+        // Do not wait for another layout for the size report: the client that caused the recall waits for this
+        // LAYOUTRETURN, and the mgr grants no layout before it.
         let reported = self.report_within(Duration::ZERO).await;
         let returned = self.layout_turn.hold(pin!(self.send_return())).await?;
         match reported {
-            // The client had no layout for the report yet. The next fsync or close sends the report.
+            // The client had no layout for the size report yet. The next fsync or close sends the report.
             Err(error) if returned && error.is(Status::NoLayout) => Ok(()),
             Err(_) if !returned => Ok(()),
             reported => reported,
         }
     }
 
-    /// Sends the LAYOUTRETURN that answers a recall, after the last request under the layout has ended. Returns `false`
-    /// if there is no recall to answer.
+    /// Sends the LAYOUTRETURN that answers a layout recall, after the last request under the layout has ended. Returns
+    /// `false` if there is no recall to answer.
     async fn send_return(&self) -> Result<bool> {
         // The mgr recalls layouts for clients that truncate or extend the file, so the known size may be outdated.
         self.state().size.doubt();
@@ -593,7 +602,8 @@ pub(crate) struct LayoutClose<'a> {
     pub(crate) committed: Option<u64>,
     /// The LAYOUTRETURN that the caller has to append.
     pub(crate) returned: Option<LAYOUTRETURN4args>,
-    /// The lock on `layout_turn`, which keeps other tasks from requesting a layout until the mgr has replied.
+    /// The lock for operations on the layout, which keeps other tasks from requesting a layout until the mgr has
+    /// replied.
     turn: Option<AsyncMutexGuard<'a, ()>>,
 }
 

@@ -143,7 +143,7 @@ impl Inode {
         let mut pause = PAUSE;
         let mut waited = Waited(false);
         loop {
-            // Enable the notification before the request, so that the task misses no notification.
+            // Enable the notification before sending the LOCK request, so that the task misses no notification.
             let mut free = std::pin::pin!(self.lock_free.notified());
             free.as_mut().enable();
             if self.lock(key, owner, span, kind, true).await? {
@@ -163,7 +163,7 @@ impl Inode {
     /// Undoes a LOCK whose reply the client did not process, so that the owner has the same locks at the mgr as on this
     /// client.
     async fn settle_doubt(&self, key: u64, owner: u64, span: Span, kind: LockKind) -> Result<()> {
-        // If the file is closed, the mgr has released its locks, so there is nothing to do.
+        // If the file is closed, the mgr has released the owner's locks, so there is nothing to do.
         let Some(before) = self.state().opens.locks_in(key, owner, span) else { return Ok(()) };
         let (mut tries, mut open) = (TRIES, false);
         if self.lock_stateids(key, owner)?.1.is_none() {
@@ -179,7 +179,8 @@ impl Inode {
             self.send_unlock(lock, gap).await?;
             self.state().opens.unlocked(owner, lock, gap);
         }
-        // The LOCK may have replaced locks that the owner already held, by locks of another kind: restore them.
+        // The LOCK may have changed earlier locks of the owner from shared to exclusive, or back: restore the earlier
+        // locks.
         for (span, kind) in before {
             if !matches!(
                 self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await?,
@@ -388,7 +389,7 @@ impl Inode {
         self.lose_locks_as(key, owner, &lost_error());
     }
 
-    /// Marks locks as lost like [`Inode::lose_locks`]; operations under them will return the error `why`.
+    /// Marks locks as lost like [`Inode::lose_locks`]; operations under these locks will return the error `why`.
     pub(crate) fn lose_locks_as(&self, key: u64, owner: Option<u64>, why: &Error) {
         let writing = {
             let mut state = self.state();

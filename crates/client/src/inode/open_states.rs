@@ -151,12 +151,12 @@ impl OpenStates {
         }
     }
 
-    /// Returns the error that an open has not reported yet, and clears it.
+    /// Returns the write error that an open has not reported yet, and clears it.
     pub(super) fn take_error(&mut self, key: u64) -> Result<()> {
         self.get_mut(key).and_then(|open| open.error.take()).map_or(Ok(()), Err)
     }
 
-    /// Returns the unreported error of an open like [`OpenStates::take_error`], but does not clear the error.
+    /// Returns the unreported write error of an open like [`OpenStates::take_error`], but does not clear the error.
     pub(super) fn see_error(&self, key: u64) -> Result<()> {
         self.get(key).and_then(|open| open.error.clone()).map_or(Ok(()), Err)
     }
@@ -257,7 +257,8 @@ impl OpenStates {
     /// stateid, if any.
     pub(super) fn forget_lock(&mut self, lock: stateid4) -> Option<(u64, u64)> {
         self.opens.iter_mut().find_map(|open| {
-            // Locks that the client has reclaimed from a restarted mgr have another stateid, so this keeps them.
+            // Locks that the client has reclaimed from a restarted mgr have another stateid, so the client keeps these
+            // locks.
             let (owner, locks) = open.locks.iter_mut().find(|(_, locks)| locks.is(lock))?;
             locks.stateid = None;
             Some((open.key, *owner))

@@ -26,8 +26,8 @@ impl Inode {
         found.ok_or_else(|| Error::usage("the file is no longer open for this operation"))
     }
 
-    /// Returns an open for requests to the mgr: a current stateid for reading, or for writing if `write`, the file
-    /// handle and the credentials.
+    /// Returns an open for requests to the mgr: a current stateid for reading, or for writing if `write`, the
+    /// filehandle and the credentials.
     pub(super) fn opened(&self, write: bool) -> Result<Opened<'_>> {
         let (stateid, caller) = self.suitable(write)?;
         let (session, tally, handle) = (&self.mount.session, &self.mount.tally, &self.node.handle);
@@ -51,7 +51,8 @@ impl Inode {
     pub(super) async fn mgr_write(&self, batch: u64, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let mut tries = TRIES;
         loop {
-            // Check before each attempt: the client may have learned that it lost locks while it opened the file again.
+            // Before each attempt to write, check whether the client gave up the batch: the client may have learned
+            // that it lost locks while it opened the file again.
             self.check_given_up(batch)?;
             let opened = self.opened(true)?;
             match opened.write(offset, data.clone(), stable).await {
@@ -103,10 +104,12 @@ impl Inode {
     }
 
     /// Opens the file again at the mgr, after the mgr refused the stateid of an open with `error`. If the stateid
-    /// belongs to a lock or a delegation, records its loss instead. Fails with `error` when `tries` is 0.
+    /// belongs to a lock or a delegation, records the loss of the lock or delegation instead. Fails with `error` when
+    /// `tries` is 0.
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
-        // Box the future, so that the caller's future stays small: the mgr rarely loses a stateid.
+        // Box the future that opens the file again, so that the caller's future stays small: the mgr rarely loses a
+        // stateid.
         self.reopening.hold(Box::pin(self.replace_stateid(stateid, error)).as_mut()).await
     }
 
@@ -120,7 +123,8 @@ impl Inode {
             return self.lock_refused(stateid).await.and(Err(lost_error()));
         }
         let open = self.state().opens.by_stateid(stateid).cloned();
-        // The open was closed, or got another stateid after the client prepared the request: the caller tries again.
+        // The open was closed, or got another stateid after the client prepared the request: the caller sends the
+        // request again.
         let Some(open) = open else { return Ok(()) };
         tracing::debug!(file = %self.node.id, "{error}; opening it again");
         // When the mgr drops an open, it also drops the locks under the open. The mgr may keep revoked stateids until

@@ -17,12 +17,13 @@ use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{Attrs, ByteRange};
 use wire::nfs4::OP_PUTFH;
 
-/// If a read returns at least this many pieces, and their mean length is below `RUNS_SHORT`, the client copies adjacent
-/// pieces into one buffer: thousands of tiny slices cost more than the copy.
+/// If a read returns more than this many pieces, and their mean length in bytes is below `RUNS_SHORT`, the client
+/// copies adjacent pieces into one buffer: thousands of tiny slices cost more than the copy.
 const RUNS_MANY: usize = 16;
 const RUNS_SHORT: u64 = 16 << 10;
 
-/// How often a read requests the size again because other tasks on this mount have changed the size during the request.
+/// Maximum number of times that a read requests the size again because other tasks on this mount have changed the size
+/// during the request.
 const SIZE_TRIES: u32 = 16;
 
 /// How often the client requests attributes again because a write completed during the request.
@@ -36,7 +37,8 @@ impl Inode {
     /// Reads a range, see [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         if self.is_shared() {
-            // Box this large future, so that the future of the other reads stays small: most files are not shared.
+            // Box the large future of a read of a shared file, so that the futures of other reads stay small: most
+            // files are not shared.
             return Box::pin(self.read_beside_others(&policy, offset, len)).await;
         }
         let found = self.read_once(&policy, offset, len).await?;
@@ -96,9 +98,9 @@ impl Inode {
     /// Reads a file that other clients may write or truncate at the same time. The result includes every write that has
     /// returned, on any client.
     ///
-    /// The client does not use the cached size. Data on the iods prove that the file reached that far at the time of
-    /// the read, because the mgr answers a truncate only after the objects are truncated. If the iods have no data at
-    /// the end of the range, the mgr tells whether there is a hole or the end of the file.
+    /// The client does not use the cached size. If an iod returns data at an offset, the file was longer than this
+    /// offset at the time of the read, because the mgr answers a truncate only after the objects are truncated. If the
+    /// iods have no data at the end of the range, the mgr tells whether there is a hole or the end of the file.
     async fn read_shared(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         self.ask_again();
         let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
@@ -133,8 +135,8 @@ impl Inode {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
-            // Compute `own_end` before sending READ: if another task sends a size report after the READ, the mgr's
-            // reply to the READ may not include the report.
+            // Before sending READ, compute the end of the bytes that the mgr does not know of: if another task reports
+            // these bytes after the READ, the mgr's reply to the READ may not include them.
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;
             if data.is_empty() && !eof {
@@ -206,8 +208,8 @@ impl Inode {
         straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout())
     }
 
-    /// Returns the size that the client knows. Asks the mgr if other clients may change the size, or may have changed
-    /// it.
+    /// Returns the current size. If other clients may change the size or may have changed it, requests it from the mgr;
+    /// otherwise returns the cached size.
     pub(crate) async fn size_now(self: &Arc<Self>) -> Result<u64> {
         let asks = self.is_shared() || self.is_doubtful();
         if asks { self.learn_attrs().await.map(|attrs| attrs.size) } else { Ok(self.size()) }
@@ -256,7 +258,8 @@ impl Inode {
     async fn read_direct(self: &Arc<Self>, layout: LayoutUse, range: ByteRange) -> Result<Runs> {
         let shares = layout.shares(&[range]).into_iter();
         let reads: Vec<_> = shares.map(|share| self.read_share(layout.clone(), share)).collect();
-        // Each share has its own use of the layout, until the request of the share ends. So drop the use of this task.
+        // Each request to a server has its own use of the layout, which ends with the request. So drop this task's use
+        // of the layout.
         drop(layout);
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
@@ -269,8 +272,8 @@ impl Inode {
                 Ok(ReadDone { mut runs, lost }) => {
                     drop(layout);
                     for range in lost {
-                        // Box the future of this read, which is rarely needed, so that the future of the whole read
-                        // stays small.
+                        // Box the future of this read through the mgr, which is rarely needed, so that the future of
+                        // the whole read stays small.
                         runs.extend(Box::pin(self.read_via_mgr(range)).await?);
                     }
                     return Ok(runs);

@@ -19,7 +19,7 @@ impl Inode {
             return Ok(None);
         }
         // Get a layout, because the mgr then stops gathering other clients' writes. Drop the use of the layout at once,
-        // because a task must not hold it while it waits for the mgr.
+        // because a task that waits for the mgr must not keep a layout in use.
         drop(self.layout(false, None).await?);
         self.expose_to_iods().await;
         let layout = self.layout(false, None).await?;
@@ -42,7 +42,8 @@ impl Inode {
         Ok(found.and_then(|run| run.intersection(ByteRange { offset, len: size - offset })))
     }
 
-    /// Ensures that the iods have the bytes that this client sent to the mgr and that the mgr may still be gathering.
+    /// Ensures that the iods have the bytes that this client sent to the mgr: the mgr may still be gathering these
+    /// bytes.
     async fn expose_to_iods(self: &Arc<Self>) {
         if self.state().dirty.is_uncommitted(Lane::Mgr) {
             self.commit_lane(Lane::Mgr).await;
@@ -117,7 +118,7 @@ impl Inode {
     async fn set_attrs_in_order(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         self.cutting.send_replace(true);
         let _truncate = TruncateGuard(self);
-        // Other tasks of this mount may have sent bytes before this task locked `order`. Neither these bytes nor a
+        // Wait for bytes that other tasks of this mount sent before this task locked `order`. Neither these bytes nor a
         // report of them may reach a server after the truncate.
         self.settle_all().await;
         self.reporting.hold_write(pin!(self.report_and_set_attrs(caller, changes))).await
@@ -125,8 +126,8 @@ impl Inode {
 
     async fn report_and_set_attrs(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         let settled = async { self.end_strays().await.and(self.report().await) }.await;
-        // Without an open for writing, the client cannot send a size report, so ignore the error. Each close of an open
-        // for writing has already sent the report, or failed.
+        // Without an open for writing, the client cannot send a size report, so ignore an error of the size report.
+        // Each close of an open for writing has already sent the report, or failed.
         if self.is_open_for_writing() {
             settled?;
         }
@@ -191,7 +192,7 @@ impl Drop for InvalidateReads<'_> {
     }
 }
 
-/// A guard: when it is dropped, the truncate counts as finished ([`Inode::cutting`]).
+/// A guard: when it is dropped, the SETATTR counts as finished ([`Inode::cutting`]).
 struct TruncateGuard<'a>(&'a Inode);
 
 impl Drop for TruncateGuard<'_> {

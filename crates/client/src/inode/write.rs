@@ -38,7 +38,7 @@ struct PathSplit {
     via_mgr: Vec<ByteRange>,
 }
 
-/// Bytes that the client failed to write, and the window space that they occupy.
+/// The error of a failed write request, and the number of its bytes that the client failed to write.
 struct Lost {
     error: Error,
     bytes: u64,
@@ -80,7 +80,8 @@ impl Inode {
             && (policy.access == Access::Unbuffered || self.writes_through())
         {
             self.ask_again();
-            // Box the future of the send, so that the caller's future stays small: most writes are only gathered.
+            // Box the future that sends the bytes, so that the caller's future stays small: most writes are only
+            // gathered.
             return Box::pin(self.send(key, hull)).await;
         }
         Ok(())
@@ -98,7 +99,8 @@ impl Inode {
             let part = data.split_to(data.len().min(PAYLOAD_MAX));
             let len = part.len();
             if !self.mount.window.try_take(len) {
-                // Box the future of the wait, so that the caller's future stays small: most writes find space at once.
+                // Box the future that waits for space in the write window, so that the caller's future stays small:
+                // most writes find space at once.
                 Box::pin(self.wait_for_room(len)).await;
             }
             let gathered = {
@@ -121,7 +123,8 @@ impl Inode {
                 state.dirty.pending().bytes()
             };
             if !self.writes_through() && self.is_enough(gathered, policy).await {
-                // Box the future of the send, so that the caller's future stays small: most writes do not fill a batch.
+                // Box the future that sends the batch, so that the caller's future stays small: most writes do not fill
+                // a batch.
                 Box::pin(self.hand_over(false)).await;
             }
         }
@@ -133,8 +136,9 @@ impl Inode {
         if self.size_now().await? >= end {
             return Ok(());
         }
-        // Request the layout before recording the new end of the file: a layout grant after a lost layout makes the
-        // size report ask the iods for the size, which would not include the new end.
+        // Request the layout before recording the new end of the file. If the client had lost its layout, a grant after
+        // the recording would make the mgr ask the iods for the size at the next size report, and the iods do not know
+        // the new end.
         if self.layout(true, None).await?.is_none() {
             // The client gets no layout, for example because the file has mirrors. Write the last byte through the mgr
             // instead, to extend the file.
@@ -150,8 +154,8 @@ impl Inode {
         self.report().await
     }
 
-    /// Sends all bytes written to `range`, waits until servers have received them, and reports the error of the open
-    /// `key`.
+    /// Sends all bytes written to `range`, waits until servers have received them, and reports the write error of the
+    /// open `key`, if any.
     async fn send(self: &Arc<Self>, key: Option<u64>, range: ByteRange) -> Result<()> {
         self.expose(range).await;
         key.map_or(Ok(()), |key| self.take_error(key))
@@ -189,7 +193,7 @@ impl Inode {
         next.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
-    /// Schedules the flush timer to send gathered bytes, unless another operation sends them first.
+    /// Schedules the flush timer to send gathered bytes, unless the policy disables the timer.
     fn leave_in_a_while(self: &Arc<Self>, state: &mut State, policy: &Policy) {
         if policy.gather_delay != NEVER {
             state.sending.times.leave = Instant::now().checked_add(policy.gather_delay);
@@ -209,7 +213,8 @@ impl Inode {
     /// Returns whether the client has gathered enough bytes to send them.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
-            // Fewer bytes than one full request are never enough, so this decision needs no layout.
+            // Fewer bytes than one full request are never enough to send. Check this first, because this check needs no
+            // layout.
             FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }
@@ -220,10 +225,10 @@ impl Inode {
         self.mount.window.take(len).await;
     }
 
-    /// Returns how many bytes make one full request for each server, at most a quarter of the window.
+    /// Returns how many bytes make one full request for each server, at most a quarter of the write window.
     async fn full(&self, policy: &Policy) -> u64 {
-        // Do not request a layout only for this decision if writes take the mgr path: a client with a layout prevents
-        // the mgr from gathering other clients' writes to the file.
+        // If writes take the mgr path, do not request a layout only to count its servers: a client with a layout
+        // prevents the mgr from gathering other clients' writes to the file.
         let long = self.size() >= least_size(policy);
         let wanted = long && self.mount.present_threshold(policy.write_threshold) != ALWAYS_MGR;
         let layout = if wanted { self.layout(true, None).await.ok().flatten() } else { None };
@@ -291,8 +296,8 @@ impl Inode {
         let timed = whole.then(Instant::now);
         self.state().dirty.divided(batch, requests.len(), timed);
         let runtime = &self.mount.runtime;
-        // Send a small request from this task. Many requests take time to send, so spawn tasks that do not delay the
-        // caller.
+        // Send a single small request from this task. Many requests take time to send, so spawn tasks that do not delay
+        // the caller.
         let alone = requests.len() == 1 && requests[0].piece.bytes() <= BEGIN_MAX;
         let runners = requests.len().min(RUNNERS);
         let requests = Arc::new(Mutex::new(requests.into_iter()));
@@ -315,8 +320,9 @@ impl Inode {
     /// Turns the gathered bytes into a batch, and chooses a path for each range by the write threshold; without `rule`
     /// all ranges take the mgr path.
     ///
-    /// Waits until no request in flight overlaps the batch. Commits overlapping uncommitted bytes that took the other
-    /// path, because the client could send them again later and overwrite the new bytes.
+    /// Waits until no request in flight overlaps the batch. First commits all uncommitted bytes that the batch
+    /// overwrites on the other path. Otherwise the client could send these older bytes again later and overwrite the
+    /// new bytes.
     async fn begin_batch(self: &Arc<Self>, rule: Option<(ThresholdChoice, &dyn Layout)>) -> (u64, Extents, PathSplit) {
         let mut settled = self.settled.subscribe();
         loop {
@@ -332,7 +338,8 @@ impl Inode {
                 let split = state.split_by_path(rule);
                 if let Some((number, extents)) = state.dirty.begin_batch() {
                     // The next range continues a sequential write only if the last range was long. After a short range,
-                    // for example one that measures the direct path, the write threshold decides again.
+                    // for example one that the client writes directly only to measure the direct path, the write
+                    // threshold decides again.
                     if let (Some(last), Some((choice, _))) = (split.direct.last(), rule) {
                         let long = threshold::path(last.len, choice.t) == Path::Direct;
                         state.sending.streamed = long.then(|| last.end());
@@ -340,7 +347,7 @@ impl Inode {
                     return (number, extents, split);
                 }
             }
-            // `changed` cannot fail: the sender lives as long as this inode.
+            // Waiting for the end of a request cannot fail: the sender of the notification lives as long as this inode.
             let _ = settled.changed().await;
         }
     }
@@ -434,7 +441,7 @@ impl Inode {
     }
 
     /// Waits until the iods have all older bytes that `piece` overwrites. While the returned guard exists, no
-    /// uncommitted bytes of this server move to the mgr. Without this, the mgr could send older bytes to the iods after
+    /// uncommitted bytes of this server move to the mgr. Otherwise the mgr could send older bytes to the iods after
     /// `piece`.
     async fn sending_after_mgr<'a>(self: &Arc<Self>, locks: &'a LaneLocks, piece: &Piece) -> RwLockReadGuard<'a, ()> {
         loop {
@@ -486,7 +493,7 @@ impl Inode {
         outcome
     }
 
-    /// Sends the oldest uncommitted write of a data server to the mgr. The write stays in the dirty data until the mgr
+    /// Sends the first uncommitted write of a data server to the mgr. The write stays in the dirty data until the mgr
     /// has received it, so that a reader still finds its bytes on this client.
     async fn move_first_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let Some(resend) = self.state().dirty.resend(lane, 0) else { return Ok(()) };
@@ -528,8 +535,7 @@ impl State {
         PathSplit { direct: straight, via_mgr: through }
     }
 
-    /// Returns the servers with uncommitted bytes that the gathered bytes will overwrite on the other path (direct or
-    /// mgr).
+    /// Returns the servers whose uncommitted bytes the gathered bytes will overwrite on the other path (direct or mgr).
     fn lanes_off_path(&self, rule: Option<(ThresholdChoice, &dyn Layout)>) -> Vec<Lane> {
         let split = self.split_by_path(rule);
         self.dirty.lanes_off_path(&split.direct, &split.via_mgr)

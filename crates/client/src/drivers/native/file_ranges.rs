@@ -22,7 +22,8 @@ impl Objects {
     /// Returns the extents of object `index` that store the file ranges `parts`.
     ///
     /// # Errors
-    /// Another object stores some of the ranges, because the share was made for another layout of the file.
+    /// Another object stores some of the ranges, because the caller divided the ranges for an earlier layout of the
+    /// file.
     fn extents(&self, index: usize, parts: &[ByteRange]) -> Attempt<Vec<ByteRange>> {
         let mut extents: Vec<ByteRange> = Vec::with_capacity(parts.len());
         for piece in parts.iter().flat_map(|part| self.distribution.pieces(*part)) {
@@ -38,9 +39,10 @@ impl Objects {
         Ok(extents)
     }
 
-    /// Returns the file offset of the object's first data byte or hole byte whose file offset is at least `from`.
+    /// Returns the file offset of the first data byte, or of the first byte in a hole, that the object stores at or
+    /// after file offset `from`.
     async fn seek(&self, index: usize, from: u64, what: SeekWhat) -> Attempt<Option<u64>> {
-        // `object_size(from)` is the object offset of the first byte whose file offset is at least `from`.
+        // Convert `from` to the offset inside the object: that of the first byte whose file offset is at least `from`.
         let at = self.seek_object(index, self.distribution.object_size(from, index), what).await?;
         Ok(at.and_then(|at| self.distribution.file_offset(index, at)).map(|at| at.max(from)))
     }
@@ -101,8 +103,8 @@ impl Layout for Objects {
     async fn punch(&self, range: ByteRange) -> Attempt<()> {
         let ranges = object_ranges(&self.distribution, range);
         let punches = ranges.into_iter().map(|(index, range)| self.punch_object(index, range));
-        // Wait for the replies of all iods: an iod that punches the hole after this call would destroy bytes that the
-        // client writes after this call.
+        // Wait until all iods have replied: an iod that punches the hole later would destroy bytes that the client
+        // writes in the meantime.
         let failed = join_all(punches).await.into_iter().filter_map(Attempt::err);
         let rank = |not_done: &NotDone| match not_done {
             NotDone::Unanswered(_) => 0,
@@ -123,8 +125,8 @@ impl Layout for Objects {
             start
         };
         let from = start.max(whole);
-        // SEEK finds no hole at or beyond the end of an object. There the hole begins at `from`, or at the next byte
-        // that the object would store.
+        // SEEK finds no hole at or beyond the end of an object. For such an object, the hole begins at `from`, or at
+        // the next byte that the object would store.
         let holes = self.indices().map(|index| async move {
             let found = self.seek(index, from, SeekWhat::Hole).await?;
             Ok::<_, NotDone>(found.or_else(|| self.first_after(index, from)))

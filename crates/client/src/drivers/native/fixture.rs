@@ -29,7 +29,7 @@ use xdr::Xdr;
 const FSID: Fsid = Fsid([7; 16]);
 const FILE: FileId = FileId(9);
 const SESSION: u64 = 5;
-/// The TCP port of the first iod; the others have consecutive ports.
+/// The TCP port of the first iod; the other iods have consecutive ports.
 const FIRST_PORT: u16 = 100;
 /// Number of requests that open a connection: HELLO and PROVE. An iod with [`ServerFault::Silent`] still answers these.
 const GREETINGS: u64 = 2;
@@ -283,7 +283,7 @@ struct Line {
 }
 
 struct Ends {
-    /// The iod's state of this connection; `None` after the connection was closed.
+    /// The state that the iod keeps for this connection; `None` after the connection was closed.
     peer: Option<Peer>,
     inbox: BytesMut,
     outbox: BytesMut,
@@ -298,7 +298,7 @@ impl std::fmt::Debug for Line {
 }
 
 impl Ends {
-    /// Takes one complete record out of the inbox. The client sends each record as a single fragment.
+    /// Takes one complete RPC record out of the inbox. The client sends each record as a single fragment.
     fn record(&mut self) -> Option<Bytes> {
         let mark = Mark::from_bytes(*self.inbox.first_chunk::<4>()?);
         assert!(mark.last, "a request in several fragments");

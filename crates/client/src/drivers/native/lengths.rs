@@ -80,7 +80,8 @@ mod tests {
         lengths.learn(2, 64);
         assert!(lengths.reach(&three, 208) && !lengths.reach(&three, 209));
         assert_eq!(lengths.whole(), 100);
-        // A reply with a smaller size is older than the replies before it, so the client ignores it.
+        // The durable length of an object only grows until a truncate. So a reply with a smaller length is outdated,
+        // and the client ignores it.
         lengths.learn(2, 5);
         assert!(lengths.reach(&three, 208));
         lengths.forget();

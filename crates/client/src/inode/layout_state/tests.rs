@@ -160,8 +160,8 @@ impl Model {
         self.dead.iter().any(|(other, seqid)| *other == stateid.other[0] && stateid.seqid <= *seqid)
     }
 
-    /// Records that no request may begin from now on under this layout, nor under an earlier grant with the same
-    /// stateid.
+    /// Records that no request may begin from now on under this layout, nor under an earlier grant of the layout with
+    /// the same stateid.
     fn kill(&mut self, stateid: stateid4) {
         self.dead.insert((stateid.other[0], stateid.seqid));
     }
@@ -201,7 +201,8 @@ impl Model {
             Call::ExecuteReturn => return self.execute_return(),
             Call::Close => return self.close(),
             Call::Revoke => {
-                // The mgr forgets the layout. The client learns of this later; until then the iods refuse the layout.
+                // The mgr forgets the layout, and from now on the iods refuse it. The client learns of the revocation
+                // later.
                 return self.record.take().is_some();
             }
             Call::Lose => self.lose(),
@@ -218,7 +219,8 @@ impl Model {
             self.opens += 1;
             return true;
         }
-        // The client sends only one operation on the layout stateid at a time, so no LAYOUTGET during a LAYOUTRETURN.
+        // The client sends only one operation on the layout stateid at a time, so it sends no LAYOUTGET while a
+        // LAYOUTRETURN is in flight.
         if self.returning.is_some() {
             return false;
         }
@@ -377,7 +379,7 @@ fn a_refused_kind_is_followed_by_the_next() {
     let mut state = LayoutState::<()>::default();
     state.refuse(0, 2);
     assert!(state.kind() == 1 && !state.is_refused());
-    // The mgr refuses the first kind twice if a LAYOUTGET and an OPEN requested this kind at the same time.
+    // The mgr refuses the first layout kind twice if a LAYOUTGET and an OPEN requested this kind at the same time.
     state.refuse(0, 2);
     assert!(state.kind() == 1 && !state.is_refused());
     state.refuse(1, 2);
@@ -405,7 +407,7 @@ fn a_layout_allows_what_it_was_granted_for() {
 fn a_late_answer_may_grant_a_layout_that_was_returned_before_the_last() {
     let mut state = LayoutState::default();
     let first = Grant { open: Some(0), ..grant(1, 0, true, true) };
-    // The reply to an OPEN arrives late: before it, the client gets and returns two other layouts.
+    // The reply to an OPEN arrives late: before this reply, the client gets and returns two other layouts.
     for other in [1, 2] {
         state.granted(Grant { stateid: stateid(other, 1), ..grant(1, 0, true, true) });
         assert_eq!(state.take_for_close(), Some((KIND.number(), stateid(other, 1))));

@@ -5,7 +5,7 @@ use super::*;
 use crate::explorer::walk;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The owner of all locks. `UNITS` is the number of bytes that calls can lock.
+/// The lock-owner of all locks in the tests (`OWNER`), and the number of bytes that calls can lock (`UNITS`).
 const OWNER: u64 = 7;
 const UNITS: u64 = 3;
 
