@@ -27,11 +27,11 @@ use tokio::sync;
 /// locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rank {
-    /// Held during a write with `O_APPEND`: while the client gets the append lock from the mgr, and writes.
+    /// Held while a write with `O_APPEND` gets the append lock from the mgr, and then writes.
     Append,
     /// Held during LOCK and LOCKU.
     ByteRangeLocks,
-    /// Held while a task sends gathered bytes, and during SETATTR.
+    /// Held while a task sends gathered bytes (small writes that the client joined), and during SETATTR.
     SendOrder,
     /// Held while a task sends bytes under a layout, and while it returns the layout.
     SendUnderLayout,
@@ -40,16 +40,16 @@ pub(crate) enum Rank {
     CommitIod,
     /// Held during COMMIT to the mgr.
     CommitMgr,
-    /// Held for reading during a WRITE to an iod. Held for writing while a task sends bytes to the iod again, or sends
-    /// bytes for this iod to the mgr instead.
+    /// Held for reading during a WRITE to an iod. Held for writing while a task repeats WRITEs to the iod, or sends the
+    /// bytes of these WRITEs to the mgr instead.
     WriteIod,
-    /// Held for reading during a WRITE to the mgr. Held for writing while a task sends bytes to the mgr again.
+    /// Held for reading during a WRITE to the mgr. Held for writing while a task repeats WRITEs to the mgr.
     WriteMgr,
-    /// Held for reading by a close until the mgr has received the file size from the close, and for writing by SETATTR.
+    /// Held for reading during a close, until the mgr has received the file size. Held for writing during SETATTR.
     Report,
     /// Held during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN.
     LayoutStateid,
-    /// Held while the client opens a file again at the mgr.
+    /// Held while the client sends an OPEN again for a file that is already open on this mount.
     Reopen,
     /// Held while the client sends deferred closes.
     CloseDeferred,

@@ -1,7 +1,7 @@
 //! Log messages about long waits: a request that has waited for two seconds logs which server it waits for.
 //!
-//! A request waits for an unreachable server for up to `retry_timeout`, a minute or forever. Without a message, a user
-//! would assume that the program hangs.
+//! A request to an unreachable server waits up to `retry_timeout`: one minute by default, or without a limit. Without a
+//! message, a user would assume that the program hangs.
 
 use std::future::Future;
 use std::pin::pin;
@@ -41,8 +41,8 @@ impl LongWaits {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).address = Some(address.to_string());
     }
 
-    /// Returns the outcome of `request`. If `request` has no outcome after two seconds, logs that it waits for
-    /// `server`, and that it waits at most `patience`.
+    /// Waits for `request` and returns its outcome. After two seconds without an outcome, logs a warning that the
+    /// request waits for `server`, for at most `patience`.
     pub(crate) async fn watch<F: Future>(
         &self,
         request: F,

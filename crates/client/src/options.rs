@@ -38,9 +38,9 @@ pub struct Options {
     pub policy: Settings,
     /// The policy settings from the environment, which override those of the mount; see [`environment`].
     pub environment: Settings,
-    /// How long to try to connect to a server: to the mgr when mounting, and to an iod. 10 s by default. After an iod
-    /// was unreachable, the client does not connect to this iod for 5 s, and reads and writes on this iod take the mgr
-    /// path.
+    /// How long the client tries to connect to a server (the mgr or an iod); 10 s by default. If the client cannot
+    /// connect to an iod, it does not try this iod again for 5 s, and its reads and writes of data on this iod take the
+    /// mgr path.
     pub connect_timeout: Duration,
     /// How long a request waits for an unreachable server before it fails; 60 s by default, [`FOR_EVER`] if it must
     /// never fail. If the server does not reply within a third of this time, or within 20 s, the client sends the
@@ -53,12 +53,12 @@ pub struct Options {
     /// The name of the client that the mgr shows to administrators; by default the host name, a blank, and the process
     /// id.
     pub name: String,
-    /// A fixed client identity, for a program that is started again after an earlier process of it may have been
-    /// killed. The mgr then releases the state of the earlier process at once. Two running clients must never use the
-    /// same identity, because each would revoke the other's state. `None`: a new unique identity.
+    /// A fixed client identity, for a program that may be killed and started again. When the program starts again, the
+    /// mgr releases the state of the killed process at once. Two running clients must never use the same identity,
+    /// because each would revoke the other's state. `None`: a new unique identity.
     pub identity: Option<[u8; 16]>,
-    /// A connection to an mgr in this process; the target must have the mgr's address. `None`: connect through a
-    /// socket.
+    /// A connection to an mgr that runs in this process. The target must contain the address of this mgr. `None`: the
+    /// client connects through a socket.
     pub connector: Option<net::rpc::InProcessConnector>,
 }
 

@@ -35,7 +35,7 @@ impl WriteWindow {
         }
     }
 
-    /// Returns space for `bytes` to the write window.
+    /// Frees the space that a writer reserved for `bytes`.
     pub(crate) fn release(&self, bytes: u64) {
         self.room.add_permits(bytes as usize);
     }

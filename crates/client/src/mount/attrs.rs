@@ -43,7 +43,7 @@ impl Mount {
     }
 
     /// Returns whether the file is open on this mount while other clients may write it (see `sharing` of the policy).
-    /// The caller must then not cache its bytes or attributes.
+    /// If so, the caller must not cache the file's bytes or attributes.
     pub fn is_shared(&self, file: FileId) -> bool {
         self.inner.open_inode(file).is_some_and(|inode| inode.is_shared())
     }
@@ -57,8 +57,8 @@ impl Mount {
 
     async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        // Send dirty bytes and report the file size before SETATTR, also for a close in progress. If a write or report
-        // reached the mgr after SETATTR, it would overwrite the new size or time.
+        // Before SETATTR, send dirty bytes and report the file size to the mgr, even if another task is closing the
+        // file. A WRITE or size report that reaches the mgr after SETATTR would overwrite the new size or time.
         let settles = |inode: &&Arc<Inode>| {
             let undone = (changes.size.is_some() || changes.mtime.is_some()) && !inode.is_clean();
             undone || (changes.size.is_some() && inode.is_open_for_writing())
@@ -140,13 +140,14 @@ impl Mount {
         Ok(())
     }
 
-    /// After a caller has set or removed a policy attribute of a file through this mount: applies the change at once if
-    /// the file is open.
+    /// Handles a change of a policy attribute of a file by a caller of this mount: the new policy setting applies at
+    /// once if the file is open.
     fn own_changed(&self, node: &Node, name: &[u8], value: Option<&[u8]>) {
         let Some(inode) = self.inner.open_inode(node.id).filter(|_| is_policy_name(name)) else { return };
         inode.set_own(|own| match (value, Part::named(name)) {
             (None, Ok(part)) => own.unset(part),
-            // Ignore the result: the mgr has accepted the value, so parsing it cannot fail.
+            // Ignore the result: the mgr has accepted the value of the policy setting, so the client can parse the
+            // value.
             (Some(value), _) => drop(own.set(Origin::File, name, value)),
             (None, Err(_)) => {}
         });
@@ -186,7 +187,7 @@ impl Mount {
     }
 }
 
-/// The attribute value in a GETXATTR result, which follows the status (RFC 8276 §8.4.1.2).
+/// The attribute value in the result of GETXATTR. In the result, the value follows the status code (RFC 8276 §8.4.1.2).
 struct XattrValue(Bytes);
 
 impl Xdr for XattrValue {

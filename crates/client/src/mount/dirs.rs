@@ -21,7 +21,7 @@ const WANTED: Mask = attrs::OBJECT.or(Mask::of(&[FATTR4_RDATTR_ERROR, FATTR4_FIL
 pub struct Entry {
     /// The name of the entry.
     pub name: Bytes,
-    /// The cookie of the entry: [`Mount::readdir_from`] continues after it.
+    /// The cookie of the entry (RFC 8881 §18.23). [`Mount::readdir_from`] with this cookie continues after the entry.
     pub cookie: u64,
     /// The node (id and filehandle) of the file.
     pub node: Node,

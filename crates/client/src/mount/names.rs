@@ -14,8 +14,8 @@ const LOOKUPS_MAX: usize = 32;
 /// Maximum number of symlinks that the client follows on one path, as in Linux.
 const SYMLINKS_MAX: u32 = 40;
 
-/// How many times the client looks up a path if, each time, a file on the path is removed between its LOOKUP and its
-/// GETATTR.
+/// Maximum number of attempts to look up a path. An attempt fails if a file on the path is removed between its LOOKUP
+/// and its GETATTR.
 const WALKS_MAX: usize = 8;
 
 /// Formats a name for error messages.
@@ -29,9 +29,9 @@ pub(super) fn check_answer(name: &[u8], what: &str) -> Result<()> {
     types::name::check(name).map_err(refused)
 }
 
-/// Returns the access time for a new file: a random time within the next second. If the mgr restarts before it replies
-/// to the create, the client recognizes the file that it created by this access time. The time is not in the past, so
-/// it never precedes the creation.
+/// Returns the access time for a new file: a random time within the next second. If the reply to the create is lost in
+/// a restart of the mgr, the client recognizes by this access time that its own request created the file. The time is
+/// not in the past, so the access time never precedes the creation.
 fn mark() -> Result<Timestamp> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
@@ -93,7 +93,7 @@ impl Mount {
         let mut symlinks = 0;
         loop {
             // Look up the components before the next "..". A ".." cancels the component before it only if this
-            // component is no symlink, which only the lookup shows.
+            // component is not a symlink, and only a lookup shows this.
             let run = todo.iter().take_while(|c| *c != b"..").count();
             let whole: Vec<Vec<u8>> = done.iter().cloned().chain(todo.iter().take(run).cloned()).collect();
             let at_end = run == todo.len();
@@ -195,7 +195,8 @@ impl Mount {
         compound.op(OP_CREATE, &CREATE4args { objtype, objname, createattrs }).getfh().getattr();
         let making = self.inner.makes(dir, name);
         let mut results = match self.inner.session.call(compound).await {
-            // Only a file that this request created has the access time `mark`, so the request has succeeded.
+            // If the found file has the random access time `mark`, this request created the file, so the create has
+            // succeeded.
             Err(error) if error.is_in_doubt() => match self.lookup(dir, name).await {
                 Ok(found) if found.1.atime == mark => return Ok(found),
                 _ => return Err(error),
@@ -342,14 +343,15 @@ impl Mount {
     }
 }
 
-/// Appends a RENAME. `from` and `to` are pairs of a directory and a name in it. The directory in `to` becomes the
-/// current filehandle.
+/// Appends a RENAME to a COMPOUND. `from` and `to` are pairs of a directory and a name in it. The directory in `to`
+/// becomes the current filehandle.
 pub(crate) fn append_rename(compound: &mut Compound, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) {
     compound.putfh(&from.0.handle).void(OP_SAVEFH).putfh(&to.0.handle);
     append_renaming(compound, from.1, to.1, how);
 }
 
-/// Appends a RENAME from the directory in the saved filehandle to the directory in the current filehandle.
+/// Appends to a COMPOUND a RENAME from the directory in the saved filehandle to the directory in the current
+/// filehandle.
 fn append_renaming(compound: &mut Compound, from: &[u8], to: &[u8], how: Renaming) {
     if how != Renaming::Replace {
         compound.op(OP_VERIFY, &VERIFY4args { obj_attributes: nfs::attrs::encode_renaming(how) });

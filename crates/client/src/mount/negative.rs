@@ -81,7 +81,7 @@ impl Names {
         true
     }
 
-    /// Returns whether every OPEN is answered, so that no grant of a delegation can be in flight.
+    /// Returns whether the mgr has answered every OPEN. If so, no reply that grants a delegation is in flight.
     pub(crate) fn are_opens_answered(&self) -> bool {
         let counts = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.opens_asked());
         counts.is_some_and(|(asked, answered)| asked == answered)
@@ -150,14 +150,15 @@ impl Mount {
         self.inner.give_back_names(back);
     }
 
-    /// Requests a delegation of a directory and reads all its names. Returns whether the cache now knows all names.
+    /// Requests a delegation of a directory and reads all names in the directory. Returns whether the cache now
+    /// contains all these names.
     async fn read_names(&self, dir: &Node, number: u64, epoch: u64) -> Result<bool> {
         let mut compound = self.compound("asking for the names in a directory").cached();
         let gdda_notification_types = Mask::of(&[OWN_CHANGES]).to_bitmap();
         let args = GET_DIR_DELEGATION4args { gdda_notification_types, ..GET_DIR_DELEGATION4args::default() };
         compound.putfh(&dir.handle).op(OP_GET_DIR_DELEGATION, &args);
-        // Count the request as an unanswered OPEN. So the client rejects a recall of the delegation that arrives before
-        // the reply with the grant, and the mgr repeats the recall.
+        // Count GET_DIR_DELEGATION as an unanswered OPEN until its reply arrives. During this time, the client rejects
+        // a recall of the delegation, and the mgr repeats the recall later.
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;

@@ -145,7 +145,7 @@ impl Mount {
     }
 
     /// Opens a regular file with these options. The COMPOUND with the OPEN also reads the policy settings of the
-    /// directory.
+    /// directory in the options, if any.
     pub async fn open_with(&self, node: &Node, options: OpenOptions<'_>) -> Result<File> {
         match self.try_open(node, options).await? {
             Some(file) => Ok(file),
@@ -245,8 +245,8 @@ impl Mount {
         options: CreateOptions,
     ) -> Result<(File, Option<Attrs>)> {
         match self.try_create(dir, name, options).await {
-            // The mgr does not support `unsynced`, and makes every new file durable before it replies. So create the
-            // file without `unsynced`.
+            // The mgr does not support the create option `unsynced`: it makes every new file durable before it replies.
+            // So create the file without this option.
             Err(error) if options.unsynced && error.is(Status::AttrNotSupp) => {
                 self.try_create(dir, name, CreateOptions { unsynced: false, ..options }).await
             }
@@ -346,9 +346,9 @@ impl Mount {
         }
         let learnt = inode.record_delegation(&opened.delegation, &asking);
         if learnt.again {
-            // The mgr granted a delegation that the client is returning or has returned, so request a delegation again.
-            // Without a delegation, I/O would bypass the page cache as long as the file is open. Box the future,
-            // because the request is rare.
+            // The granted delegation is useless, because the client is returning or has returned the same delegation.
+            // So request another delegation: without one, all I/O would bypass the page cache as long as the file is
+            // open. Box the future, because the request is rare.
             Box::pin(inode.ask_when_returned()).await;
         }
         let mut size = inode.learn_size(attrs.size, learnt.stamp);
@@ -365,7 +365,7 @@ impl Mount {
         let nameless = named && attrs.nlink == 0;
         if nameless || !permitted {
             let status = if nameless { Status::Stale } else { Status::Access };
-            // The error of the open matters more than an error of the close. Box the future of the close, which is
+            // Return the error of the open, and ignore an error of the close. Box the future of the close, which is
             // large and rarely needed.
             let _ = Box::pin(file.close()).await;
             return Err(Error::status(status, "opening a file"));

@@ -1,9 +1,9 @@
 //! Path expectations: the paths by which the caller reached a file. The mgr checks them before it executes an operation
 //! on the file.
 //!
-//! A caller that caches names may use a file that its path no longer leads to. So the client sends the path along: the
-//! COMPOUND begins with a LOOKUP for each name and a VERIFY of the inode number. If the path leads to another file, the
-//! mgr stops there and changes nothing.
+//! A caller that caches names may operate on a file although the cached path no longer leads to this file. So the
+//! client also sends the path: the COMPOUND begins with a LOOKUP for each name and a VERIFY of the inode number. If the
+//! path leads to another file, the VERIFY fails, and the mgr executes no operation after it.
 
 use super::{Mount, Node};
 use crate::compound::Compound;

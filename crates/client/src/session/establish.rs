@@ -24,7 +24,7 @@ use xdr::Xdr;
 /// The lease time that the client assumes before the mgr has reported it.
 const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
-/// How many times the client tries to end a session. Only a connection failure leads to another attempt.
+/// How many times the client tries to end a session. The client tries again only after a connection failure.
 const END_TRIES: usize = 3;
 
 /// The parts of a session that the client has established: the connection, the client id, and the session itself.
@@ -50,8 +50,8 @@ enum PendingReclaim {
     Nothing,
     /// The reclaim of opens and locks has not begun, or was interrupted.
     Everything,
-    /// The client has reclaimed everything except the opens in this list, which the mgr refused. It has not sent
-    /// RECLAIM_COMPLETE yet.
+    /// The client has tried to reclaim all opens and locks, and the mgr refused the opens in this list. The client has
+    /// not sent RECLAIM_COMPLETE yet.
     End(Vec<OpenId>),
 }
 
@@ -95,10 +95,10 @@ impl Shared {
             {
                 return Ok((connection.clone(), epoch));
             }
-            // Box the future: it is large and rarely needed, so that most requests need no memory for it.
+            // Box the future, which is large and rarely needed. So most requests need no memory for it.
             let error = match Box::pin(self.establish(&mut link)).await {
                 Ok(()) => continue,
-                // If the first connection fails, do not retry: most likely the address is wrong.
+                // If the client has never connected to the mgr, do not retry: most likely the address is wrong.
                 Err(error) if error.kind() == crate::ErrorKind::Connection && link.ever => error,
                 Err(error) if error.is(types::Status::Delay) => error,
                 Err(error) => return Err(error),
@@ -146,9 +146,10 @@ impl Shared {
         }
     }
 
-    /// Returns how long the client waits for a reply before it sends the request again over a new connection. An mgr
-    /// whose host lost power does not reply. After a restart, the mgr accepts reclaims for one lease time. So the
-    /// client waits at most a third of the lease time, in order not to lose its locks.
+    /// Returns how long the client waits for a reply before it sends the request again over a new connection. If the
+    /// mgr's host has lost power, the client notices the restart of the mgr only by sending again. After the restart,
+    /// the mgr accepts reclaims of locks only for one lease time. So the client waits at most a third of the lease
+    /// time.
     pub(super) fn attempt_timeout(&self) -> Duration {
         let usual = self.options.attempt_timeout();
         lock(&self.table).lease.map_or(usual, |lease| usual.min(lease / 3))
@@ -179,8 +180,8 @@ impl Shared {
             (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
             _ => {}
         }
-        // Begin a full reclaim only if the mgr has lost the state of this client. Otherwise keep `pending_reclaim`, so
-        // that this session continues a reclaim that the loss of the previous session interrupted.
+        // Begin a reclaim of all state only if the mgr has lost the state of this client. Otherwise keep
+        // `pending_reclaim`: if the previous session was lost during a reclaim, this session continues that reclaim.
         if continuity == Continuity::Lost {
             link.pending_reclaim = PendingReclaim::Everything;
         }
@@ -205,8 +206,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Destroys a session that a newer session has replaced. Otherwise the mgr would refuse DESTROY_CLIENTID when this
-    /// client unmounts.
+    /// Destroys a session that a newer session has replaced. The mgr refuses DESTROY_CLIENTID, which this client sends
+    /// when it unmounts, as long as the client id has such a session.
     async fn let_go(&self, connection: &Connection, old: sessionid4, new: Option<sessionid4>) -> Result<()> {
         if new == Some(old) {
             return Ok(());
@@ -262,8 +263,8 @@ impl Shared {
         let (net, limits) = (self.net.clone(), Limits::default());
         let connected =
             Connection::connect_sent(&address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
-        // Another process could own the path of the Unix socket. So check that the peer reports the random run id that
-        // the mgr reported over TCP.
+        // A process other than the mgr could own the path of the Unix socket. So check that the peer reports the same
+        // random run id that the mgr reported over TCP.
         let near = connected
             .inspect_err(|e| tracing::debug!("the Unix socket of the mgr is unusable, so the client keeps TCP: {e}"))
             .ok()?;
@@ -303,8 +304,8 @@ impl Shared {
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
             }
             Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
-                // The mgr accepts only source ports below 1024. Close the connection, because the next connection may
-                // have such a port.
+                // The mgr accepts requests from this machine only from source ports below 1024. Close the connection,
+                // because the next connection may get such a port.
                 connection.close();
                 if rustix::process::geteuid().is_root() {
                     let why = "it accepts requests from this machine only from ports below 1024, and all of them are in use here; end a program that uses one";
@@ -408,8 +409,8 @@ impl Shared {
             Err(failed) => return Err(results.error(&failed)),
         }
         self.begin_settling(session).await?;
-        // An mgr that dropped this client after its lease expired, without a restart, refuses reclaims. It accepts new
-        // opens only after RECLAIM_COMPLETE (RFC 8881 §18.51.3).
+        // If the mgr dropped the state of this client because the lease expired, and did not restart, the mgr refuses
+        // reclaims. It accepts new opens only after RECLAIM_COMPLETE (RFC 8881 §18.51.3), so send them now.
         self.held.open_again(session, refused).await
     }
 
@@ -422,7 +423,7 @@ impl Shared {
         let mut outcome = Ok(());
         for _ in 0..END_TRIES {
             outcome = self.leave(&mut link, &session).await;
-            // Every step is idempotent, so the client can repeat all of them.
+            // Every operation that ends the session is idempotent, so the client can repeat all of them.
             if !matches!(&outcome, Err(error) if error.kind() == crate::ErrorKind::Connection) {
                 break;
             }
@@ -444,7 +445,8 @@ impl Shared {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // The mgr has restarted, and waits in its grace period for a reclaim by this client owner.
+            // The mgr has restarted, and its grace period lasts until this client owner reclaims or gives up its client
+            // id. So register again, and destroy the new client id.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;
         }

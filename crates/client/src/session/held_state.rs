@@ -60,7 +60,7 @@ pub(crate) struct HeldStateid {
     pub(crate) stateid: stateid4,
 }
 
-/// The identifier of an open.
+/// The identifier of an open: the file and the open owner.
 #[derive(Clone, Copy)]
 pub(crate) struct OpenId {
     pub(crate) file: FileId,

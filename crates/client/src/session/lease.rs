@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The shortest and the longest time between two checks whether the lease must be renewed.
+/// The minimum and maximum time between two checks of whether the client must renew the lease.
 const LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(60);
 
 /// The task that renews the lease, until the session is dropped.
