@@ -38,13 +38,14 @@ async fn content(file: &File) -> Vec<u8> {
     all
 }
 
-/// Returns the number of bytes that passed through the mgr, and the number of bytes that iods copied directly.
+/// Returns the number of file bytes that passed through the mgr, and the number of bytes that iods copied directly to
+/// each other.
 fn moved(cluster: &Cluster) -> (u64, u64) {
     let counters = cluster.mgr.as_ref().unwrap().counters();
     (counters.proxy_read_bytes + counters.proxy_write_bytes, counters.iod_copied_bytes)
 }
 
-/// Returns the number of bytes in data ranges, as the file systems of the iods report them.
+/// Returns the number of bytes of a file that are not in holes, as the file systems of the iods report them.
 async fn data_bytes(file: &File) -> u64 {
     let (mut at, mut sum) = (0, 0);
     while let Some(run) = file.next_data(at).await.unwrap() {
@@ -82,7 +83,7 @@ async fn no_byte_of_a_copy_passes_the_mgr() {
         let got = content(&to).await;
         assert!(got[..at as usize].iter().all(|b| *b == 0) && got[at as usize..] == data, "{source:?} {target:?}");
         let before = moved(&cluster);
-        // A mount that uses only the mgr path must read the same bytes.
+        // A mount that uses only the mgr path must read the same bytes as the mount on the direct path.
         let other = cluster.mount(client::Options { direct: false, ..options() }).await;
         let file = other.open(&to.node(), OpenFlags::READ).await.unwrap();
         assert!(content(&file).await == got);
@@ -110,13 +111,14 @@ async fn copies_keep_holes_and_stop_at_the_end_of_the_source() {
     assert_eq!(moved(&cluster).0, before.0);
     assert!(content(&to).await == model);
     assert_eq!(data_bytes(&to).await, data_bytes(&from).await);
-    // A range beyond the end of the source copies only the bytes before the end.
+    // If the range to copy goes beyond the end of the source file, only the bytes before the end are copied.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: (6 << 20) - 5, len: 100 }).await.unwrap(), 5);
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 6 << 20, len: 100 }).await.unwrap(), 0);
     let other = cluster.mount(options()).await;
     let same = other.open(&from.node(), OpenFlags::READ_WRITE).await.unwrap();
     same.set_len(2 << 20).await.unwrap();
-    // Another client has truncated the source, and this mount has not noticed yet: the copy ends at the new size.
+    // Another client has truncated the source file, and this mount does not know the new size yet. The copy still ends
+    // at the new size.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 1 << 20, len: 5 << 20 }).await.unwrap(), 1 << 20);
     assert!(content(&to).await[..1 << 20] == fill(1, 1 << 20));
     let error = from.copy_range(9, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
@@ -191,8 +193,8 @@ fn any_sequence_of_copies_matches_the_flat_models() {
     outcome.unwrap();
 }
 
-/// Several tasks copy parts of one file concurrently. A task that copies a hole must not truncate the target file,
-/// because another task may have extended the target file already.
+/// Several tasks copy different ranges into one target file concurrently. A task that copies a hole must not truncate
+/// the target file, because another task may have extended it already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     const PART: u64 = 1 << 20;
@@ -229,7 +231,7 @@ async fn copies_survive_restarts_of_iods() {
                 async move { to.copy_range(round * 1000, &from, ByteRange { offset: 0, len: 24 << 20 }).await },
             )
         };
-        // In odd rounds, stop the iod only after iods have copied some bytes; in even rounds, stop the iod at once.
+        // In odd rounds, stop an iod after the iods have copied some bytes. In even rounds, stop the iod at once.
         while moved(&cluster).1 == begun && !copying.is_finished() && round % 2 == 1 {
             tokio::task::yield_now().await;
         }

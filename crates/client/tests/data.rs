@@ -51,7 +51,7 @@ enum Step {
         len: usize,
     },
     Fsync,
-    /// Close the file and open it again. With `swap`, the other mount opens the file. One of the two mounts uses the
+    /// Close the file and open it again. With `swap`, open the file on the other of the two mounts. One mount uses the
     /// direct path, the other uses the mgr path.
     Reopen {
         swap: bool,
@@ -167,7 +167,7 @@ fn any_sequence_of_operations_matches_the_flat_model() {
             prop_assert_eq!(&read_all(&file).await, &checked.model);
             let node = file.node();
             file.close().await.unwrap();
-            // Reads through both mounts, one on the direct path and one on the mgr path, return the same bytes.
+            // One mount reads on the direct path and one on the mgr path. Both must return the expected bytes.
             for mount in &mounts {
                 let file = mount.open(&node, OpenFlags::READ).await.unwrap();
                 prop_assert_eq!(&read_all(&file).await, &checked.model);
@@ -186,8 +186,8 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
     let root = mount.root();
-    // Create some files before counting: the first creates need more requests, to get the addresses of the iods and to
-    // connect to the iods.
+    // Create some files before the test counts requests. The first creates need additional requests for the addresses
+    // of the iods and the connections to them.
     for name in ["first", "second", "third", "fourth"] {
         let file = mount.create(&root, name.as_bytes(), CreateOptions::default()).await.unwrap();
         file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
@@ -233,8 +233,8 @@ async fn unsent_writes_are_included_in_every_reported_size() {
     assert_eq!(read_all(&file).await.len(), 10);
 }
 
-/// The client sends a few scattered short writes on the mgr path, with one request for each write. It sends many
-/// scattered short writes on the direct path, as list I/O.
+/// The client sends a few short writes to scattered offsets on the mgr path, with one request for each write. It sends
+/// many such writes on the direct path, as list I/O.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_scattered_short_writes_are_sent_as_list_io() {
     let cluster = Cluster::start(4).await;
@@ -247,7 +247,7 @@ async fn many_scattered_short_writes_are_sent_as_list_io() {
     for (name, count, requests, through) in [("few", 16u64, 16, 16 * 4096), ("many", 256, 4, 0)] {
         let file = mount.create(&dir, name.as_bytes(), CreateOptions::default()).await.unwrap();
         let before = mount.counters();
-        // Write in scattered order, with a gap after each write.
+        // Write at offsets that are neither sequential nor adjacent.
         for i in (0..count).map(|i| i * 7 % count) {
             file.write_at(i * 3 * 4096, fill(i, 4096)).await.unwrap();
         }
@@ -319,7 +319,8 @@ async fn a_truncate_by_another_client_applies_after_earlier_writes() {
         let other = if proxied { cluster.mount(Options { direct: false, ..options() }).await } else { other.clone() };
         let file = writer.create(&dir, format!("f{proxied}").as_bytes(), CreateOptions::default()).await.unwrap();
         let data = fill(1, 3 << 20);
-        // When the mgr recalls the layout, some bytes are committed, some are in flight, and some are pending.
+        // When the mgr recalls the layout for the truncate below, the client has committed some bytes, is sending some,
+        // and has not yet sent others.
         file.write_at(0, data.slice(..1 << 20)).await.unwrap();
         file.fsync().await.unwrap();
         file.write_at(1 << 20, data.slice(1 << 20..)).await.unwrap();
@@ -381,7 +382,7 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
         }
         writer.close().await.unwrap();
     }
-    // The permission bits also restrict the owner of a file, except through the open that created the file.
+    // The permission bits of a file also restrict its owner. Only the open that created the file is exempt.
     let dir = root.mkdir(&root.root(), b"free", 0o777).await.unwrap().0;
     let own = user.create(&dir, b"sealed", CreateOptions { mode: 0, ..Default::default() }).await.unwrap();
     own.write_at(0, fill(3, 100)).await.unwrap();
@@ -395,8 +396,8 @@ async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
     assert_eq!((counters.written_via_mgr, counters.read_via_mgr, counters.reconnects), (0, 0, 0), "{counters:?}");
 }
 
-/// One program appends to a log while another program reads the log. Because the mgr permits reads only under an open
-/// for reading, the reader has its own open.
+/// One program appends to a log while another program reads the log. The mgr permits READ only under an open for
+/// reading, so the reader's open must not share the stateid of the write-only open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_can_be_opened_for_reading_while_a_writer_has_it_write_only() {
     let cluster = Cluster::start(2).await;
