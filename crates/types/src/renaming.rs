@@ -8,12 +8,13 @@ pub enum Renaming {
     Replace,
     /// `RENAME_NOREPLACE`: the rename fails with `Exist` if a file has the new name.
     NoReplace,
-    /// `RENAME_EXCHANGE`: the existing file gets the old name. The rename fails if no file has the new name.
+    /// `RENAME_EXCHANGE`: the two files exchange their names. The rename fails if no file has the new name.
     Exchange,
 }
 
 impl Renaming {
-    /// Returns the mode for the flags of renameat2(2); `None` for other flags and for both flags at once.
+    /// Returns the mode for the flags of renameat2(2). Returns `None` if the flags contain both `RENAME_NOREPLACE` and
+    /// `RENAME_EXCHANGE`, or any other flag.
     pub const fn from_flags(flags: u32) -> Option<Self> {
         match flags {
             0 => Some(Renaming::Replace),
