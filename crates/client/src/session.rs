@@ -358,7 +358,7 @@ impl Shared {
             let again = self.ready(deadline.saturating_duration_since(Instant::now())).await;
             let (fresh, epoch) = again.map_err(given_up)?;
             if epoch != slot.epoch {
-                // The mgr no longer knows the session of this slot, nor its reply cache. So the client cannot learn
+                // The mgr no longer knows this session, and has dropped its reply cache. So the client cannot learn
                 // whether the mgr executed the request.
                 return if compound.once { Err(unknown(compound, &error)) } else { Ok(Next::Anew(error)) };
             }

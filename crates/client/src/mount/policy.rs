@@ -125,9 +125,9 @@ impl Inner {
         self.timing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the write threshold under `rule` for a write whose longest contiguous range has `longest` bytes. For a
-    /// probe, which measures the service time of the direct path or of the mgr path, the result tells the client which
-    /// path to use.
+    /// Returns the write threshold under `rule` for gathered ranges, of which the longest has `longest` bytes. The
+    /// result may also name a path (direct or mgr) for a probe: the client then sends bytes on this path to measure its
+    /// service time.
     pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> ThresholdChoice {
         let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
