@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a request waits before it logs the wait.
+/// How long a request waits before it logs a message about the wait.
 const SAID_AFTER: Duration = Duration::from_secs(2);
-/// Minimum time between two messages about the same server.
+/// Minimum time between two log messages about the same server.
 const SAID_FOR: Duration = Duration::from_secs(60);
 
 /// Logs long waits of requests for one server, and remembers the time of the last log message.
@@ -24,7 +24,7 @@ pub(crate) struct LongWaits {
 struct Report {
     /// The address at which the client last tried to reach the server.
     address: Option<String>,
-    /// When a request last logged that it waits for this server.
+    /// The time of the last log message about a request that waits for this server.
     said: Option<Instant>,
 }
 
@@ -62,7 +62,8 @@ impl LongWaits {
         }
     }
 
-    /// Returns the server address to log, or `None` if a request has logged a wait for this server in the last minute.
+    /// Returns the server address for a log message, or `None` if a request has logged a wait for this server in the
+    /// last minute.
     fn is_to_say(&self) -> Option<Option<String>> {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         if report.said.is_some_and(|said| said.elapsed() < SAID_FOR) {

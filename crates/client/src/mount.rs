@@ -45,7 +45,7 @@ use types::limits::{PAYLOAD_MAX, READ_AHEAD_BYTES};
 use types::{Cred, FileId, StatFs};
 use wire::nfs4::*;
 
-/// A mounted file system. Clones share one session and all open files.
+/// A mounted file system. All clones of a mount share one session and all open files.
 #[derive(Clone)]
 pub struct Mount {
     pub(crate) inner: Arc<Inner>,
@@ -250,11 +250,11 @@ impl Mount {
         Compound::new(what).by(&self.caller)
     }
 
-    /// Closes dropped files and ends the session. Bytes that are not durable by then are lost, so the caller should
-    /// first close all files that it has written.
+    /// Closes dropped files and ends the session. Bytes that are not durable at the end of the session are lost, so the
+    /// caller should first close all files that it has written.
     pub async fn disconnect(self) -> Result<()> {
-        // Wait for the tasks that close files. Otherwise the mgr keeps removed files that are still open, and their
-        // space, until the lease expires.
+        // Wait for the tasks that close dropped files. Without their CLOSEs, the mgr would keep removed files and their
+        // space until the lease expires.
         drop(self.inner.dropped.write().await);
         self.inner.close_deferred().await;
         self.inner.leave_names().await;
@@ -292,7 +292,7 @@ impl Mount {
 }
 
 impl Inner {
-    /// Returns the open files whose creation the mgr may still lose, see [`crate::CreateOptions::unsynced`].
+    /// Returns the open files whose creation is not durable yet; see [`crate::CreateOptions::unsynced`].
     pub(crate) fn unsynced(&self) -> Vec<Arc<Inode>> {
         let all = self.inodes.all();
         all.into_iter().filter(|inode| inode.is_unsynced()).collect()

@@ -20,7 +20,7 @@ const MISSES_WITHIN: Duration = Duration::from_secs(2);
 const ALONE_FOR: Duration = Duration::from_secs(30);
 /// Maximum number of directories in the cache.
 const DIRS: usize = 1024;
-/// Maximum number of cached names of one directory; `NAMES` is the maximum of all directories together.
+/// Maximum number of cached names of one directory. The constant `NAMES` is the maximum for all directories together.
 const NAMES_OF_DIR: usize = 1 << 16;
 const NAMES: usize = 1 << 18;
 /// Maximum number of callers with lookup permission that the cache records for one directory.
@@ -50,7 +50,7 @@ pub(crate) struct Removal {
     stamp: u64,
 }
 
-/// What the cache knows of one directory, and whether the client has a delegation of the directory.
+/// What the cache knows about one directory, and whether the client holds a delegation of the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// The client holds no delegation of the directory. The values are the number of failed lookups in the directory
@@ -112,7 +112,7 @@ impl<C: Clone + PartialEq> Dir<C> {
         matches!(self.stage, Stage::Asking(n) | Stage::Reading(n, _) if n == number)
     }
 
-    /// Returns whether the cache must record names that this mount creates in the directory.
+    /// Returns whether the cache must record the names that this mount creates in the directory.
     fn notes(&self) -> bool {
         matches!(self.stage, Stage::Asking(_) | Stage::Reading(..) | Stage::Known(_))
     }
@@ -140,8 +140,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.gone()
     }
 
-    /// Returns whether the cache proves to this caller that a name does not exist. `epoch` is the current session
-    /// epoch. A delegation that the mgr granted in an earlier session proves nothing.
+    /// Returns whether the cache proves that a name does not exist, to a caller with lookup permission. `epoch` is the
+    /// current session epoch. A delegation that the mgr granted in an earlier session proves nothing.
     pub(crate) fn is_absent(&mut self, dir: FileId, name: &[u8], caller: &C, epoch: u64) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir) else { return false };
@@ -222,8 +222,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         if self.dirs.len() < DIRS {
             return None;
         }
-        // If a task is reading the names of the removed directory, the task will find that the cache no longer contains
-        // the directory, and stop.
+        // A task may be reading the names of the removed directory. The task stops when it finds that the cache no
+        // longer contains the directory.
         let oldest = self.dirs.iter().min_by_key(|(_, known)| known.used).map(|(dir, _)| *dir)?;
         self.forget(oldest, None)
     }

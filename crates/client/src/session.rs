@@ -40,7 +40,8 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Segments, Xdr};
 
-/// The minor version of NFSv4: the first minor version with extended attributes, SEEK and DEALLOCATE.
+/// The minor version of NFSv4 that the client uses (NFSv4.2), which is the first with SEEK and DEALLOCATE and allows
+/// extended attributes.
 const MINOR: u32 = 2;
 /// The RPC procedure for COMPOUNDs (RFC 8881 §16.2).
 const COMPOUND: u32 = 1;
@@ -90,12 +91,13 @@ fn now() -> Timestamp {
     Timestamp::from(net::clock::now())
 }
 
-/// What the client does with a COMPOUND after it has tried to send it.
+/// What the client does with a COMPOUND after it has sent the COMPOUND, or failed to send it.
 enum Next {
     Done(Results),
-    /// Send the request again in the same slot with the same sequence number.
+    /// Send the COMPOUND again in the same slot with the same sequence number.
     Repeat(Error),
-    /// Send the request again as a new request: the mgr has executed none of it, or only read-only operations.
+    /// Send the COMPOUND again as a new request. This is safe, because the mgr has executed no operation of it, or only
+    /// read-only operations.
     Anew(Error),
     /// The mgr has restarted and is in its grace period: send the request again, later, as a new request.
     Grace(Error),
@@ -151,7 +153,7 @@ impl Session {
         &self.shared.load
     }
 
-    /// Returns the counters of bytes and connections, which the connections to iods share.
+    /// Returns the counters of bytes and connections. The connections to the mgr and to iods share these counters.
     pub(crate) fn net_counters(&self) -> net::Counters {
         self.shared.net.clone()
     }
@@ -197,7 +199,8 @@ impl Session {
         shared.waits.watch(request, patience, server).await
     }
 
-    /// Returns at once if the mgr has replied recently; otherwise sends a request and waits for the reply.
+    /// Checks that the mgr is reachable. Returns at once if the mgr has replied recently. Otherwise sends a request and
+    /// waits for the reply.
     ///
     /// # Errors
     /// The mgr is unreachable.
@@ -230,8 +233,8 @@ impl Session {
         lock(&self.shared.table).number
     }
 
-    /// Returns the epoch, if the mgr has recently received a request of this client. In that case the mgr recalls a
-    /// directory delegation of this client before another client changes names in the directory.
+    /// Returns the epoch, if the mgr has recently received a request of this client. Only then is it certain that the
+    /// mgr recalls a directory delegation of this client before another client changes names in the directory.
     pub(crate) fn epoch_of_names(&self) -> Option<u64> {
         let table = lock(&self.shared.table);
         let session = table.session.as_ref()?;
@@ -248,7 +251,8 @@ impl Session {
         self.shared.free_stateid(stateid).await
     }
 
-    /// Ends the session and the client id, so that the mgr need not wait until the lease expires.
+    /// Ends the session and the client id, so that the mgr can release the state of this client before the lease
+    /// expires.
     pub(crate) async fn end(&self) -> Result<()> {
         self.shared.end().await
     }

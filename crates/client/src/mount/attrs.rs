@@ -29,8 +29,8 @@ pub enum XattrMode {
 }
 
 impl Mount {
-    /// Requests the attributes of a file from the mgr. The size includes bytes written on this mount that the mgr does
-    /// not know of.
+    /// Requests the attributes of a file from the mgr. The size in the result includes bytes that a program wrote on
+    /// this mount and that the mgr does not know of yet.
     pub async fn getattr(&self, node: &Node) -> Result<Attrs> {
         if let Some(inode) = self.inner.open_inode(node.id) {
             return inode.learn_attrs().await;
@@ -48,7 +48,7 @@ impl Mount {
         self.inner.open_inode(file).is_some_and(|inode| inode.is_shared())
     }
 
-    /// Sets attributes, and returns all attributes after the change.
+    /// Sets attributes of a file. Returns all attributes of the file after the change.
     pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let outcome = self.set_attrs(node, changes).await;
         self.inner.names().permissions_changed(node.id);
@@ -108,7 +108,7 @@ impl Mount {
         results.take::<ACCESS4resok>(OP_ACCESS).map(|got| got.access & wanted)
     }
 
-    /// Returns the value of an extended attribute, whose `name` has no `user.` prefix.
+    /// Returns the value of an extended attribute. `name` does not include the prefix `user.`.
     pub async fn getxattr(&self, node: &Node, name: &[u8]) -> Result<Bytes> {
         let args = GETXATTR4args { gxa_name: Bytes::copy_from_slice(name) };
         let what = format!("reading extended attribute {}", shown(name));
@@ -119,7 +119,7 @@ impl Mount {
         results.take::<XattrValue>(OP_GETXATTR).map(|got| got.0)
     }
 
-    /// Sets an extended attribute, whose `name` has no `user.` prefix.
+    /// Sets an extended attribute. `name` does not include the prefix `user.`.
     pub async fn setxattr(&self, node: &Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let args = SETXATTR4args {
             sxa_option: match mode {
@@ -173,7 +173,7 @@ impl Mount {
         }
     }
 
-    /// Removes an extended attribute, whose `name` has no `user.` prefix.
+    /// Removes an extended attribute. `name` does not include the prefix `user.`.
     pub async fn removexattr(&self, node: &Node, name: &[u8]) -> Result<()> {
         let args = REMOVEXATTR4args { rxa_name: Bytes::copy_from_slice(name) };
         let what = format!("removing extended attribute {}", shown(name));

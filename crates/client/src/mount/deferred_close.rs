@@ -17,8 +17,9 @@ use wire::nfs4::*;
 /// Maximum number of files that one COMPOUND closes. The COMPOUND has one SEQUENCE, and three operations for each file:
 /// PUTFH, DELEGRETURN and CLOSE.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
-/// How long the client defers a CLOSE. A file that is removed before the CLOSE stays an orphan until the CLOSE. Other
-/// clients do not wait this long: a recall of a queued delegation makes the client close all queued files at once.
+/// How long the client defers a CLOSE. If a file is removed while its CLOSE is deferred, the mgr keeps the file as an
+/// orphan until the CLOSE. Other clients need not wait for the CLOSE: the recall of a queued delegation makes the
+/// client close all queued files at once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How many times the client tries to send a COMPOUND of CLOSEs. After that, the client drops these CLOSEs.
@@ -33,7 +34,7 @@ pub(crate) struct DeferredClose {
     pub(crate) caller: Caller,
 }
 
-/// What happens to a delegation in the deferred closes when its file is opened again.
+/// What happens to a queued delegation when a program opens its file again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
     /// The delegation is not in the queue of deferred closes.
@@ -41,7 +42,7 @@ pub(crate) enum Queued {
     /// The delegation was in the queue of deferred closes. It has been removed from the queue, so the client keeps the
     /// delegation.
     Kept,
-    /// The client is returning the delegation, or must return it, although the file is open again.
+    /// The client is returning the delegation, or must still return it, although a program has opened the file again.
     Sent,
 }
 
@@ -59,13 +60,13 @@ struct Queue {
     left: VecDeque<DeferredClose>,
     /// Delegations that the client is returning, each identified by the `other` field of its stateid.
     sent: BTreeSet<[u8; 12]>,
-    /// Recalled delegations. The client returns them even if the file is opened again, because it has accepted the
-    /// recall and the mgr does not repeat it.
+    /// Recalled delegations. The client returns them even if a program opens the file again: the client has accepted
+    /// the recall, so the mgr does not repeat the recall.
     recalled: BTreeSet<[u8; 12]>,
     /// Returned delegations, each with the number of OPENs that the client sent before the return. The reply to one of
     /// these OPENs may still grant the returned delegation.
     gone: BTreeMap<[u8; 12], u64>,
-    /// Whether a background task will close the queued opens.
+    /// Whether a background task is scheduled that will close the queued opens.
     expected: bool,
 }
 
@@ -111,8 +112,8 @@ impl DeferredCloses {
         is_returned
     }
 
-    /// Records that the client is returning a delegation. If the reply to an OPEN grants the same delegation, the
-    /// client does not use the delegation.
+    /// Records that the client is returning a delegation. If the reply to an OPEN grants this delegation later, the
+    /// client does not use it.
     pub(crate) fn begin_return(&self, stateid: stateid4) {
         self.queue().sent.insert(stateid.other);
     }

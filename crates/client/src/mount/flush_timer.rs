@@ -13,9 +13,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The time from sending bytes of a file until the timer commits the bytes and reports the file size to the mgr.
+/// The time after which the flush timer commits bytes that were sent to servers, and reports the file size to the mgr.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The shortest pause between two passes. In a pass, the timer goes through all open files and starts the due steps.
+/// The shortest pause between two passes. In a pass, the flush timer goes through all open files and starts the steps
+/// that are due.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The pause between two passes is at least this many times as long as the last pass took.
 const PAUSE_TIMES: u32 = 20;
@@ -24,11 +25,12 @@ const PAUSE_TIMES: u32 = 20;
 /// starts no other step of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
-    /// When the timer sends gathered bytes.
+    /// When the flush timer sends the gathered bytes of the file.
     pub(crate) leave: Option<Instant>,
-    /// When the timer commits sent bytes and reports the size to the mgr.
+    /// When the flush timer commits the sent bytes of the file and reports the file size to the mgr.
     settle: Option<Instant>,
-    /// Whether the timer is sending or committing bytes of the file. This may last as long as a server is unreachable.
+    /// Whether the flush timer is sending or committing bytes of the file. This may last as long as a server is
+    /// unreachable.
     busy: bool,
 }
 

@@ -23,7 +23,8 @@ pub(crate) fn shown(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
 }
 
-/// Checks a name that the mgr sent, so that no caller takes it for a path. An invalid name is a protocol error.
+/// Checks a name that the mgr sent: a caller must not take a name with a slash for a path. An invalid name is a
+/// protocol error.
 pub(super) fn check_answer(name: &[u8], what: &str) -> Result<()> {
     let refused = |_| Error::protocol(format!("{what}: the mgr sent a name that no file can have: {}", shown(name)));
     types::name::check(name).map_err(refused)
@@ -45,8 +46,8 @@ fn node(results: &mut Results) -> Result<(Node, Attrs)> {
     Ok((Node { id: attrs.id, handle }, attrs))
 }
 
-/// Marks ESTALE as an error in doubt: the mgr may have executed the operation, and another client may have removed the
-/// file before this client could read the result.
+/// Marks ESTALE as an error in doubt. The mgr may have executed the operation, and then another client has removed the
+/// file before the GETATTR of this request.
 fn undone(error: Error) -> Error {
     if error.is(Status::Stale) { error.with_doubt() } else { error }
 }
@@ -85,8 +86,9 @@ impl Mount {
         found
     }
 
-    /// Looks up a path from the root, in as few round trips as possible. Follows at most 40 symlinks; absolute ones
-    /// start at the root of this file system. Follows a symlink in the last component only if `follow` is set.
+    /// Looks up a path from the root, in as few round trips as possible. Follows at most 40 symlinks. The target of an
+    /// absolute symlink starts at the root of this file system. Follows a symlink in the last component only if
+    /// `follow` is set.
     pub async fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Node, Attrs)> {
         let mut done: Vec<Vec<u8>> = Vec::new();
         let mut todo: VecDeque<Vec<u8>> = path.iter().cloned().collect();
@@ -222,8 +224,8 @@ impl Mount {
         self.create_node(dir, name, kind, attrs, "making symbolic link").await
     }
 
-    /// Creates a device node, socket or named pipe. `rdev` is the pair (major, minor) of a device; for other types it
-    /// is ignored.
+    /// Creates a device node, socket or named pipe. `rdev` contains the major and minor number of a device, and is
+    /// ignored for sockets and named pipes.
     pub async fn mknod(
         &self,
         dir: &Node,
@@ -246,7 +248,7 @@ impl Mount {
         self.create_node(dir, name, kind, attrs, "making special file").await
     }
 
-    /// Adds a hard link to a file that is no directory, and returns the file's attributes.
+    /// Adds a hard link to a file that is not a directory. Returns the attributes of the file.
     pub async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
         let mut compound = self.compound(format!("linking {}", shown(name))).once();
         self.arrive(&mut compound, node).void(OP_SAVEFH);

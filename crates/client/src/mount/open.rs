@@ -49,7 +49,7 @@ impl OpenFlags {
         read | write
     }
 
-    /// Returns the share access bits of OPEN. With `delegated`, they include the wish for a delegation.
+    /// Returns the share access bits of OPEN. If `delegated`, the bits also request a delegation (RFC 8881 §18.16).
     fn share_access(self, delegated: bool) -> Result<u32> {
         let access = match (self.read, self.write) {
             (true, true) => OPEN4_SHARE_ACCESS_BOTH,
@@ -70,7 +70,8 @@ impl OpenFlags {
 pub struct OpenOptions<'a> {
     /// The open mode.
     pub flags: OpenFlags,
-    /// The directory in which the caller found the file; its policy applies. `None`: no directory policy applies.
+    /// The directory in which the caller found the file. The policy of this directory applies to the open. `None`: no
+    /// directory policy applies.
     pub dir: Option<&'a Node>,
     /// The policy settings of this open, which override all other settings, for example [`crate::Access::Unbuffered`].
     pub policy: Settings,
@@ -86,8 +87,8 @@ pub struct OpenOptions<'a> {
 pub struct CreateOptions {
     /// Permission bits of a new file, at most 0o7777; the client applies no umask.
     pub mode: u32,
-    /// Whether to fail with `Exist` if the name exists. If the reply to the create is lost, the client sends it again,
-    /// and recognizes a file that its first request created.
+    /// Whether to fail with `Exist` if the name exists. If the reply to the create is lost, the client repeats the
+    /// create, and recognizes a file that its own first request created.
     pub exclusive: bool,
     /// The access mode, and whether to truncate an existing file to length 0.
     pub open: OpenFlags,
@@ -124,7 +125,7 @@ struct OpenRequest {
     reported: Option<(Settings, Settings)>,
     /// The policy settings that the caller passed.
     policy: Settings,
-    /// The ACCESS4 bits that the ACCESS before the OPEN requested.
+    /// The ACCESS4 bits that the client requested with the ACCESS before the OPEN.
     needed: u32,
     /// Whether a LAYOUTGET follows the OPEN in the COMPOUND.
     layout: bool,
@@ -171,8 +172,8 @@ impl Mount {
         if let Some(dir) = dir {
             compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
         }
-        // For the owner of the file, the mgr does not check the permission bits in an OPEN by filehandle. open(2)
-        // checks the permission bits for the owner too, so the client adds ACCESS.
+        // In an OPEN by filehandle, the mgr does not check the permission bits if the caller owns the file. open(2)
+        // checks them for the owner too, so the client also sends ACCESS.
         let needed = flags.access();
         self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: needed });
         let openhow = openflag4::Default(OPEN4_NOCREATE);
@@ -203,7 +204,7 @@ impl Mount {
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
-    /// Predicts from cached settings the policy of a file that the client is about to open.
+    /// Predicts the policy of a file that the client is about to open. The prediction uses the cached policy settings.
     fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
         let effective_policy = &self.inner.effective_policy;
         let settings = effective_policy.guess(dir.map(|dir| dir.id), open);
@@ -223,7 +224,8 @@ impl Mount {
         settings
     }
 
-    /// Takes the attributes and policy settings of the directory from the end of the reply, if the reply contains them.
+    /// Takes the attributes and policy settings of the directory from the last results of the reply, if the reply
+    /// contains these results.
     fn take_last_settings(&self, dir: &Node, results: &mut Results) -> (Option<Attrs>, Option<(Settings, Settings)>) {
         match results.done(&[OP_PUTFH]).and_then(|()| results.attrs_and_policy()) {
             Ok((attrs, told)) => (Some(attrs), told.map(|told| self.record_settings(dir, &told))),
@@ -329,7 +331,8 @@ impl Mount {
             return Err(Error::status(Status::Stale, "opening a file: the mgr opened another file"));
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
-        // If the mgr refused LAYOUTGET, it did not execute the operations after it, so the reply lacks their results.
+        // If the mgr refused LAYOUTGET, it did not execute the operations after LAYOUTGET, so the reply lacks the
+        // results of these operations.
         let (dir, last_settings) = match &origin.name {
             Some(name) => self.take_last_settings(&name.dir, &mut results),
             None => (None, None),

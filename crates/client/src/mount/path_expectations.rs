@@ -30,10 +30,10 @@ pub struct PathExpectation {
 }
 
 impl Mount {
-    /// Returns the same mount with path expectations for its operations by name. The mgr executes an operation on a
-    /// file of these expectations only if all of the file's paths still lead to it. Otherwise the operation changes
-    /// nothing and fails with [`Error::is_moved`](crate::Error::is_moved). The client does not check a path that is too
-    /// long for one COMPOUND.
+    /// Returns the same mount with path expectations for its operations by name. If an operation uses a file of these
+    /// expectations, the mgr executes the operation only if all expected paths of the file still lead to the file.
+    /// Otherwise the operation changes nothing and fails with [`Error::is_moved`](crate::Error::is_moved). The client
+    /// does not check a path that is too long for one COMPOUND.
     ///
     /// Operations by name are lookups, opens, changes of attributes, extended attributes and names, and reading the
     /// first page of a directory.
@@ -55,7 +55,7 @@ impl Mount {
         if left == CHECKS_MAX { compound.putfh(&node.handle) } else { compound }
     }
 
-    /// Returns whether this mount has an expectation for this file.
+    /// Returns whether this mount has a path expectation for this file.
     pub fn expects(&self, node: &Node) -> bool {
         self.walks.as_deref().unwrap_or_default().iter().any(|walk| walk.to == node.id)
     }

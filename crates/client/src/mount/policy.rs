@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::FileKind;
 
-/// Measured service times of writes, and the requests in flight to the mgr.
+/// Measured service times of writes, and the writes to the mgr that are in flight.
 #[derive(Default)]
 pub(super) struct Timing {
     auto: Auto,
@@ -93,8 +93,8 @@ impl Mount {
     }
 
     /// Sets or removes one policy setting as a mount option, which overrides the settings of the server and of
-    /// directories. The change applies from the next read or write of every file, including open files. It does not
-    /// affect or reorder earlier writes.
+    /// directories. The change applies from the next read or write of every file, including open files. Earlier writes
+    /// keep their path and their order.
     ///
     /// # Errors
     /// The setting does not exist, does not allow this value, or cannot be set as a mount option.

@@ -135,7 +135,7 @@ fn the_cache_has_a_maximum_size() {
     assert_eq!(miss(&mut negative, 1, at(100)), None);
 }
 
-/// A request that the mount has sent and that has no reply yet.
+/// A request that the mount has sent and that is still unanswered.
 #[derive(Clone, Debug)]
 enum Sent {
     Make { name: u8, done: bool, abandoned: bool },
@@ -144,7 +144,7 @@ enum Sent {
     Read { number: u64, page: u8, names: Option<Vec<u8>> },
 }
 
-/// A model of an mgr with one directory, of other clients that change the directory, and of a mount.
+/// A model of an mgr with one directory, of clients other than the mount that change the directory, and of the mount.
 #[derive(Default)]
 struct Model {
     negative: Negative<u8>,

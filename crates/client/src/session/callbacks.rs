@@ -26,7 +26,7 @@ impl Callbacks {
         Callbacks { held, table, channel: Mutex::default() }
     }
 
-    /// Answers callbacks on the callback channel of a new session from now on.
+    /// From now on, answers callbacks on the callback channel of the new session `session`.
     pub(super) fn begin_session(&self, session: &Session) {
         let channel = session.back().map(|back| Channel::new(session.id(), back));
         *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;

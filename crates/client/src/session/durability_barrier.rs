@@ -29,7 +29,7 @@ pub(super) struct DurabilityBarrier {
 struct Known {
     /// The last boot number that the mgr reported.
     boot: Option<u64>,
-    /// Whether the client sent a change since the last barrier began.
+    /// Whether the client has sent a change since the last barrier began.
     changed: bool,
     /// Whether a barrier that covers earlier changes is in progress.
     settling: bool,
@@ -43,7 +43,7 @@ impl Known {
         self.changed = true;
     }
 
-    /// Begins a barrier; returns whether any change needs the barrier.
+    /// Begins a barrier. Returns whether any change needs the barrier.
     fn begin(&mut self) -> bool {
         self.settling = std::mem::take(&mut self.changed);
         self.settling
@@ -158,8 +158,8 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// Checks every history of `STEPS` steps: a loss is reported if and only if the boot number changed between a
-    /// change and its barrier.
+    /// Checks every history of `STEPS` steps. The barrier must report a loss if and only if the boot number changed
+    /// between a change and the end of its barrier.
     #[test]
     fn a_changed_boot_number_reports_the_changes_without_a_barrier_as_lost() {
         const STEPS: u32 = 8;

@@ -35,8 +35,8 @@ pub(super) struct Link {
     epoch: Option<u64>,
     /// The client id that the mgr issued, and the sequence number of the next CREATE_SESSION.
     identity: Option<Identity>,
-    /// The part of the reclaim of opens and locks that the client still has to do. If the session is lost before the
-    /// reclaim is complete, the next session continues it.
+    /// The part of the reclaim of opens and locks that is still to be done. If the session is lost before the reclaim
+    /// is complete, the next session continues the reclaim.
     pending_reclaim: PendingReclaim,
     epochs: u64,
     ever: bool,
@@ -108,7 +108,7 @@ impl Shared {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// Drops the session of this epoch, because the mgr no longer knows it.
+    /// Drops the session of this epoch, because the mgr no longer knows the session.
     pub(super) async fn forget_session(&self, epoch: u64) {
         let mut link = self.link.lock().await;
         if link.epoch == Some(epoch) {
@@ -116,8 +116,8 @@ impl Shared {
         }
     }
 
-    /// Drops the session like [`Shared::forget_session`], and also the client id, because the mgr has lost the opens of
-    /// this client.
+    /// Drops the session of this epoch like [`Shared::forget_session`]. Also drops the client id, because the mgr has
+    /// lost the opens of this client.
     pub(super) async fn forget_state(&self, epoch: u64) {
         let mut link = self.link.lock().await;
         if link.epoch == Some(epoch) {
@@ -176,7 +176,8 @@ impl Shared {
                 let message = format!("another file system than before answers at {}; mount again", self.address);
                 return Err(Error::protocol(message));
             }
-            // If the mgr knows this client, CREATE_SESSION must continue the sequence numbers (RFC 8881 §18.36.4).
+            // If the mgr still knows this client id, the next CREATE_SESSION must continue the client id's sequence
+            // numbers (RFC 8881 §18.36.4).
             (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
             _ => {}
         }
@@ -218,7 +219,7 @@ impl Shared {
         gone.await.map(drop)
     }
 
-    /// Returns the connection to the mgr; connects if there is none.
+    /// Returns the connection to the mgr. Connects to the mgr if the client has no open connection.
     async fn connected(&self, link: &mut Link) -> Result<Connection> {
         let connection = match link.connection.take().filter(|c| !c.is_closed()) {
             Some(connection) => connection,
@@ -283,7 +284,7 @@ impl Shared {
         LocalSocketReply::decode(&mut reply.body).ok()
     }
 
-    /// Sends a COMPOUND with one operation outside any session, and returns the result of the operation.
+    /// Sends a COMPOUND with one operation, which needs no session. Returns the result of the operation.
     async fn lone<T: Xdr>(
         &self,
         connection: &Connection,
@@ -439,8 +440,8 @@ impl Shared {
         let connection = self.connected(link).await?;
         let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
         let gone = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        // The mgr has not noticed yet that an earlier connection of the session is closed, so it refuses
-        // DESTROY_SESSION over an unbound connection. Bind this connection, and send DESTROY_SESSION again.
+        // The mgr still considers an earlier connection of the session open, so it refuses DESTROY_SESSION over a
+        // connection that is not bound to the session. Bind this connection, and send DESTROY_SESSION again.
         if gone == Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION) && self.bind(&connection, session.id()).await? {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }

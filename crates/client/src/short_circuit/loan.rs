@@ -1,4 +1,5 @@
-//! A loan: one object's file that an iod lent for short-circuit reads, and the checks whether the loan is still valid.
+//! A loan: the file of one object, which an iod lent for short-circuit reads, and the checks of whether the loan is
+//! still valid.
 
 use super::buffers::Buffer;
 use crate::drivers::native::ObjectRun;
@@ -15,13 +16,13 @@ const TMPFS: i64 = 0x0102_1994;
 
 /// The unit of `st_blocks` in bytes.
 const STAT_BLOCK: u64 = 512;
-/// Minimum length and alignment of holes in the file, in bytes.
+/// Minimum length and alignment of holes in a lent file, in bytes.
 const PAGE: u64 = 4096;
 
 /// A file that an iod lent, and the conditions under which the client may read it.
 pub(crate) struct Loan {
     file: OwnedFd,
-    /// The file offset at which the bytes of the object begin.
+    /// The offset in the lent file at which the bytes of the object begin.
     begin: u64,
     /// The object header at the beginning of the file, as it was when the iod lent the file. If the beginning of the
     /// file has changed since then, the loan is invalid.
@@ -139,7 +140,7 @@ impl Loan {
     }
 }
 
-/// Returns whether any page of the bytes that were read consists only of zeros.
+/// Returns whether the bytes that were read include a page (or a part of a page) of zeros only.
 fn has_zeros(extents: &[ByteRange], got: &[u64], begin: u64, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     extents.iter().zip(got).any(|(extent, got)| {

@@ -10,7 +10,7 @@ const READS_BEFORE_RETRY: u32 = 32;
 /// The loan state of one object; `L` is the type of a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LoanState<L> {
-    /// The client has no loan, and requests a loan after this number of reads.
+    /// The client has no loan, and requests a loan after this number of further reads.
     Without(u32),
     /// The client has requested a loan and has no reply yet.
     Asking,
@@ -90,7 +90,7 @@ mod tests {
     /// the current loan, and the end of an earlier loan.
     const EVENTS: usize = 6;
 
-    /// Compares every history of up to six events with a simple model.
+    /// Compares the loan state with a simple model after every history of up to six events.
     #[test]
     fn every_short_history_matches_the_model() {
         for length in 1..=6 {

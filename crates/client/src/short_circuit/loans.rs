@@ -156,7 +156,7 @@ mod tests {
         matches!(read, Read::Done(found) if found == [ObjectRun::Data(Bytes::from_static(b"byt"))])
     }
 
-    /// Creates an object with a loan, by reading until a read requests a loan.
+    /// Creates an object, and reads it until a read requests a loan, which is then granted.
     fn borrowed(loans: &Loans) -> Arc<ObjectLoan> {
         let object = Arc::new(ObjectLoan::default());
         while !matches!(object.read(0, &[]), Read::AskAndBorrow) {}
@@ -178,7 +178,8 @@ mod tests {
             assert_eq!(lent, (loan_states.len().saturating_sub(8)..=n).collect::<Vec<_>>());
         }
         assert!(loan_states[42..].iter().all(|object| reads(object)));
-        // Adding loans evicts unused loans, but not a loan that reads keep using.
+        // When the mount has the maximum number of loans, a new loan evicts an unused loan, but not a loan that reads
+        // keep using.
         let favourite = borrowed(&loans);
         for _ in 0..100 {
             assert!(reads(&favourite));

@@ -28,8 +28,8 @@ impl Inode {
         let mut delegation = self.delegation_to_reclaim();
         for open in self.opens() {
             if let Some((held, claim)) = delegation.take() {
-                // If the mgr refuses the reclaim of the delegation, other clients may have changed the file. Then
-                // `delegation_lost` may drop bytes that the client buffered under the delegation.
+                // If the mgr refuses to reclaim the delegation, other clients may have changed the file.
+                // `delegation_lost` then drops the buffered bytes of the file if necessary.
                 if self.reopen(session, &open, claim).await? == Reopened::Yes {
                     self.reclaim_locks(session, open.key).await?;
                     continue;
