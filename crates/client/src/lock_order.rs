@@ -35,8 +35,8 @@ pub(crate) enum Rank {
     SendOrder,
     /// Held while a task writes bytes to iods under a layout, and while the client returns the layout.
     SendUnderLayout,
-    /// Held while the client commits bytes of an iod: with COMMIT to the iod, or by sending the bytes to the mgr again
-    /// and then COMMIT to the mgr.
+    /// Held while the client commits bytes of an iod: either with COMMIT to the iod, or by sending the bytes to the
+    /// mgr, followed by COMMIT to the mgr.
     CommitIod,
     /// Held during COMMIT to the mgr.
     CommitMgr,

@@ -1,5 +1,5 @@
-//! Tests of copies within the file system: the target file has the right contents, and the bytes bypass the mgr where
-//! iods can copy directly.
+//! Tests of copies within the file system. The target file has the right contents, and the copied bytes do not pass
+//! through the mgr if the iods can copy them directly.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -59,8 +59,8 @@ async fn data_bytes(file: &File) -> u64 {
 async fn no_byte_of_a_copy_passes_the_mgr() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
-    // Each case: (stripe unit, stripe count) of the source, (stripe unit, stripe count) of the target, number of
-    // mirrors of the target, target offset.
+    // Each case contains: the stripe unit and stripe count of the source, the stripe unit and stripe count of the
+    // target, the number of mirrors of the target, and the target offset.
     for (source, target, mirrors, at) in [
         ((1 << 20, 4), (1 << 20, 4), 1, 0),
         ((65536, 4), (65536, 4), 1, 65536),
@@ -123,7 +123,7 @@ async fn copies_keep_holes_and_stop_at_the_end_of_the_source() {
     assert!(content(&to).await[..1 << 20] == fill(1, 1 << 20));
     let error = from.copy_range(9, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
     assert!(error.is(Status::Inval), "{error}");
-    // Copy a range within one file, which the client does by reading and writing.
+    // Copy a range from a file to the same file. The client does this by reading and writing.
     let mut expected = content(&to).await;
     assert_eq!(to.copy_range(5 << 20, &to, ByteRange { offset: 7, len: 3 << 20 }).await.unwrap(), 3 << 20);
     expected.resize(8 << 20, 0);
@@ -213,7 +213,7 @@ async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     }
 }
 
-/// Iods stop and start again during copies. Each copy completes with the right contents.
+/// Iods stop and start again while they copy. Each copy still completes with the right contents.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_survive_restarts_of_iods() {
     let mut cluster = Cluster::start(3).await;

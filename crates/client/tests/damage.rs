@@ -17,11 +17,11 @@ use wire::admin::{CheckReply, Finding, Mended};
 enum Read {
     /// The read returned the written bytes.
     Right,
-    /// The read returned the written bytes, and more bytes after them.
+    /// The read returned the written bytes, and additional bytes after them.
     Longer,
     /// The read failed with this error, or the name does not exist.
     Refused(String),
-    /// The read returned other bytes than the written ones, without an error.
+    /// The read returned bytes that differ from the written bytes, and no error.
     Wrong,
 }
 

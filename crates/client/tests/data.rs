@@ -18,7 +18,8 @@ async fn striped(mount: &Mount, unit: u64, count: usize) -> Node {
     dir
 }
 
-/// Returns bytes that depend on their position and on `seed`, so that a test recognizes which write they belong to.
+/// Returns test data: each byte depends on its position and on `seed`, so that a test recognizes which write a byte
+/// belongs to.
 fn fill(seed: u64, len: usize) -> Bytes {
     (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
 }
@@ -224,7 +225,7 @@ async fn unsent_writes_are_included_in_every_reported_size() {
         let other = format!("also with {len}").into_bytes();
         assert_eq!(mount.link(&file.node(), &root, &other).await.unwrap().size, len);
     }
-    // Another client truncates the file while this client has it open.
+    // Another client truncates the file while this client has the file open.
     file.fsync().await.unwrap();
     let others = cluster.mount(options()).await;
     let (node, _) = others.lookup(&others.root(), b"f").await.unwrap();
@@ -422,15 +423,15 @@ async fn a_file_can_be_opened_for_reading_while_a_writer_has_it_write_only() {
             model.extend_from_slice(&fill(8, 50));
             assert_eq!(read_all(&reader).await, model, "{name}");
             reader.close().await.unwrap();
-            // The mgr permits a seek to data under a write-only open.
+            // The mgr permits a SEEK to data under a write-only open.
             assert_eq!(writer.next_data(0).await.unwrap().unwrap().offset, 0);
             writer.close().await.unwrap();
         }
     }
 }
 
-/// Two clients truncate one file at the same time. There is no deadlock, although the mgr executes a truncate only
-/// after both clients have returned their layouts.
+/// Two clients truncate one file at the same time. There is no deadlock, although the mgr executes each truncate only
+/// after the other client has returned its layout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clients_truncate_one_file_concurrently() {
     let cluster = Cluster::start(2).await;

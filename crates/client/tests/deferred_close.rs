@@ -1,5 +1,5 @@
-//! Deferred closes: the client sends many CLOSEs in one COMPOUND, also when files are removed, a mount disconnects, or
-//! the mgr restarts.
+//! Tests of deferred closes. The client sends many CLOSEs in one COMPOUND, also if files are removed, a mount
+//! disconnects, or the mgr restarts.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -48,8 +48,8 @@ async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
     let (mount, other) = (cluster.mount(small()).await, cluster.mount(small()).await);
     let soon = CreateOptions { unsynced: true, ..CreateOptions::default() };
     let make = async |name: &str, options| mount.create(&mount.root(), name.as_bytes(), options).await.unwrap();
-    // Create a first file, because the metadata store allocates a block of file ids for it, which costs an additional
-    // flush.
+    // Create a first file before the test counts flushes. For this file, the metadata store allocates a block of file
+    // ids, which costs an additional flush.
     make("first", CreateOptions::default()).await.close().await.unwrap();
     let commits = || mount.counters().operation("COMMIT");
     let flushes = async || told(&mount, "flushes").await;

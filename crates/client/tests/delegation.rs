@@ -1,5 +1,5 @@
-//! Write delegations: before another client uses a file, the cache above the client passes its dirty bytes to the
-//! client.
+//! Tests of write delegations. Before another client uses a file, the cache above the client passes its dirty bytes of
+//! the file to the client.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;

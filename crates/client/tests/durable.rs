@@ -1,4 +1,4 @@
-//! Mounts with `durable=fsync`: only fsync and similar calls wait for the mgr's disk.
+//! Tests of mounts with `durable=fsync`, where only fsync and similar calls wait until changes are on the mgr's disk.
 
 use crate::cluster::Cluster;
 use crate::memory_mgr::MemoryMgr;
@@ -13,7 +13,8 @@ use wire::admin::Value;
 use wire::nfs4::*;
 
 fn options() -> Options {
-    // Writes below this threshold take the mgr path, and the mgr stores such small files inline (with their metadata).
+    // Writes below this threshold in bytes take the mgr path. The mgr stores such small files inline (with their
+    // metadata).
     let driver = Policy { write_threshold: Rule::Fixed(64 << 10), ..Policy::default() };
     Options { durable: Durable::Fsync, driver, ..crate::cluster::options() }
 }

@@ -1,4 +1,4 @@
-//! Broken connections, lost replies, and servers that stay down.
+//! Tests of broken connections, lost replies, and servers that stay down.
 
 use crate::cluster::{Cluster, options};
 use crate::memory_mgr::MemoryMgr;
@@ -108,7 +108,7 @@ async fn a_lost_answer_is_repeated_from_the_reply_cache() {
     assert_eq!(mount.getattr(&file).await.unwrap().nlink, 1);
 }
 
-/// Runs one operation of each kind on a new mount, and checks the results.
+/// Runs file operations of each kind on a new mount, and checks their results.
 async fn day(target: &Target, number: u64) {
     let mount = Mount::connect(target, options()).await.unwrap();
     let root = mount.root();
@@ -277,7 +277,7 @@ async fn a_dead_iod_fails_only_files_with_bytes_on_it() {
         file.close().await.unwrap();
     });
     tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("a request waits for ever");
-    // The mgr places new files on iods that are up, so a new file is usable.
+    // The mgr places new files only on iods that are up, so the client can use a new file.
     let file = create(&mount, "new").await;
     file.write_at(0, fill(9, 3 << 20)).await.unwrap();
     file.close().await.unwrap();
@@ -303,7 +303,7 @@ async fn requests_to_an_iod_that_never_answers_time_out() {
         }
         file.write_at(0, fill(2, 1000)).await.unwrap();
         assert_eq!(file.fsync().await.unwrap_err().errno(), 5);
-        // Operations on names need no iod, so they succeed although the iod does not reply.
+        // Operations on names need no iod. So they succeed although the iod does not reply.
         other.mkdir(&other.root(), b"dir", 0o755).await.unwrap();
     };
     tokio::time::timeout(EVER, work).await.expect("a request waits for ever");
@@ -328,7 +328,7 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     file.write_at(0, fill(1, 1000)).await.unwrap();
     file.fsync().await.unwrap();
     assert_eq!(mount.counters().written_via_mgr, 0);
-    // From now on, the mgr can reach the iod, but this client cannot.
+    // From now on, the mgr can connect to the iod, but this client cannot.
     wired.iods[0].hold_requests_from(before + 1);
     file.write_at(0, fill(2, 1000)).await.unwrap();
     file.fsync().await.unwrap();

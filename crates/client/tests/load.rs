@@ -17,7 +17,7 @@ const BUSY: Duration = Duration::from_millis(150);
 /// The time limit of each step of a test.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Starts a proxy to `target` that delays all data, and returns its address.
+/// Starts a proxy to `target` that delays all data in both directions. Returns the address of the proxy.
 fn far(target: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -44,7 +44,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// What the only thread of the mgr does besides serving requests.
+/// What the only thread of the mgr does, apart from serving requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LoadState {
     Idle,
@@ -88,7 +88,7 @@ fn runtime(threads: usize) -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap()
 }
 
-/// Starts a cluster with one iod behind a proxy that delays all messages.
+/// Starts a cluster with one iod, behind a proxy that delays all messages to and from the iod.
 fn far_cluster(runtime: &Runtime) -> Cluster {
     runtime.block_on(Cluster::start_behind(1, false, far))
 }
@@ -177,7 +177,8 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         let begun = Instant::now();
         while mount.write_threshold() <= 1000 {
             assert!(begun.elapsed() < LONG, "small writes do not return to the idle mgr");
-            // GETATTR also returns the queue delay of the mgr, so its reply updates the write threshold.
+            // The reply to GETATTR contains the queue delay of the mgr, from which the client computes the write
+            // threshold again.
             mount.getattr(&mount.root()).await.unwrap();
         }
         let before = mount.counters().written_via_mgr;

@@ -39,7 +39,7 @@ async fn locks_exclude_conflicting_locks_of_other_owners() {
     let found = mine.test_lock(2, bytes(15, u64::MAX), EXCLUSIVE).await.unwrap();
     assert_eq!(found, Some(HeldLock { range: bytes(10, 10), kind: EXCLUSIVE, owner: Some(1) }));
     assert_eq!(mine.test_lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap(), None);
-    // Unlock the middle of the range, and downgrade the end of the range to a shared lock.
+    // Unlock the middle of the locked range, and downgrade the lock on the end of the range to a shared lock.
     mine.unlock(1, bytes(12, 3)).await.unwrap();
     mine.lock(1, bytes(15, u64::MAX), SHARED).await.unwrap();
     assert!(theirs.try_lock(1, bytes(12, 100), SHARED).await.unwrap());
@@ -81,7 +81,8 @@ async fn the_next_lock_holder_sees_bytes_written_under_the_lock() {
         }
         mine.write_at(0, Bytes::from_static(b"first")).await.unwrap();
         mine.unlock(1, ByteRange::ALL).await.unwrap();
-        // This client gets the lock only after the other client has held it and written the file.
+        // The other client already waits for the lock. So this client gets the lock only after the other client has
+        // written the file and released the lock.
         mine.lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap();
         assert_eq!(read(&mine).await, b"later");
     };
@@ -136,7 +137,7 @@ async fn locks_survive_an_expired_lease_without_conflicting_requests() {
     assert!(theirs.try_lock(1, bytes(0, 1), SHARED).await.unwrap());
 }
 
-/// Waits until the client has noticed that it lost a lock on this file.
+/// Waits until the client has noticed that it has lost a lock on this file.
 async fn wait_for_lock_loss(file: &File) {
     loop {
         match file.read_at(0, 1).await {
@@ -342,7 +343,8 @@ async fn appends_of_several_mounts_do_not_overlap() {
             for i in 0..30u8 {
                 places.push((file.append(Bytes::from(vec![who, i, who ^ i])).await.unwrap(), who, i));
                 if i % 11 == who {
-                    // Keep the append lock unused for long enough that the other clients can append.
+                    // Do not append for some time, so that this client releases the append lock and the other clients
+                    // can append.
                     tokio::time::sleep(std::time::Duration::from_millis(120)).await;
                 }
             }

@@ -1,5 +1,5 @@
-//! Random I/O on both paths while policies change, compared with a byte array in memory (the model). One test uses one
-//! client, the other uses two clients with byte-range locks.
+//! Random I/O on the direct path and the mgr path while policies change, compared with a byte array in memory (the
+//! model). One test uses one client, the other uses two clients with byte-range locks.
 //!
 //! With `WEIR_TEST_SCALE=full`, each test runs 100,000 operations. `WEIR_TEST_SEED` repeats a run with the seed that
 //! the run printed.
@@ -285,7 +285,7 @@ impl Sharer {
         }
     }
 
-    /// Truncates the file and extends it to its old length. The caller has locked the whole file.
+    /// Truncates the file, then extends it to its old length. The caller holds a lock on the whole file.
     async fn cut(&mut self) {
         let size = self.random.below(SHARED);
         self.file.set_len(size as u64).await.unwrap();

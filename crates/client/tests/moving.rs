@@ -95,7 +95,7 @@ async fn open(mount: &Mount) -> File {
     mount.open(&node, OpenFlags::READ_WRITE).await.unwrap()
 }
 
-/// Moves a file to new objects on two iods; retries until the mgr accepts the move.
+/// Moves a file to new objects on two iods. Repeats the request until the mgr accepts it.
 async fn moved(cluster: &Cluster, file: FileId, pair: [u16; 2]) {
     let mgr = cluster.mgr.as_ref().unwrap();
     let begun = Instant::now();

@@ -179,7 +179,7 @@ async fn the_mgr_path_stores_and_truncates_bytes() {
     file.close().await.unwrap();
     let counters = mount.counters();
     assert!(counters.written_via_mgr >= 3_000_006 && counters.written_direct == 0, "{counters:?}");
-    // Truncate the file by opening it.
+    // Truncate the file with an open that has the truncate flag (`O_TRUNC`).
     let (node, _) = mount.lookup(&mount.root(), b"f").await.unwrap();
     let file = mount.open(&node, OpenFlags { truncate: true, ..OpenFlags::WRITE }).await.unwrap();
     assert_eq!(file.size(), 0);

@@ -1,5 +1,5 @@
-//! Negative-lookup caching: lookups of missing names cost no request, and a lookup finds a new name of any client at
-//! once.
+//! Tests of negative-lookup caching. Lookups of missing names cost no request, and a lookup finds a new name at once,
+//! whichever client created the name.
 
 use crate::cluster::Cluster;
 use crate::memory_mgr::{MemoryMgr, options};
@@ -213,7 +213,7 @@ async fn directory_delegations_are_requested_again_after_a_mgr_restart() {
     learn(&one, &dir).await;
     touch(&other, &dir, b"newer").await;
     assert!(is_there(&one, &dir, b"newer").await);
-    // A client that disconnects returns its delegations, so that other clients need not wait for them.
+    // A client that disconnects returns its directory delegations, so that other clients do not wait for a recall.
     let dir = mkdir(&one, "e").await;
     learn(&one, &dir).await;
     one.disconnect().await.unwrap();

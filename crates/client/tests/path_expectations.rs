@@ -1,5 +1,5 @@
-//! Path expectations: the mgr executes an operation only if the expected paths still lead to the file. Otherwise the
-//! operation changes nothing.
+//! Tests of path expectations. The mgr executes an operation only if the expected paths still lead to the file.
+//! Otherwise the operation changes nothing.
 
 use crate::memory_mgr::{MemoryMgr, options};
 use bytes::Bytes;

@@ -145,7 +145,7 @@ async fn reads_below_the_read_threshold_take_the_mgr_path() {
     file.close().await.unwrap();
 }
 
-/// The client sends gathered bytes after `gather_delay` without a sync.
+/// The client sends gathered bytes after `gather_delay`, although no program syncs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gathered_bytes_are_sent_after_gather_delay() {
     let cluster = Cluster::start(1).await;
@@ -235,8 +235,8 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     opened(&other, &nodes[0], Some(&there), "").await.close().await.unwrap();
 }
 
-/// If a policy setting is made at several levels (server, directory, mount and so on), the last level in the order of
-/// precedence applies. The client reports this level as the origin.
+/// If several levels (such as server, directory and mount) have the same policy setting, the last level in the order of
+/// precedence applies. The client reports this level as the origin of the setting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_of_later_places_override_earlier_ones() {
     let mut cluster = Cluster::start(1).await;
@@ -266,7 +266,8 @@ async fn policies_of_later_places_override_earlier_ones() {
     ] {
         assert_eq!(of(&file, part), (text(value), origin), "{}", part.name());
     }
-    // New settings of the file and of the mount apply to an open file at once; new settings of the directory do not.
+    // New policy settings of the file and of the mount apply at once to a file that is open. New settings of the
+    // directory apply only to later opens.
     set(&mount, &node, "write_threshold=5K,read_threshold=5K").await;
     set(&mount, &dir, "gather_delay=7s").await;
     mount.set_policy(b"gather_size", Some(b"8K")).unwrap();

@@ -1,5 +1,5 @@
-//! Rare replies of the mgr: NFS4ERR_DELAY, a file that is removed between two operations, and a request whose reply the
-//! mgr did not cache.
+//! Tests of rare replies of the mgr: NFS4ERR_DELAY, NFS4ERR_STALE for a file that is removed between two operations,
+//! and no cached reply to a repeated request.
 
 use crate::memory_mgr::{MemoryMgr, options};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Layout recalls while the holder of the layout is reading or writing.
+//! Tests of layout recalls while the client that holds the layout is reading or writing.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Restarts of the mgr and of iods while a client writes a file.
+//! Tests of restarts of the mgr and of iods while a client writes a file.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;

@@ -1,5 +1,5 @@
-//! Capabilities: the client renews them before they expire, and sends none to a server that cannot prove that it is an
-//! iod.
+//! Tests of capabilities. The client renews its capabilities before they expire, and sends none to a server that cannot
+//! prove that it is an iod.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Short-circuit reads: they return the same bytes as reads that the client sends to the iods.
+//! Tests of short-circuit reads: they return the same bytes as reads that the client sends to the iods.
 
 use crate::cluster::{Cluster, options};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ fn no_short_circuit() -> Options {
     Options { short_circuit: false, ..plain() }
 }
 
-/// Returns bytes that depend on their position and on `seed`.
+/// Returns test data: each byte depends on its position and on `seed`.
 fn fill(seed: u64, len: usize) -> Bytes {
     (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
 }
@@ -244,7 +244,7 @@ async fn an_object_created_again_is_not_read_from_its_old_file() {
     borrow(&other, &reader, 0, BLOCK).await;
     as_mgr(&cluster, 0, Procedure::Remove, |cap| encode(&ObjectArgs { cap }), file.node().id);
     let lent = other.counters().short_circuit_reads;
-    // Without a loan, the client reads from the iod, which returns zeros for an object that does not exist.
+    // If the client has no loan, it sends the read to the iod, which returns zeros for an object that does not exist.
     assert_eq!(read(&reader, 0, BLOCK).await, [0; BLOCK]);
     file.write_at(0, fill(5, 100_000)).await.unwrap();
     file.fsync().await.unwrap();

@@ -1,4 +1,4 @@
-//! File attributes, as the namespace stores them and every protocol reports them.
+//! File attributes, as the metadata store stores them and every protocol reports them.
 
 use crate::{FileId, Timestamp};
 use bytes::Bytes;
@@ -54,7 +54,7 @@ pub struct Attrs {
     pub uid: u32,
     /// Group id of the file.
     pub gid: u32,
-    /// Length in bytes; for a symlink the length of the target, for a directory the number of entries.
+    /// Length in bytes. For a symlink, the length of the target; for a directory, the number of entries.
     pub size: u64,
     /// Bytes of storage that the file uses.
     pub used: u64,
@@ -63,19 +63,19 @@ pub struct Attrs {
     pub holes: bool,
     /// Time of the last access.
     pub atime: Timestamp,
-    /// Time of the last change of the content.
+    /// Time of the last change of the file's content.
     pub mtime: Timestamp,
-    /// Time of the last change of the content or the attributes.
+    /// Time of the last change of the file's content or attributes.
     pub ctime: Timestamp,
     /// Time of creation.
     pub btime: Timestamp,
-    /// Change attribute: grows with every change and never decreases (RFC 8881 §5.8.1.4).
+    /// Change attribute: increases with every change of the file, and never decreases (RFC 8881 §5.8.1.4).
     pub change: u64,
     /// Major and minor number of a device node, else zero.
     pub rdev: (u32, u32),
 }
 
-/// Size and alignment of the smallest hole in a file of a local file system, in bytes.
+/// Minimum size and alignment of a hole in a file of a local file system, in bytes.
 const BLOCK: u64 = 4096;
 
 /// Returns whether a write at offset `from`, which is after the file's end `end`, leaves a hole: at least one whole

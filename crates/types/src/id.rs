@@ -65,11 +65,12 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// The fencing generation of a file's objects. An iod refuses capabilities with an older generation.
+/// The fencing generation of a file's objects, which each fence increases. An iod refuses capabilities with an older
+/// generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Generation(pub u32);
 
-/// A write verifier (`verifier4`). It changes at every start of a daemon that may have lost unstable writes.
+/// A write verifier (`verifier4`). A daemon that may have lost unstable writes starts with a new verifier.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Verifier(pub [u8; 8]);
 

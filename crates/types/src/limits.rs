@@ -26,7 +26,7 @@ pub const STRIPE_COUNT_MAX: usize = 256;
 
 /// Largest READ or WRITE payload in bytes, for NFS and the native protocol.
 pub const PAYLOAD_MAX: usize = 1 << 20;
-/// Maximum number of extents in one native READ or WRITE.
+/// Maximum number of extents in one READ or WRITE of the native protocol.
 pub const EXTENTS_MAX: usize = 1024;
 /// Maximum number of bytes of the RPC header and the operation headers in an RPC record with a payload.
 pub const HEADER_MAX: usize = 64 << 10;
@@ -53,7 +53,7 @@ pub const PATH_DECODE_MAX: usize = 8192;
 /// Largest xattr value in bytes that decoders accept. It is above `XATTR_VALUE_MAX`, so that a value of invalid length
 /// gets its own error instead of a decoding error.
 pub const XATTR_VALUE_DECODE_MAX: usize = 128 << 10;
-/// Largest encoding of the attributes of one file, in bytes.
+/// Largest XDR encoding of the attributes of one file, in bytes.
 pub const ATTR_BODY_MAX: usize = 32 << 10;
 /// Maximum number of entries that decoders accept in one reply to READDIR or LISTXATTRS.
 pub const DIRECTORY_PAGE_MAX: usize = 64 << 10;
@@ -125,7 +125,7 @@ pub const REPLY_SMALL: usize = 4 << 10;
 pub const CONNECTION_BYTES_MAX: usize = 32 << 20;
 /// Maximum number of bytes in the requests in progress and the unsent replies of all connections of a daemon together.
 pub const NET_BYTES_MAX: usize = 512 << 20;
-/// Bytes of memory that an idle connection with sessions may use.
+/// Maximum number of bytes of memory that an idle connection with sessions uses.
 pub const IDLE_BYTES_MAX: usize = 64 << 10;
 /// Time limit for the arrival of the first request on a new connection.
 pub const FIRST_REQUEST_TIME: Duration = Duration::from_secs(60);
@@ -134,7 +134,7 @@ pub const FIRST_REQUEST_TIME: Duration = Duration::from_secs(60);
 pub const STALL_TIME: Duration = Duration::from_secs(60);
 /// The time limit that replaces [`STALL_TIME`] while the daemon has little free memory for requests.
 pub const STALL_TIME_UNDER_PRESSURE: Duration = Duration::from_secs(2);
-/// Bytes of memory that an mgr may use with all tables and buffers full.
+/// Maximum number of bytes of memory that an mgr uses when all its tables and buffers are full.
 pub const MGR_MEMORY_MAX: usize = 4 << 30;
 /// Default limit in bytes of the small writes that an mgr holds in memory to join them (write gathering). If a write
 /// exceeds the limit, the mgr sends it to the iods at once.
@@ -156,9 +156,9 @@ pub const IOD_BUFFERS_MAX: usize = 256;
 /// Maximum number of written bytes that a client may hold in flight or uncommitted. At this limit, further writes on
 /// the client wait.
 pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
-/// Bytes of read-ahead data that a client may hold for all its readers together.
+/// Maximum number of bytes of read-ahead data that a client holds for all its readers together.
 pub const READ_AHEAD_BYTES: usize = 64 << 20;
-/// Maximum number of native requests that one client has in flight to one iod.
+/// Maximum number of requests of the native protocol that one client has in flight to one iod.
 pub const IN_FLIGHT_PER_IOD: usize = 8;
 
 /// Maximum number of keys that one metadata batch writes or removes.
@@ -166,7 +166,7 @@ pub const BATCH_WRITES_MAX: usize = 1000;
 /// Maximum number of preconditions of one metadata batch. Moving a directory has one precondition for each ancestor
 /// directory of the new name, so this limit also bounds the depth of a moved directory.
 pub const BATCH_EXPECTS_MAX: usize = 4096;
-/// Largest metadata batch in bytes of keys and values.
+/// Maximum number of bytes of keys and values in one metadata batch.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Largest metadata key in bytes.
 pub const KEY_MAX: usize = 500;
@@ -181,7 +181,7 @@ pub const META_GROUP_BYTES: usize = 8 << 20;
 pub const META_QUEUE_BATCHES: usize = 8192;
 /// Maximum number of bytes of the metadata batches that wait for the writer task of the metadata store.
 pub const META_QUEUE_BYTES: usize = 64 << 20;
-/// Cache size of the embedded metadata store, in bytes.
+/// Size of the cache of the embedded metadata store, in bytes.
 pub const META_CACHE_BYTES: usize = 256 << 20;
 /// Initial size in bytes of the batch log of a new metadata store. When the log is full before a checkpoint, the store
 /// doubles its size.
@@ -236,7 +236,7 @@ pub const REGISTRY_KEY_MAX: usize = 64;
 /// Maximum memory in bytes of one open, layout, lock or client in the mgr's tables, including an owner string of
 /// [`OPAQUE_MAX`] bytes.
 const STATE_BYTES: usize = OPAQUE_MAX + 512;
-/// Memory in bytes of one delegation in the mgr's tables; a delegation has no owner string.
+/// Memory in bytes of one delegation in the mgr's tables. A delegation has no owner string.
 const DELEGATION_BYTES: usize = 512;
 /// Upper bound in bytes of the memory that an mgr uses for its caches, tables and buffers.
 const MGR_MEMORY: usize = META_CACHE_BYTES

@@ -3,13 +3,13 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A machine, as far as a server can distinguish machines. On the server's own machine, each user counts as a
-/// machine.
+/// A machine, as far as a server can distinguish machines. Each user of the server's own machine counts as a machine of
+/// its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Machine {
     /// A user of the server's own machine, with the user id that the kernel reports.
     Local(u32),
-    /// The root user of the machine with this address: the client's port is privileged (below 1024).
+    /// The root user of the machine with this address. Only root can use a client port below 1024.
     Root(IpAddr),
     /// Any user of the machine with this address. All addresses that one machine can give itself count as one machine
     /// ([`Machine::at`]).

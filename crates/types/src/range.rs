@@ -14,7 +14,7 @@ impl ByteRange {
     /// `NFS4_UINT64_MAX`.
     pub const ALL: ByteRange = ByteRange { offset: 0, len: u64::MAX };
 
-    /// Returns a range, or `None` if its end exceeds `u64::MAX`.
+    /// Returns the range of `len` bytes from `offset`, or `None` if the end of the range exceeds `u64::MAX`.
     pub fn new(offset: u64, len: u64) -> Option<Self> {
         offset.checked_add(len).map(|_| ByteRange { offset, len })
     }

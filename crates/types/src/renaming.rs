@@ -1,9 +1,9 @@
-//! Rename modes: what a rename does if a file already has the new name.
+//! Rename modes, which say what a rename does if a file already has the new name.
 
-/// What a rename does if a file already has the new name, as in the flags of renameat2(2).
+/// What a rename does if a file already has the new name. The modes correspond to the flags of renameat2(2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Renaming {
-    /// The existing file loses the new name, as with rename(2) and with RENAME of NFS (RFC 8881 §18.26).
+    /// The existing file loses this name, as with rename(2) and with RENAME of NFS (RFC 8881 §18.26).
     #[default]
     Replace,
     /// `RENAME_NOREPLACE`: the rename fails with `Exist` if a file has the new name.

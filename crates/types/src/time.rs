@@ -1,4 +1,4 @@
-//! Points in time. Crates without a clock receive the current time as an argument.
+//! Points in time. A crate that does not read a clock receives the current time as an argument.
 
 /// A time in seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is below 10^9 (`nfstime4`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]

@@ -20,7 +20,7 @@ pub enum Malformed {
         /// Largest length that the reader accepts.
         max: u32,
     },
-    /// The protocol does not define this discriminant or enum value.
+    /// The protocol does not define this union discriminant or enum value.
     #[error("{what}: unknown value {value}")]
     BadValue {
         /// Name of the type that the reader was decoding.
@@ -28,7 +28,7 @@ pub enum Malformed {
         /// The undefined value in the message.
         value: u32,
     },
-    /// A field violates a rule of its message; the text names the rule.
+    /// A field violates a rule of its message type. The text names the rule.
     #[error("{0}")]
     Invalid(&'static str),
 }
@@ -112,7 +112,7 @@ impl Reader {
         Ok(out)
     }
 
-    /// Reads variable-length opaque data of at most `max` bytes (RFC 4506 §4.10), as a slice of the input.
+    /// Reads variable-length opaque data of at most `max` bytes (RFC 4506 §4.10). Returns a slice of the input.
     pub fn opaque(&mut self, max: usize) -> Result<Bytes, Malformed> {
         let len = self.length(max)?;
         self.take(len)

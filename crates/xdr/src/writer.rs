@@ -1,9 +1,10 @@
-//! The XDR writer: it collects small values in one buffer and adds large payloads to the list of segments without a
-//! copy.
+//! The XDR writer: it collects small values in one buffer, and adds each large payload to the list of segments without
+//! a copy.
 
 use bytes::Bytes;
 
-/// Opaque data of at least this many bytes become a segment of their own; shorter data are copied.
+/// Opaque data of at least this many bytes become a segment of their own, without a copy. Shorter data are copied into
+/// the buffer for small values.
 const OWN_SEGMENT: usize = 1024;
 /// Initial capacity in bytes of the buffer for small values. Most messages fit into it without a reallocation.
 const ROOM: usize = 128;

@@ -1,5 +1,5 @@
-//! A cluster of an mgr and iods in this process. Its files are in a temporary directory, which is removed when the
-//! cluster is dropped.
+//! A cluster of an mgr and iods in this process. The files of the cluster are in a temporary directory, which is
+//! removed when the cluster is dropped.
 
 use client::{Mount, Options, Target};
 use mgr::{ClusterFile, Mgr};
@@ -43,8 +43,8 @@ impl Cluster {
         Cluster::start_with(iods, door, iod::Features::default(), |config| config.unix = unix).await
     }
 
-    /// Starts a cluster like [`Cluster::start_behind`], with iods that have these features. `change` modifies each
-    /// iod's configuration before the first start of the iod.
+    /// Starts a cluster like [`Cluster::start_behind`]. The iods have these features, and `change` modifies each iod's
+    /// configuration before the first start of the iod.
     pub async fn start_with(
         iods: usize,
         door: impl FnMut(SocketAddr) -> SocketAddr,

@@ -1,5 +1,5 @@
-//! A history of concurrent reads and writes of registers, in which all writes have unique values, and a linearizability
-//! check.
+//! A history of concurrent reads and writes of registers, with a linearizability check. All writes in the history have
+//! unique values.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -58,7 +58,7 @@ pub struct History {
 }
 
 impl History {
-    /// Creates the history of `slots` registers whose value is 0.
+    /// Creates an empty history of `slots` registers, all with the initial value 0.
     pub fn new(slots: usize) -> Self {
         let first = Call { by: 0, value: 0, begun: 0, ended: 0 };
         let calls = || Mutex::new(Calls { writes: vec![first], reads: Vec::new() });

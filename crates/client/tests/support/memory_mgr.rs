@@ -1,4 +1,4 @@
-//! An mgr without iods: an NFS server on a real socket, over a file system in memory.
+//! An mgr without iods: an NFS server that listens on a real socket and keeps its file system in memory.
 
 use bytes::Bytes;
 use client::{Mount, Options, Target};
@@ -257,7 +257,7 @@ impl MemoryMgr {
         reply.resarray
     }
 
-    /// Returns how many opens, locks and other items of client state the server holds.
+    /// Returns how many opens, locks and other items of client state the server keeps.
     #[allow(dead_code)]
     pub fn counts(&self) -> state::Counts {
         self.service.server.inspect(|state| state.counts())

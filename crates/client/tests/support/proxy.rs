@@ -62,17 +62,17 @@ struct State {
     answers: u64,
     /// The number of replies that the proxy delays or has delayed.
     held: u64,
-    /// The sequence number of the first connection on which the proxy delays requests. It delays requests on all later
-    /// connections too.
+    /// The sequence number of the first connection on which the proxy delays requests. The proxy also delays requests
+    /// on all later connections.
     keeping: u64,
     /// The number of replies that the proxy still forwards before it drops one reply and closes the connection of this
     /// reply.
     losing: Option<u64>,
     lost: u64,
-    /// The byte string to replace in replies, and its replacement.
+    /// The byte string that the proxy replaces in replies, and its replacement.
     altering: Option<[Vec<u8>; 2]>,
     altered: u64,
-    /// The state of the random generator while the proxy closes connections at random.
+    /// The state of the random number generator, or `None` while the proxy closes no connections at random.
     random: Option<u64>,
     cuts: u64,
     /// The number of connections that failed because no server listened at the address that the proxy forwards to.
@@ -111,7 +111,7 @@ impl State {
     fn cut(&mut self, pair: u64) -> bool {
         let Some(sockets) = self.pairs.remove(&pair) else { return false };
         for socket in sockets {
-            // Ignore errors: the socket may be closed already.
+            // Ignore errors, because the socket may be closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
         true
@@ -236,8 +236,8 @@ impl Proxy {
         self.shared.state().losing = Some(passing);
     }
 
-    /// Waits until `more` new connections have failed because no server listened at the address that the proxy forwards
-    /// to, or until `over` returns true.
+    /// Waits until `more` further connections have failed, because no server listened at the address that the proxy
+    /// forwards to. Also returns when `over` returns true.
     pub fn wait_for_refusals(&self, more: u64, mut over: impl FnMut() -> bool) {
         let mut state = self.shared.state();
         let wanted = state.refused + more;
@@ -352,7 +352,7 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
     shared.changed.notify_all();
 }
 
-/// Returns whether a reply may pass; waits while the proxy delays replies.
+/// Waits while the proxy delays replies. Returns whether the proxy may forward this reply.
 fn let_through(shared: &Shared, pair: u64) -> bool {
     let mut state = shared.state();
     state.losing = match state.losing {

@@ -1,5 +1,5 @@
-//! A cluster for damage tests: a test repeatedly restores the stores from a copy, damages a file, and starts the
-//! cluster.
+//! A cluster for damage tests. A test repeatedly restores the stores of the cluster from a copy, damages a file of a
+//! store, and starts the cluster.
 
 use crate::seeded_random::SeededRandom;
 use bytes::Bytes;
@@ -26,10 +26,10 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// The length of the header of an object file in bytes.
 const HEAD: u64 = 4096;
 const IODS: usize = 4;
-/// The time limit of a start, a scrub or a repair.
+/// The time limit of a start of the cluster, a scrub, or a repair.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Returns bytes that depend on their position and on `seed`; no byte is 0.
+/// Returns test data: each byte depends on its position and on `seed`, and no byte is 0.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed * 7) % 251) as u8 + 1).collect()
 }
@@ -118,7 +118,7 @@ fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the offset of the first data byte at or after `at`; a test can flip bits only in data, not in holes.
+/// Returns the offset of the first data byte at or after `at`. A test can flip bits only in data, not in holes.
 fn data_from(path: &Path, at: u64) -> Option<u64> {
     seek(std::fs::File::open(path).unwrap(), SeekFrom::Data(at)).ok()
 }
@@ -320,7 +320,7 @@ impl RestoredStores {
         all.map(|path| (path.clone(), std::fs::read(self.dir.join(path)).unwrap())).collect()
     }
 
-    /// Checks that every object has the same bytes as before the damage.
+    /// Checks that every object file has the same bytes behind its header as before the damage.
     pub fn compare_objects(&self, copies: &StoreCopies, about: &str) {
         for (path, now) in self.objects() {
             let was = copies.base(&path);

@@ -28,8 +28,8 @@ impl Inode {
         let mut delegation = self.delegation_to_reclaim();
         for open in self.opens() {
             if let Some((held, claim)) = delegation.take() {
-                // If the mgr refuses to reclaim the delegation, other clients may have changed the file.
-                // `delegation_lost` then drops the buffered bytes of the file if necessary.
+                // If the mgr refuses to reclaim the delegation, another client may have changed the file. So the client
+                // must not keep buffered bytes of the file: `delegation_lost` sends or drops these bytes.
                 if self.reopen(session, &open, claim).await? == Reopened::Yes {
                     self.reclaim_locks(session, open.key).await?;
                     continue;
