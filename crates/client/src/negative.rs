@@ -140,8 +140,9 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.gone()
     }
 
-    /// Returns whether the cache proves that a name does not exist, to a caller with lookup permission. `epoch` is the
-    /// current session epoch. A delegation that the mgr granted in an earlier session proves nothing.
+    /// Returns whether the cache proves that a name does not exist, and the caller has lookup permission in the
+    /// directory. `epoch` is the current session epoch. A delegation that the mgr granted in an earlier session proves
+    /// nothing.
     pub(crate) fn is_absent(&mut self, dir: FileId, name: &[u8], caller: &C, epoch: u64) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir) else { return false };
@@ -200,9 +201,9 @@ impl<C: Clone + PartialEq> Negative<C> {
                 known.handle = Bytes::copy_from_slice(handle);
                 known.epoch = epoch;
                 known.callers = vec![caller.clone()];
-                // The mgr may execute a create request that is in flight after it has listed the names of the
-                // directory, so the list may lack the new name. Therefore add the names in such create requests to the
-                // cache now.
+                // While a create request is in flight, the mgr may first list the names of the directory and then
+                // execute the create request. The list then lacks the new name, so add the names in such create
+                // requests to the cache now.
                 let making = self.making.keys().filter(|(of, _)| *of == dir);
                 known.may_be = making.map(|(_, name)| (name.clone(), clock)).collect();
                 self.names += known.may_be.len();
@@ -260,8 +261,8 @@ impl<C: Clone + PartialEq> Negative<C> {
     }
 
     /// Records that a task has read all names of a directory (`all` is true), or has failed. After a failure, the
-    /// client requests no delegation of the directory for [`ALONE_FOR`], and the caller must return the returned
-    /// delegation to the mgr.
+    /// client requests no delegation of the directory for [`ALONE_FOR`]. If the result is a delegation, the caller must
+    /// return this delegation to the mgr.
     pub(crate) fn finished(
         &mut self,
         dir: FileId,
@@ -293,8 +294,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         all.into_iter().filter_map(|dir| self.forget(dir, None)).collect()
     }
 
-    /// Records that this mount has changed the permissions of a directory. After this call, the cache answers no caller
-    /// before the mgr has answered a lookup of this caller again.
+    /// Records that this mount has changed the permissions of a directory. From then on, the cache answers a caller
+    /// only after the mgr has answered a lookup by this caller again.
     pub(crate) fn permissions_changed(&mut self, dir: FileId) {
         if let Some(known) = self.dirs.get_mut(&dir) {
             known.callers.clear();

@@ -155,8 +155,8 @@ impl Opened<'_> {
         Ok((got.cr_response.wr_count, Verifier(got.cr_response.wr_writeverf)))
     }
 
-    /// Returns the offset of the first data or hole byte at or after `offset` (SEEK). Returns `None` if `offset` is at
-    /// or beyond the end of the file, or if no data follow.
+    /// Returns the offset of the first byte of data, or of a hole, at or after `offset` (SEEK). Returns `None` if
+    /// `offset` is at or beyond the end of the file, or if the caller seeks data and no data follow.
     pub(crate) async fn seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
         let mut compound = self.begin("seeking");
         compound.op(OP_SEEK, &SEEK4args { sa_stateid: self.stateid, sa_offset: offset, sa_what: what });

@@ -50,7 +50,7 @@ enum LoadState {
     Idle,
     /// The thread repeatedly blocks for [`BUSY`].
     Busy,
-    /// The thread blocks until the test sets another value of this type.
+    /// The thread blocks until the test sets another state.
     Still,
 }
 

@@ -179,7 +179,8 @@ async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     assert!(!mine.try_lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap());
     assert_eq!(read(&mine).await, b"theirs");
     mine.close().await.unwrap();
-    // The client has also lost its locks on other files. Files without locks are not affected.
+    // This client has lost all its locks, also on a file that the other client has not locked. Files on which this
+    // client held no lock are not affected.
     assert_eq!(locked.write_at(0, Bytes::from_static(b"x")).await.unwrap_err().kind(), ErrorKind::LockLost);
     assert_eq!(locked.close().await.unwrap_err().kind(), ErrorKind::LockLost);
     free.fsync().await.unwrap();

@@ -77,7 +77,7 @@ async fn work(file: &File, versions: &Versions, writer: usize) -> usize {
     rounds
 }
 
-/// Starts a cluster of four iods with a lease time of two seconds, whose files have objects on two iods.
+/// Starts a cluster of four iods with a lease time of two seconds. New files have objects on two of the iods.
 async fn four() -> Cluster {
     let mut cluster = Cluster::start(4).await;
     cluster.lease_secs = Some(2);

@@ -42,8 +42,8 @@ impl Mount {
         results.attrs()
     }
 
-    /// Returns whether the file is open on this mount while other clients may write it (see `sharing` of the policy).
-    /// If so, the caller must not cache the file's bytes or attributes.
+    /// Returns whether the file is open on this mount while other clients may write it (see the policy setting
+    /// `sharing`). If so, the caller must not cache the file's bytes or attributes.
     pub fn is_shared(&self, file: FileId) -> bool {
         self.inner.open_inode(file).is_some_and(|inode| inode.is_shared())
     }

@@ -26,7 +26,7 @@ const TRIES: u32 = 8;
 /// How long a mount that disconnects waits until it has returned its directory delegations.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// The negative-lookup cache of a mount, with a reference to the mount, which sends the requests of the cache.
+/// The negative-lookup cache of a mount, with a reference to the mount. The mount sends the requests of the cache.
 #[derive(Default)]
 pub(crate) struct Names {
     known: Mutex<Negative<Caller>>,

@@ -35,8 +35,8 @@ impl Mount {
     /// Otherwise the operation changes nothing and fails with [`Error::is_moved`](crate::Error::is_moved). The client
     /// does not check a path that is too long for one COMPOUND.
     ///
-    /// Operations by name are lookups, opens, changes of attributes, extended attributes and names, and reading the
-    /// first page of a directory.
+    /// Operations by name are: lookups; opens; changes of attributes, extended attributes and names; and the read of
+    /// the first page of a directory.
     pub fn expecting(&self, walks: Vec<PathExpectation>) -> Mount {
         let walks = (!walks.is_empty()).then(|| Arc::from(walks));
         Mount { walks, ..self.clone() }

@@ -84,8 +84,8 @@ pub(super) fn owner(options: &Options) -> Result<client_owner4> {
 }
 
 impl Shared {
-    /// Returns a connection and the epoch of a session. Establishes the connection and the session if necessary, and
-    /// retries for `patience`.
+    /// Returns a connection to the mgr and the epoch of the session. Establishes both if necessary, and retries for at
+    /// most `patience`.
     pub(super) async fn ready(&self, patience: Duration) -> Result<(Connection, u64)> {
         let deadline = Instant::now() + patience;
         let mut link = self.link.lock().await;
@@ -277,7 +277,7 @@ impl Shared {
         let (body, timeout) = (LocalSocketArgs { from }.to_bytes().into(), self.attempt_timeout());
         let sent =
             connection.call(admin::PROGRAM, admin::VERSION, admin::LOCAL_SOCKET, &self.auth, body, timeout).await;
-        // If the mgr does not know the procedure LOCAL_SOCKET, keep using TCP.
+        // An mgr that does not know the procedure LOCAL_SOCKET offers no Unix socket, so the client keeps TCP.
         let mut reply = sent
             .inspect_err(|e| tracing::debug!("the mgr reports no Unix socket, so the client keeps TCP: {e}"))
             .ok()?;

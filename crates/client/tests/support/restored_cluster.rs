@@ -263,7 +263,7 @@ impl Damage {
         is_object(&self.path) && in_place && !copies.checksums
     }
 
-    /// Returns whether the damage certainly removed bytes of an object.
+    /// Returns whether the damage has certainly destroyed bytes of an object.
     pub fn loses_bytes(&self, copies: &StoreCopies) -> bool {
         is_object(&self.path)
             && !self.excuses(copies)
