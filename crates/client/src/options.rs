@@ -12,8 +12,9 @@ pub struct Options {
     /// Whether payloads to and from iods carry checksums (CRC-32C). Payloads on a Unix socket never leave this machine,
     /// so they carry no checksums.
     pub checksums: bool,
-    /// The write window: how many written bytes may be not durable before further writes wait. Values below the minimum
-    /// of 2 MiB, which is twice the largest payload of a request, are raised to the minimum.
+    /// The write window: the maximum number of written bytes that are not durable yet. When this number is reached,
+    /// further writes wait. Values below the minimum of 2 MiB, which is twice the largest payload of a request, are
+    /// raised to the minimum.
     pub window: usize,
     /// Maximum number of requests in flight to one iod, at least 1.
     pub in_flight_per_iod: usize,

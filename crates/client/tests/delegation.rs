@@ -134,8 +134,8 @@ impl UpperCache for Sticks {
         let mut given_up = self.0.given_up.lock().unwrap();
         *given_up += 1;
         self.0.again.notify_all();
-        // Wait for 300 ms whether the client calls `discard` a second time. That would be an error: only one task of
-        // the client may handle the revocation of the delegation.
+        // Wait up to 300 ms for a second call of `discard`, which would be an error: only one task of the client may
+        // handle the revocation of the delegation.
         drop(self.0.again.wait_timeout_while(given_up, Duration::from_millis(300), |given_up| *given_up < 2).unwrap());
         self.0.end.add_permits(1);
         Box::pin(std::future::ready(()))

@@ -129,8 +129,7 @@ async fn clean(cluster: &Cluster) {
 async fn a_file_moves_under_its_readers_and_writers() {
     let mut cluster = four().await;
     let versions = Versions::new();
-    // The third client has a layout of the file. After that, the proxy stops all messages from the mgr to this client,
-    // including the recall of the layout.
+    // The third client gets a layout. Later, the proxy stops all mgr messages to this client, even the layout recall.
     let address: SocketAddr = cluster.target.address().parse().unwrap();
     let line = Proxy::start(address, Arc::new(Meter::default()));
     let target = Target::parse(&format!("weir://{}/", line.address())).unwrap();
@@ -159,7 +158,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
     line.hold_answers_after(0);
     for (round, pair) in PAIRS.into_iter().enumerate() {
         if round == 2 {
-            // In round 2, stop one iod that stores the file, so that the iod is down when the move begins.
+            // In round 2, one iod that stores the file is down during a first attempt to move the file.
             let file = open(&one).await;
             let id = used(&file).await.1[0];
             file.close().await.unwrap();

@@ -112,8 +112,8 @@ async fn operations_change_nothing_if_their_paths_lead_elsewhere() {
             mount.remove(root, b"a").await.unwrap();
         }
     }
-    // Operations without path expectations still find the moved files. An operation that fails for another reason than
-    // a path expectation does not report a moved path.
+    // Without path expectations, an operation still finds a file that has moved. If an operation fails for another
+    // reason than a path expectation, its error does not report a moved path.
     assert!(!mount.lookup(&tree.dir, b"none").await.unwrap_err().is_moved());
     mount.getattr(&tree.file).await.unwrap();
 }

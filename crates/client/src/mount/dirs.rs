@@ -85,7 +85,7 @@ impl ReadDir {
             let mut results = self.mount.inner.session.call(compound).await?;
             results.arrived()?;
             // Check the path of the directory only for the first page. Later pages come from the same directory, even
-            // if the path now leads to a directory with another inode number.
+            // if its path now leads to another directory.
             self.mount = self.mount.expecting(Vec::new());
             let got: READDIR4resok = results.take(OP_READDIR)?;
             self.verifier = got.cookieverf;
