@@ -147,9 +147,9 @@ impl Shared {
     }
 
     /// Returns how long the client waits for a reply before it sends the request again over a new connection. If the
-    /// mgr's host has lost power, the client notices the restart of the mgr only by sending again. After the restart,
-    /// the mgr accepts reclaims of locks only for one lease time. So the client waits at most a third of the lease
-    /// time.
+    /// mgr's host has lost power, the client may notice the restart of the mgr only by sending again. After the
+    /// restart, the mgr accepts reclaims of locks only for one lease time. So the client waits at most a third of the
+    /// lease time.
     pub(super) fn attempt_timeout(&self) -> Duration {
         let usual = self.options.attempt_timeout();
         lock(&self.table).lease.map_or(usual, |lease| usual.min(lease / 3))
@@ -446,8 +446,8 @@ impl Shared {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // The mgr has restarted, and its grace period lasts until this client owner reclaims or gives up its client
-            // id. So register again, and destroy the new client id.
+            // The mgr has restarted, and in its grace period it waits for this client owner to reclaim. So register
+            // again and destroy the new client id, which ends this wait.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;
         }
